@@ -1,0 +1,64 @@
+# chiplog: few verbs. Each sets up what it needs, in .venv, and works on a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+CRASH_SECONDS ?= 60
+CRASH_SEED ?= 0
+
+.PHONY: help demo test check bench docs crash kill clean
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make demo    set up, then write a log, kill the writer, recover, replay, clean
+demo: $(VENV)/.ready
+	@$(RUN) -m examples.demo
+
+## make test    set up, then run every test
+test: $(VENV)/.ready
+	$(RUN) -m pytest
+
+## make check   ruff, mypy, and the formatting
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+## make bench   the speed of it all, beside peers and physical limits, in one run
+bench: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks
+
+## make docs    the documentation as a site, in site/
+docs: $(VENV)/.ready-docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html is ready"
+
+## make crash   random crash states for CRASH_SECONDS=60, from CRASH_SEED=0 on
+crash: $(VENV)/.ready
+	$(RUN) -m tests.crash.soak --seconds $(CRASH_SECONDS) --seed $(CRASH_SEED)
+
+## make kill    200 rounds of a writer ended by kill -9
+kill: $(VENV)/.ready
+	$(RUN) -m pytest tests/faults/test_kill.py --kill-rounds 200
+
+## make clean   remove what the others made
+clean:
+	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/chiplog/_kernel.c src/chiplog/*.so
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py src/chiplog/_kernel.pyx src/chiplog/_crc32c.h
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV): pinned dependencies, then the kernel"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(RUN) -c "from chiplog import kernel; print('kernel:', 'compiled' if kernel.COMPILED else 'plain Python')"
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready requirements/bench.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.ready-docs: $(VENV)/.ready requirements/docs.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@touch $@

@@ -1,0 +1,114 @@
+"""Every error that chiplog raises, as one tree::
+
+    ChiplogError
+    ├── LogNotFound             there is no log at the path (also a FileNotFoundError)
+    ├── UnknownFormat           the files are in no format that chiplog knows
+    ├── HeaderMismatch          a segment belongs to another kind of log, or its header is damaged
+    ├── CorruptRecord           bytes in a segment are not what was written
+    ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)
+    ├── AppenderFailed          nothing more can be appended until the log is reopened (also an OSError)
+    ├── AppenderClosed          append after close (also a ValueError)
+    ├── RecordTooLarge          a record or batch is over its limit (also a ValueError)
+    ├── LogFull                 there are no segment numbers left
+    ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
+    ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
+    ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
+    └── MissingExtra            an optional dependency isn't installed (also an ImportError)
+
+`SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AppenderClosed",
+    "AppenderFailed",
+    "BadPosition",
+    "ChiplogError",
+    "CorruptRecord",
+    "HeaderMismatch",
+    "LockTimeout",
+    "LogFull",
+    "LogNotFound",
+    "MissingExtra",
+    "RecordTooLarge",
+    "SkipSegment",
+    "TimeOutOfRange",
+    "UnknownFormat",
+    "WriteFailed",
+]
+
+
+class ChiplogError(Exception):
+    """The base of all of them."""
+
+
+class LogNotFound(ChiplogError, FileNotFoundError):
+    """There is no log at the path."""
+
+
+class UnknownFormat(ChiplogError):
+    """The files are in no format that chiplog knows."""
+
+
+class HeaderMismatch(ChiplogError):
+    """A segment belongs to another kind of log, or its header is damaged."""
+
+
+class CorruptRecord(ChiplogError):
+    """Bytes in a segment are not what was written.
+
+    `position` is where the damage starts, `reason` one word for what is wrong (`crc`, `length`, `time`,
+    `truncated`, `header`), `path` the segment's file, `physical_offset` the place in it, and `data` the
+    first bytes found there.
+    """
+
+    def __init__(
+        self, message: str, *, position: object, reason: str, path: str, physical_offset: int, data: bytes
+    ) -> None:
+        super().__init__(message)
+        self.position = position
+        self.reason = reason
+        self.path = path
+        self.physical_offset = physical_offset
+        self.data = data
+
+
+class WriteFailed(ChiplogError, OSError):
+    """An append didn't reach the file. What was written of it was cut off again: the log is as before."""
+
+
+class AppenderFailed(ChiplogError, OSError):
+    """A sync failed, or a failed write couldn't be undone: what is on disk is unknown until it is reopened."""
+
+
+class AppenderClosed(ChiplogError, ValueError):
+    """The appender was closed, or not opened yet."""
+
+
+class RecordTooLarge(ChiplogError, ValueError):
+    """A record or a batch is over its limit."""
+
+
+class LogFull(ChiplogError):
+    """Segment names have nine digits, and this log has used the last one."""
+
+
+class LockTimeout(ChiplogError, TimeoutError):
+    """Another process or thread holds the lock."""
+
+
+class TimeOutOfRange(ChiplogError, ValueError):
+    """The time can't be expressed as asked."""
+
+
+class BadPosition(ChiplogError, ValueError):
+    """A text is no position, or a position is in no log like this."""
+
+
+class MissingExtra(ChiplogError, ImportError):
+    """An optional dependency isn't installed."""
+
+
+class SkipSegment(Exception):
+    """Raised by a cleaning function to leave the current segment as it is."""

@@ -1,0 +1,340 @@
+"""The only module that touches the filesystem.
+
+`Files` is a small protocol: what a log needs of a disk, and no more. `OSFiles` is the real one;
+`chiplog.testing.CrashDisk` is one that crashes, lies, tears and fills up. What the engine takes the disk
+to do is numbered in docs/durability.md; the calls say which of it they rely on.
+
+Paths are plain strings; a directory is never walked, only listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import select
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from chiplog.errors import LockTimeout
+
+__all__ = ["File", "Files", "Lock", "OSFiles", "Watch"]
+
+_LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+
+
+class File(Protocol):
+    """An open file. Writes go to its end; reads name their place."""
+
+    write: Callable[[Any], int]
+    """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; return how many bytes there were, short only at the end of the file."""
+
+    def write_at(self, data: bytes, offset: int) -> None:
+        """Overwrite a few bytes in place, all or an error. Not for data that must survive a torn write."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Return when the content and size are on stable storage. After an error nothing may be assumed."""
+
+    def drop_cache(self) -> None:
+        """Forget clean cached pages, so that the next read comes from the disk, where that is possible."""
+
+    def size(self) -> int:
+        """How many bytes the file has now."""
+
+    def identity(self) -> object:
+        """Equal for the same file under the same name, different once it was replaced."""
+
+    def close(self) -> None:
+        """Release it, once; closing again does nothing."""
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def release(self) -> None:
+        """Let others have it, once; releasing again does nothing."""
+
+
+class Watch(Protocol):
+    """Tells when something in a directory may have changed."""
+
+    def wait(self, timeout: float) -> bool:
+        """Return after a change, True, or after `timeout` seconds, False. False alarms are allowed."""
+
+    def fileno(self) -> int | None:
+        """A descriptor that becomes readable with a change, if there is one."""
+
+    def drain(self) -> None:
+        """Forget changes told so far."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def make_dir(self, path: str) -> None:
+        """Create a directory and its parents, durably; one that exists is fine."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """The names in a directory, in any order. FileNotFoundError if there is none."""
+
+    def sync_dir(self, path: str) -> None:
+        """Return when the entries of the directory are on stable storage."""
+
+    def open_read(self, path: str) -> File:
+        """Open an existing file to read."""
+
+    def open_append(self, path: str) -> File:
+        """Open a file to read and write at its end, creating it empty if there is none."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` by `source` in one step; durable after sync_dir."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that isn't there is fine. Durable after sync_dir."""
+
+    def stat(self, path: str) -> tuple[int, object] | None:
+        """Size and identity of a file, or None if there is none."""
+
+    def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
+        """Take an advisory lock on a file, creating it; wait for ever, or for `timeout` seconds."""
+
+    def watch(self, path: str) -> Watch:
+        """Watch a directory for changes by any process."""
+
+    def boot_id(self) -> str:
+        """A name for the time since the machine last started: what was cached then is still cached."""
+
+
+class OSFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "write")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # A partial is called without a Python frame: this is the hot path of every append.
+        self.write: Callable[[Any], int] = functools.partial(os.write, fd)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer):
+            n = os.preadv(self._fd, [buffer[done:] if done else buffer], offset + done)
+            if n == 0:
+                break
+            done += n
+        return done
+
+    def write_at(self, data: bytes, offset: int) -> None:
+        if os.pwrite(self._fd, data, offset) != len(data):
+            raise OSError(errno.EIO, "short write")
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def drop_cache(self) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def identity(self) -> object:
+        status = os.fstat(self._fd)
+        return (status.st_dev, status.st_ino)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self.write = _write_after_close
+            os.close(fd)
+
+
+def _write_after_close(_: Any) -> int:
+    raise ValueError("write to a closed file")
+
+
+class OSLock:
+    """flock(2) on a file of its own: across processes, and across the threads of one."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OSFiles:
+    """The filesystem of the operating system."""
+
+    def make_dir(self, path: str) -> None:
+        missing = []
+        place = os.path.abspath(path)
+        while not os.path.isdir(place):
+            missing.append(place)
+            place = os.path.dirname(place)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+            self.sync_dir(os.path.dirname(directory))
+
+    def list_dir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def open_read(self, path: str) -> File:
+        return OSFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_append(self, path: str) -> File:
+        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def stat(self, path: str) -> tuple[int, object] | None:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_size, (status.st_dev, status.st_ino)
+
+    def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
+        fd = _open_lock_file(path)
+        operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            if timeout is None:
+                fcntl.flock(fd, operation)
+            else:
+                _poll_flock(fd, operation, timeout, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return OSLock(fd)
+
+    def watch(self, path: str) -> Watch:
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                return InotifyWatch(path)
+        return PollWatch()
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return f"unknown-{os.urandom(8).hex()}"  # equal to none: each start counts as a reboot
+
+
+def _open_lock_file(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:
+    # flock has no timeout of its own, and an alarm signal would be the program's, not ours.
+    deadline = time.monotonic() + timeout
+    attempt = 0
+    while True:
+        try:
+            fcntl.flock(fd, operation | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise LockTimeout(
+                    f"{path} is locked by another process or thread (waited {timeout:g} s): "
+                    "close it there, or give a longer timeout"
+                ) from None
+            time.sleep(min(rest, _LOCK_POLL_SECONDS[min(attempt, len(_LOCK_POLL_SECONDS) - 1)]))
+            attempt += 1
+
+
+class PollWatch:
+    """Where nothing tells of changes: look again, at first soon, then every 50 ms."""
+
+    def __init__(self) -> None:
+        self._pause = 0.001
+
+    def wait(self, timeout: float) -> bool:
+        time.sleep(min(timeout, self._pause))
+        self._pause = min(self._pause * 2, 0.05)
+        return False
+
+    def fileno(self) -> int | None:
+        return None
+
+    def drain(self) -> None:
+        self._pause = 0.001
+
+    def close(self) -> None:
+        pass
+
+
+class InotifyWatch:
+    """Linux tells of every change in the directory, also by other processes."""
+
+    _EVENTS = 0x2 | 0x40 | 0x80 | 0x100 | 0x200  # modify, moved from, moved to, create, delete
+
+    def __init__(self, path: str) -> None:
+        import ctypes  # only programs that follow a log pay for it
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        if libc.inotify_add_watch(self._fd, os.fsencode(path), self._EVENTS) < 0:
+            number = ctypes.get_errno()
+            self.close()
+            raise OSError(number, f"inotify_add_watch on {path}")
+
+    def wait(self, timeout: float) -> bool:
+        poll = select.poll()  # select() would refuse descriptors past 1023
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
+    def fileno(self) -> int | None:
+        return self._fd
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._fd, 65_536)) > 65_536 - struct.calcsize("iIII") - 256:
+                pass
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

@@ -1,0 +1,86 @@
+"""Captain's Log: the format of segments that plain logs use.
+
+A segment is a header and records, back to back::
+
+    header   | magic 4 | version 4 |                                            both big-endian
+    record   | TIME 15 | length 1-10 | payload | CRC 4 |
+
+    TIME     | 01 | seconds 8 | nanoseconds 4 | zone 2 |                        all big-endian
+             seconds count from 0001-01-01T00:00:00Z; the zone, in minutes, only says how to show it:
+             written as 0, read as anything (the Go original writes -1 for UTC)
+    length   unsigned LEB128; a longer form than needed is read, never written
+    CRC      CRC-32C of TIME, the length's bytes and the payload, big-endian
+
+Files are named `000000001.log`, nine digits, in order; gaps are fine and other names are ignored.
+
+>>> captain = Captain(0x6370746E, 1)
+>>> captain.header().hex(" ")
+'63 70 74 6e 00 00 00 01'
+>>> captain.segment_name(7), captain.segment_number("000000007.log"), captain.segment_number("7.log")
+('000000007.log', 7, None)
+>>> captain.encode(b"hi", 0).hex(" ")
+'01 00 00 00 0e 77 91 f7 00 00 00 00 00 00 00 02 68 69 39 ac d4 fc'
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chiplog import kernel
+from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
+from chiplog.times import SECOND_NS
+
+MAGIC = 0x6370746E  # "cptn"
+VERSION = 1
+SEGMENT_NUMBER_MAX = 999_999_999
+
+_NAME = re.compile(r"(\d{9})\.log", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Captain:
+    """The captain format with one log's magic number and version."""
+
+    magic: int = MAGIC
+    version: int = VERSION
+
+    name: ClassVar[str] = "captain"
+    header_bytes: ClassVar[int] = 8
+    record_bytes_min: ClassVar[int] = RECORD_BYTES_MIN
+    encode = staticmethod(kernel.active.captain_encode)
+    encode_many = staticmethod(kernel.active.captain_encode_many)
+    scan = staticmethod(kernel.active.captain_scan)
+    hop = staticmethod(kernel.active.captain_hop)
+    find = staticmethod(kernel.active.captain_find)
+
+    def __post_init__(self) -> None:
+        for field, value in (("magic", self.magic), ("version", self.version)):
+            if not 0 <= value < 2**32:
+                raise ValueError(f"{field} is {value:#x}: expected an unsigned 32 bit number")
+
+    def segment_name(self, number: int) -> str:
+        return f"{number:09d}.log"
+
+    def segment_number(self, name: str) -> int | None:
+        match = _NAME.fullmatch(name)
+        return int(match[1]) if match else None
+
+    def header(self) -> bytes:
+        return struct.pack(">II", self.magic, self.version)
+
+    def header_defect(self, data: bytes) -> str | None:
+        if len(data) < self.header_bytes:
+            return f"has {len(data)} of its {self.header_bytes} header bytes"
+        magic, version = struct.unpack_from(">II", data)
+        if magic != self.magic:
+            return f"has magic {magic:#010x}, expected {self.magic:#010x}"
+        if version != self.version:
+            return f"has version {version}, expected {self.version}"
+        return None
+
+    def exact_time(self, head: bytes) -> int:
+        seconds, nanos = struct.unpack_from(">qi", head, 1)
+        return int(seconds - UNIX_EPOCH_SECONDS) * SECOND_NS + int(nanos)

@@ -1,0 +1,439 @@
+"""Writing to a log.
+
+One appender at a time, across processes, holds `append.lock`; any number of threads and tasks may use it
+at once. What `append` promises when it returns is the sync policy's:
+
+========  ======================================  =============================================
+os        handed to the operating system          survives the process
+interval  synced every `sync_interval_ms`         survives power loss, less the last interval
+always    synced before append returns            survives power loss
+========  ======================================  =============================================
+
+A failed or short write is undone by cutting the segment back to its last whole record. A failed sync
+can't be undone: nobody knows what is on disk, so the appender has *failed*, every later call raises, and
+only reopening, which reads what is really there, goes on.
+
+>>> import chiplog, tempfile
+>>> with chiplog.Stream(tempfile.mkdtemp()).appender(sync="always") as log:
+...     print(log.append(b"one"), log.append_many([b"two", b"three"])[-1])
+000000001:8 000000001:54
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import NoReturn, Self, cast
+
+from chiplog import kernel
+from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
+from chiplog.log.commit import Entry, GroupCommit
+from chiplog.log.index import write_index
+from chiplog.log.metrics import Metrics
+from chiplog.log.position import Position, Positions
+from chiplog.log.recovery import Tail, create_segment, recover
+from chiplog.log.segments import APPEND_LOCK, Directory, read_exactly
+from chiplog.log.watermark import Watermark
+
+logger = logging.getLogger("chiplog")
+
+SEGMENT_BYTES = 64 << 20
+SYNC_INTERVAL_MS = 1000
+BATCH_BYTES_MAX = 256 << 20
+
+Payload = bytes | bytearray | memoryview
+
+
+class SyncPolicy(enum.StrEnum):
+    """When appended records are synced."""
+
+    OS = "os"
+    INTERVAL = "interval"
+    ALWAYS = "always"
+
+
+class Appender:
+    """Appends records; make one with `Stream.appender()`."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        metrics: Metrics,
+        *,
+        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync_interval_ms: int = SYNC_INTERVAL_MS,
+        segment_bytes: int = SEGMENT_BYTES,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        timeout: float | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        try:
+            self._policy = SyncPolicy(sync)
+        except ValueError:
+            raise ValueError(f"sync is {sync!r}: expected 'os', 'interval' or 'always'") from None
+        for name, value in (
+            ("sync_interval_ms", sync_interval_ms),
+            ("segment_bytes", segment_bytes),
+            ("batch_bytes_max", batch_bytes_max),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: expected at least 1")
+        self._directory = directory
+        self._metrics = metrics
+        self._segment_bytes = segment_bytes
+        self._batch_bytes_max = batch_bytes_max
+        self._error: AppenderFailed | None = None
+        self._closed = False
+        # Who writes holds the core, who syncs or swaps the segment holds the sync lock; in that order.
+        self._core = kernel.active.AppendCore(
+            directory.format.encode, self._undo, self._append_resting, Position, clock
+        )
+        self._sync_lock = threading.Lock()
+        self._commit: GroupCommit[Positions] | None = None
+        if self._policy is SyncPolicy.ALWAYS:
+            self._commit = GroupCommit(self._commit_round)
+        self._open(timeout)
+        if self._commit is None:
+            self.append = self._core.append  # type: ignore[method-assign] # the same, without a Python frame
+        self._stop_interval = threading.Event()
+        self._interval_thread: threading.Thread | None = None
+        if self._policy is SyncPolicy.INTERVAL:
+            self._interval_thread = threading.Thread(
+                target=self._sync_at_intervals,
+                args=(sync_interval_ms / 1000,),
+                name="chiplog-sync",
+                daemon=True,
+            )
+            self._interval_thread.start()
+
+    # -- opening and closing
+
+    def _open(self, timeout: float | None) -> None:
+        files, path = self._directory.files, self._directory.path
+        files.make_dir(path)
+        self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
+        try:
+            self._watermark = Watermark(files, path)
+            try:
+                tail, self.recovery = recover(self._directory, self._watermark, self._metrics)
+            except BaseException:
+                self._watermark.close()
+                raise
+        except BaseException:
+            self._lock.release()
+            raise
+        self._records_before = 0
+        self._bytes_before = 0
+        self._use(tail)
+        self._metrics.add_source(self._counts)
+
+    def _use(self, tail: Tail) -> None:
+        core = self._core
+        self._tail = tail
+        self._synced_offset = tail.offset
+        core.segment = tail.number
+        core.offset = tail.offset
+        core.time_ns = tail.time_ns
+        core.records = 0
+        core.write = tail.file.write
+        core.rest_at = min(self._segment_bytes, tail.index.next_mark)
+
+    def close(self) -> None:
+        """Sync what was appended, release the lock. Raises if that sync fails; closes all the same."""
+        with self._core:
+            if self._closed:
+                return
+            self._closed = True
+            self._core.rest_at = -1
+        self._stop_interval.set()
+        if self._interval_thread is not None:
+            self._interval_thread.join()
+        if self._commit is not None:
+            self._commit.close()
+        try:
+            if self._error is None:
+                self._sync_to(self._tail.number, self._core.offset)
+        finally:
+            self._metrics.remove_source(self._counts)
+            self._tail.file.close()
+            self._watermark.close()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from chiplog.log.aio import in_thread
+
+        await in_thread(self.close)
+
+    # -- appending
+
+    def append(self, payload: Payload) -> Position:
+        """Append one record and return its position, once it is as safe as the sync policy says."""
+        if self._commit is not None:
+            return self._commit.submit((self._checked(payload),))[0]
+        return cast(Position, self._core.append(payload))
+
+    def _append_resting(self, payload: Payload) -> Position:
+        """An append at a full segment, at a mark of the index, or that can't be: what needs no haste."""
+        start = time.perf_counter()
+        with self._core:
+            positions = self._write_batch((payload,))
+        self._metrics.observe("append", time.perf_counter() - start)
+        return positions[0]
+
+    def append_many(self, payloads: Iterable[Payload]) -> Sequence[Position]:
+        """Append records with one write and one sync; return their positions.
+
+        They share one time and one segment. A crash in the middle keeps the first ones of them, in order;
+        an error keeps none.
+        """
+        batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
+        if self._commit is not None:
+            return self._commit.submit([self._checked(payload) for payload in batch])
+        start = time.perf_counter()
+        with self._core:
+            positions = self._write_batch(batch)
+        self._metrics.observe("append_many", time.perf_counter() - start)
+        return positions
+
+    async def append_async(self, payload: Payload) -> Position:
+        """append() for tasks: under `always` the sync is awaited, else the write is done at once."""
+        return (await self.append_many_async((payload,)))[0]
+
+    async def append_many_async(self, payloads: Iterable[Payload]) -> Sequence[Position]:
+        """append_many() for tasks."""
+        from chiplog.log import aio
+
+        if self._commit is not None:
+            return await aio.submit(self._commit, [self._checked(payload) for payload in payloads])
+        if self._core.locked or self._core.offset >= self._segment_bytes:
+            # Starting a segment syncs, and so may whoever holds the lock: not on the event loop's thread.
+            return await aio.in_thread(self.append_many, payloads)
+        return self.append_many(payloads)
+
+    async def sync_async(self) -> None:
+        """sync() for tasks."""
+        from chiplog.log import aio
+
+        await aio.in_thread(self.sync)
+
+    def roll(self) -> Position:
+        """Seal the current segment and start the next, unless it is empty; where the next record will be."""
+        with self._core:
+            self._check_usable()
+            if self._core.offset > self._directory.format.header_bytes:
+                self._roll()
+            return Position(self._core.segment, self._core.offset)
+
+    def sync(self) -> None:
+        """Return when everything appended so far is on stable storage, whatever the policy."""
+        with self._core:
+            self._check_usable()
+            segment, offset = self._core.segment, self._core.offset
+        self._sync_to(segment, offset)
+
+    @property
+    def position(self) -> Position:
+        """Where the next record will be, unless a new segment is started for it."""
+        with self._core:
+            return Position(self._core.segment, self._core.offset)
+
+    @property
+    def failed(self) -> AppenderFailed | None:
+        """The error that ended this appender, if one did."""
+        return self._error
+
+    def _checked(self, payload: Payload) -> bytes:
+        """A payload that may wait in a queue: no longer anyone else's to change, and of a right size."""
+        data = payload if type(payload) is bytes else bytes(memoryview(payload))
+        if len(data) > self._batch_bytes_max:
+            raise RecordTooLarge(
+                f"a payload of {len(data)} bytes: the limit is batch_bytes_max = {self._batch_bytes_max}"
+            )
+        self._check_usable()
+        return data
+
+    # -- with the core held
+
+    def _write_batch(self, payloads: Sequence[Payload]) -> Positions:
+        self._check_usable()
+        core = self._core
+        if core.offset >= self._segment_bytes:
+            self._roll()
+        now = core.stamp()
+        data, starts = self._directory.format.encode_many(payloads, now)
+        size, offset, index = len(data), core.offset, self._tail.index
+        if size > self._batch_bytes_max:
+            raise RecordTooLarge(
+                f"{len(starts)} records take {size} bytes in one append: the limit is batch_bytes_max = "
+                f"{self._batch_bytes_max}"
+            )
+        try:
+            written = core.write(data)
+        except OSError as error:
+            written = size
+            self._undo(data, 0, error)
+        except BaseException:
+            self._cut_back(offset, "an interrupted write")
+            raise
+        if written != size:
+            self._undo(data, written, None)
+        core.offset = offset + size
+        core.time_ns = now
+        core.records += len(starts)
+        if core.offset > index.next_mark:
+            index.mark_batch(starts, offset, now)
+            core.rest_at = min(self._segment_bytes, index.next_mark)
+        return Positions(core.segment, offset, starts)
+
+    def _undo(self, data: bytes, written: int, error: OSError | None) -> None:
+        """Complete a short write; if it can't be, cut off what there is of it, and raise."""
+        view = memoryview(data)
+        while error is None and written < len(view):
+            try:
+                count = self._core.write(view[written:])
+            except OSError as failure:
+                error = failure
+            else:
+                written += count
+                if count == 0:
+                    error = OSError(errno.EIO, "the disk takes no more bytes")
+        if error is None:
+            return
+        self._metrics.add(writes_failed=1)
+        self._cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
+        raise WriteFailed(
+            error.errno,
+            f"{error.strerror or error}: nothing was appended, the log is as before",
+            self._directory.segment_path(self._core.segment),
+        ) from error
+
+    def _cut_back(self, offset: int, why: str) -> None:
+        try:
+            with self._sync_lock:
+                self._tail.file.truncate(offset)
+                self._tail.file.sync()  # or a crash could bring back what the caller was told had failed
+        except OSError as error:
+            path = self._directory.segment_path(self._tail.number)
+            self._fail(error, f"{path}: {why} couldn't be undone")
+
+    def _roll(self) -> None:
+        with self._metrics.timed("roll"):
+            core = self._core
+            self._sync_to(core.segment, core.offset)
+            try:
+                tail = create_segment(self._directory, core.segment + 1, core.time_ns)
+            except OSError as error:
+                raise WriteFailed(
+                    error.errno,
+                    f"{error.strerror or error}: couldn't start a segment, nothing was appended",
+                    self._directory.segment_path(core.segment + 1),
+                ) from error
+            with self._sync_lock:
+                old = self._tail
+                self._seal(old)
+                counts = self._counts()
+                self._records_before = counts["records_appended"]
+                self._bytes_before = counts["bytes_appended"]
+                self._use(tail)
+                self._note_mark(tail.number, tail.offset)
+                old.file.close()
+            self._metrics.add(rolls=1)
+
+    def _seal(self, tail: Tail) -> None:
+        """Leave an index beside a finished segment. Without it everything works, only slower."""
+        fmt, core, index = self._directory.format, self._core, tail.index
+        index.records += core.records
+        index.last_time = core.time_ns
+        try:
+            index.first_time = fmt.exact_time(read_exactly(tail.file, fmt.record_bytes_min, fmt.header_bytes))
+            end = read_exactly(tail.file, 4, core.offset - 4)
+            path = self._directory.index_path(tail.number, core.offset)
+            write_index(self._directory.files, path, index.build(core.offset, core.offset, end), sync=False)
+        except OSError as error:
+            logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)
+
+    def _check_usable(self) -> None:
+        if self._error is not None:
+            raise AppenderFailed(*self._error.args) from self._error
+        if self._closed:
+            raise AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "records_appended": self._records_before + self._core.records,
+            "bytes_appended": self._bytes_before + self._core.offset - self._tail.offset,
+        }
+
+    # -- syncing
+
+    def _commit_round(self, entries: list[Entry[Positions]]) -> None:
+        """Write what several writers handed in, at once, and sync it."""
+        payloads = [payload for entry in entries for payload in entry.payloads]
+        with self._core:
+            positions = self._write_batch(payloads)
+            segment, offset = self._core.segment, self._core.offset
+        self._sync_to(segment, offset)
+        row = 0
+        for entry in entries:
+            entry.result = positions.part(row, row + len(entry.payloads))
+            row += len(entry.payloads)
+
+    def _sync_to(self, segment: int, offset: int) -> None:
+        """Return when everything up to there is synced, by whomever; one sync at a time."""
+        with self._sync_lock:
+            tail = self._tail
+            if (tail.number, self._synced_offset) >= (segment, offset):
+                return
+            if self._error is not None:
+                raise AppenderFailed(*self._error.args) from self._error
+            offset = self._core.offset  # whatever has been written meanwhile is covered too
+            try:
+                with self._metrics.timed("sync"):
+                    tail.file.sync()
+            except OSError as error:
+                self._metrics.add(syncs_failed=1)
+                self._fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
+            self._metrics.add(syncs=1)
+            self._synced_offset = offset
+            self._note_mark(tail.number, offset)
+
+    def _note_mark(self, number: int, offset: int) -> None:
+        with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+            self._watermark.note(number, offset)
+
+    def _fail(self, error: OSError, what: str) -> NoReturn:
+        self._error = AppenderFailed(
+            error.errno,
+            f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
+            "until the log is reopened, which recovers what is really there",
+        )
+        self._core.rest_at = -1
+        logger.error("%s", self._error)
+        raise self._error from error
+
+    def _sync_at_intervals(self, interval: float) -> None:
+        while not self._stop_interval.wait(interval):
+            if self._core.offset != self._synced_offset:
+                try:
+                    self.sync()
+                except ChiplogError:
+                    return  # told by _fail, and to whoever appends next

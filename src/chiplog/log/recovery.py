@@ -1,0 +1,263 @@
+"""Opening a log to append: find out what is really on disk, and where to go on.
+
+Only the last segment is scanned. Every other one was synced before its successor was created, and a
+reader tells if it has been damaged since. What is found at the end of the last segment decides:
+
+==============================  ====================================================================
+nothing wrong                   go on after the last record
+torn tail                       copy it to NAME.torn, cut it off, go on in a new segment
+damage to synced data           leave every byte where it is, go on in a new segment; readers tell
+synced bytes missing            tell loudly, go on in a new segment
+0 to 7 bytes                    a crash while it was created: write the header, go on
+another log's header            refuse
+==============================  ====================================================================
+
+A new segment is also started after a reboot that found the log unclosed: unsynced records may be gone
+without a trace, and no position that was handed out may come to mean another record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from chiplog.errors import HeaderMismatch, LogFull
+from chiplog.files import File
+from chiplog.formats.captain import SEGMENT_NUMBER_MAX
+from chiplog.log.index import IndexBuilder
+from chiplog.log.metrics import Metrics
+from chiplog.log.position import Position
+from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.log.walk import Defect, Walk, header_is_torn
+from chiplog.log.watermark import Mark, Watermark
+from chiplog.times import SECOND_NS, format_time
+
+logger = logging.getLogger("chiplog")
+
+_COPY_BYTES = 1 << 20
+_FUTURE_NS = 60 * SECOND_NS
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening a log found and did."""
+
+    segment: int = 0
+    """The last segment that was found; 0 if there was none."""
+    records: int = 0
+    """How many records it holds."""
+    torn: Defect | None = None
+    torn_path: str | None = None
+    """Where the torn tail's bytes are kept."""
+    damage: Defect | None = None
+    """Damage to synced data in the last segment, left as it is."""
+    missing_bytes: int = 0
+    """How many synced bytes are gone from its end."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """The segment that is appended to."""
+
+    number: int
+    file: File
+    offset: int
+    index: IndexBuilder
+    time_ns: int
+    """No record after this may have an earlier time."""
+
+
+def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tuple[Tail, Recovery]:
+    """Find the tail of a log, mend it if it is torn, and say what was done."""
+    with metrics.timed("recovery"):
+        found = Recovery()
+        numbers = directory.numbers()
+        mark = watermark.found or Mark(0, 0, watermark.boot)
+        time_ns = _last_time(directory, numbers)
+        if not numbers or numbers[-1] < mark.segment:
+            if mark.segment:
+                logger.error(
+                    "%s: segment %d had been synced and is gone; going on after it, so that positions stay unique",
+                    directory.path,
+                    mark.segment,
+                )
+            tail = create_segment(directory, max(mark.segment, *numbers, 0) + 1, time_ns)
+        else:
+            tail, fresh = _recover_last(directory, numbers[-1], watermark, found, time_ns)
+            if fresh:
+                tail.file.close()
+                tail = create_segment(directory, tail.number + 1, tail.time_ns)
+        watermark.note(tail.number, tail.offset)
+        _report(directory, found, metrics)
+        if tail.time_ns > time.time_ns() + _FUTURE_NS:
+            logger.warning(
+                "%s: the last record is of %s, in the future; new ones get that time until the clock is there",
+                directory.path,
+                format_time(tail.time_ns),
+            )
+        return tail, found
+
+
+def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
+    """Start a segment: its header and its directory entry are on disk when this returns."""
+    if number > SEGMENT_NUMBER_MAX:
+        raise LogFull(f"{directory.path}: segment {SEGMENT_NUMBER_MAX} was the last that nine digits can name")
+    path = directory.segment_path(number)
+    file = directory.files.open_append(path)
+    try:
+        file.truncate(0)  # what an attempt that failed in the middle may have left
+        _write_all(file, directory.format.header())
+        file.sync()
+        directory.sync()
+    except BaseException:
+        file.close()
+        directory.files.remove(path)
+        raise
+    return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), time_ns)
+
+
+def _last_time(directory: Directory, numbers: list[int]) -> int:
+    """A time that no record of a sealed segment is later than, as far as is known without reading them."""
+    for number in reversed(numbers[-3:-1]):
+        reader = SegmentReader(directory, number)
+        try:
+            if reader.index is not None and reader.index.records:
+                return reader.index.last_time
+            first = reader.first_time()
+            if first is not None and abs(first) < 2**62:
+                return first
+        finally:
+            reader.close()
+    return 0
+
+
+def _recover_last(
+    directory: Directory, number: int, watermark: Watermark, found: Recovery, time_ns: int
+) -> tuple[Tail, bool]:
+    """The last segment as the tail, and whether a new one must be started after it."""
+    file = directory.files.open_append(directory.segment_path(number))
+    try:
+        mark = watermark.found
+        found.segment = number
+        size = file.size()
+        clean = mark is not None and (mark.segment, mark.offset) == (number, size)
+        if mark is not None and mark.segment == number:
+            found.missing_bytes = max(mark.offset - size, 0)
+        if not clean:
+            # After a sync that failed in an earlier process, pages may look written that are not: settle
+            # what can be settled, and read the rest from the disk itself.
+            file.sync()
+            file.drop_cache()
+        rewritten = _mend_header(directory, number, file, found)
+        index = IndexBuilder(number)
+        offset = _scan_last(directory, number, index, found)
+        if found.torn is not None and found.torn.physical_offset >= directory.format.header_bytes:
+            found.torn_path = _keep_evidence(directory, number, file, offset)
+            file.truncate(offset)
+            file.sync()
+        rebooted = not clean and mark is not None and mark.boot != watermark.boot
+        fresh = (
+            rebooted or rewritten or found.torn is not None or found.damage is not None or found.missing_bytes > 0
+        )
+        if index.records and abs(index.last_time) < 2**62:
+            time_ns = max(time_ns, index.last_time)
+        return Tail(number, file, offset, index, time_ns), fresh
+    except BaseException:
+        file.close()
+        raise
+
+
+def _mend_header(directory: Directory, number: int, file: File, found: Recovery) -> bool:
+    """Make the header right if a crash left it unfinished. Whether cleaning has rewritten this segment."""
+    reader = SegmentReader(directory, number)
+    try:
+        if reader.header_defect is None:
+            # It wasn't the last one then: somebody removed those after it. Its offsets are mapped, so
+            # nothing may be appended to it.
+            return reader.index is not None and len(reader.index.runs) > 0
+        if not header_is_torn(reader):
+            raise HeaderMismatch(
+                f"{reader.path} {reader.header_defect}: refusing to append to another log, or to one whose "
+                "header is damaged"
+            )
+        if reader.size:
+            position = Position(number, 0)
+            found.torn = Defect(position, "header", reader.path, 0, reader.size, torn=True)
+            found.torn_path = _keep_evidence(directory, number, file, 0)
+    finally:
+        reader.close()
+    file.truncate(0)
+    _write_all(file, directory.format.header())
+    file.sync()
+    directory.sync()
+    return False
+
+
+def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Recovery) -> int:
+    """Fill the index; return the physical offset after the last good record."""
+    walk = Walk(directory, start=Position(number, 0), on_corruption="stop")
+    try:
+        end = directory.format.header_bytes
+        for block in walk:
+            index.add(block.offsets, block.scan.times)
+            end = block.base + block.scan.end
+        found.records = index.records
+        found.torn = walk.torn or found.torn
+        if walk.defects:
+            found.damage = walk.defects[0]
+        return end
+    finally:
+        walk.close()
+
+
+def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -> str:
+    """Copy what will be cut to a file beside the segment, durably."""
+    size = file.size() - offset
+    for attempt in range(1, 10_000):
+        path = directory.side_path(number, ".torn" if attempt == 1 else f".torn.{attempt}")
+        if directory.files.stat(path) is None:
+            break
+    copy = directory.files.open_append(path)
+    try:
+        for place in range(0, size, _COPY_BYTES):
+            _write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
+        copy.sync()
+    finally:
+        copy.close()
+    directory.sync()
+    return path
+
+
+def _write_all(file: File, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:
+    metrics.add(recoveries=1)
+    if found.torn is not None:
+        metrics.add(torn_tails=1, torn_bytes=found.torn.byte_count)
+        logger.warning(
+            "%s: cut a torn tail of %d bytes (%s) after %s, kept in %s",
+            directory.path,
+            found.torn.byte_count,
+            found.torn.reason,
+            found.torn.position,
+            found.torn_path,
+        )
+    if found.damage is not None:
+        logger.error(
+            "%s: synced data is damaged: %s. It was left as it is; see `chiplog verify`",
+            directory.path,
+            found.damage,
+        )
+    if found.missing_bytes:
+        metrics.add(synced_bytes_missing=found.missing_bytes)
+        logger.error(
+            "%s: %d synced bytes are missing at the end of segment %d: the disk didn't keep what it "
+            "had synced, or the file was cut",
+            directory.path,
+            found.missing_bytes,
+            found.segment,
+        )

@@ -1,0 +1,120 @@
+"""Replacing a sealed segment by one with fewer records, so that a crash at any point loses nothing.
+
+::
+
+    write NAME.log.rw, sync it        the surviving records, byte for byte
+    write NAME.SIZE.idx, sync it      with the runs that keep positions valid
+    sync the directory
+    rename NAME.log.rw to NAME.log    the only moment at which anything changes
+    sync the directory
+    remove the index of the old size
+
+Before the rename the old segment and its index are in place, after it the new ones. What a crash leaves
+besides (a .rw file, an index that fits no segment) is ignored by everyone, and swept up by the next clean.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from chiplog import kernel
+from chiplog.files import File
+from chiplog.log.index import IndexBuilder, is_index_of, write_index
+from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.log.walk import Block
+
+
+def rewrite_path(directory: Directory, number: int) -> str:
+    return f"{directory.segment_path(number)}.rw"
+
+
+def rewrite_segment(
+    directory: Directory, number: int, blocks: Iterable[tuple[Block, bytearray]], logical_end: int
+) -> int:
+    """Keep only the marked records of a segment; returns its new size in bytes."""
+    files = directory.files
+    path = rewrite_path(directory, number)
+    files.remove(path)
+    file = files.open_append(path)
+    builder = IndexBuilder(number)
+    runs: array[int] = array("q")
+    try:
+        _write(file, directory.format.header())
+        place = expected = directory.format.header_bytes
+        out = bytearray()
+        for block, keep in blocks:
+            scan = block.scan
+            size = scan.end - (scan.offsets[0] - block.base)
+            if len(out) < size:
+                out = bytearray(size)
+            count = kernel.active.compact(block.buffer, scan.offsets, block.base, scan.end, keep, out)
+            _write(file, memoryview(out)[:count])
+            place, expected = kernel.active.kept_runs(
+                block.offsets, scan.offsets, block.base + scan.end, keep, place, expected, runs
+            )
+            builder.add(kernel.active.select(block.offsets, keep), kernel.active.select(scan.times, keep))
+        file.sync()
+        assert file.size() == place, "the rewritten segment has another size than its map says"
+        tail = read_exactly(file, 4, place - 4)
+    finally:
+        file.close()
+    index = builder.build(place, logical_end, tail, runs)
+    write_index(files, directory.index_path(number, place), index, sync=True)
+    directory.sync()
+    files.rename(path, directory.segment_path(number))
+    directory.sync()
+    remove_stale_indexes(directory, number, place)
+    return place
+
+
+def remove_segment(directory: Directory, number: int) -> None:
+    """Remove a segment, then what is known of it."""
+    directory.files.remove(directory.segment_path(number))
+    directory.sync()
+    remove_stale_indexes(directory, number, None)
+
+
+def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int | None) -> None:
+    """Remove the indexes of a segment but the one for its size."""
+    current = None if physical_bytes is None else directory.index_path(number, physical_bytes)
+    name = directory.segment_name(number)
+    for other in directory.names():
+        path = f"{directory.path}/{other}"
+        if is_index_of(other, name) and path != current:
+            directory.files.remove(path)
+
+
+def sweep(directory: Directory) -> list[str]:
+    """Remove what an interrupted rewrite left. Only for who holds the read lock alone."""
+    removed = []
+    sizes: dict[str, int] = {}
+    numbers = directory.numbers()
+    for number in numbers:
+        found = directory.files.stat(directory.segment_path(number))
+        sizes[directory.segment_name(number).removesuffix(".log")] = found[0] if found else 0
+    for name in directory.names():
+        if name.endswith(".rw") and directory.format.segment_number(name.removesuffix(".rw")) is not None:
+            removed.append(name)
+        elif name.endswith(".idx") and name.count(".") == 2:
+            stem, size, _ = name.split(".")
+            if directory.format.segment_number(f"{stem}.log") is not None and str(sizes.get(stem)) != size:
+                removed.append(name)
+    for name in removed:
+        directory.files.remove(f"{directory.path}/{name}")
+    return removed
+
+
+def _write(file: File, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def logical_end_of(directory: Directory, number: int) -> int:
+    """The logical offset of a segment's end."""
+    reader = SegmentReader(directory, number)
+    try:
+        return reader.end()
+    finally:
+        reader.close()

@@ -1,0 +1,125 @@
+"""A log as Arrow record batches: no Python object per record, and one block in memory at a time.
+
+========  =============================  ==============================================================
+column    type                           what
+========  =============================  ==============================================================
+position  struct<segment, offset>        where the record is
+segment   int32                          its segment
+offset    int64                          its logical offset there
+time      timestamp[ns, UTC]             null for a time outside of 1677 to 2262, which only a foreign
+                                         writer makes: a cursor's `time_ns` has those
+payload   binary                         what it says
+length    int64                          how many bytes that is, without copying them
+========  =============================  ==============================================================
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from chiplog import kernel
+from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog.errors import MissingExtra
+from chiplog.log.walk import Block, Walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("position", "segment", "offset", "time", "payload", "length")
+DEFAULT_COLUMNS = ("position", "time", "payload")
+
+
+def load_pyarrow() -> ModuleType:
+    """pyarrow, or an error that says how to get it."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra("scan() needs pyarrow: pip install 'chiplog[arrow]'") from error
+    module: ModuleType = pyarrow
+    return module
+
+
+def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns asked for, or an error that says which there are."""
+    if isinstance(columns, str):
+        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or not columns:
+        raise ValueError(f"columns {list(columns)}: choose from {', '.join(COLUMNS)}")
+    return tuple(columns)
+
+
+def schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of the batches with these columns."""
+    pa = load_pyarrow()
+    types = {
+        "position": pa.struct([("segment", pa.int32()), ("offset", pa.int64())]),
+        "segment": pa.int32(),
+        "offset": pa.int64(),
+        "time": pa.timestamp("ns", tz="UTC"),
+        "payload": pa.binary(),
+        "length": pa.int64(),
+    }
+    return pa.schema([(name, types[name]) for name in columns])
+
+
+def batches(walk: Walk, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A record batch for each block of the walk."""
+    pa = load_pyarrow()
+    wanted = schema(columns)
+    builders = {
+        "position": _position,
+        "segment": _segment,
+        "offset": _offset,
+        "time": _time,
+        "payload": _payload,
+        "length": _length,
+    }
+    for block in walk:
+        arrays = [builders[name](pa, block) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _int64(pa: Any, column: array[int], block: Block) -> Any:
+    rows = column[block.first : block.last]
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+
+
+def _offset(pa: Any, block: Block) -> Any:
+    return _int64(pa, block.offsets, block)
+
+
+def _segment(pa: Any, block: Block) -> Any:
+    return pa.repeat(pa.scalar(block.segment, pa.int32()), block.last - block.first)
+
+
+def _position(pa: Any, block: Block) -> Any:
+    return pa.StructArray.from_arrays([_segment(pa, block), _offset(pa, block)], ["segment", "offset"])
+
+
+def _time(pa: Any, block: Block) -> Any:
+    import pyarrow.compute as pc
+
+    times = _int64(pa, block.scan.times, block)
+    bounds = pc.min_max(times)
+    if bounds["min"].as_py() == TIME_MIN or bounds["max"].as_py() == TIME_MAX:
+        outside = pc.or_(pc.equal(times, TIME_MIN), pc.equal(times, TIME_MAX))
+        times = pc.if_else(outside, pa.scalar(None, pa.int64()), times)
+    return times.view(pa.timestamp("ns", tz="UTC"))
+
+
+def _length(pa: Any, block: Block) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.subtract(_int64(pa, block.scan.ends, block), _int64(pa, block.scan.starts, block))
+
+
+def _payload(pa: Any, block: Block) -> Any:
+    scan, first, last = block.scan, block.first, block.last
+    places = pa.allocate_buffer(4 * (last - first + 1))
+    data = pa.allocate_buffer(scan.ends[last - 1] - scan.starts[first])
+    size = kernel.active.gather(block.buffer, scan.starts, scan.ends, first, last, places, data)
+    return pa.Array.from_buffers(pa.binary(), last - first, [None, places, data.slice(0, size)])

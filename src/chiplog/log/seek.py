@@ -1,0 +1,92 @@
+"""Finding a place without reading what lies before it.
+
+Times never go back in a log that chiplog writes, so that a time is found by halving: the segment by the
+first record's time of a few segments, the place in it by the index's marks. Where there is no index (the
+segment is being appended to, or another program wrote it) the heads of records are hopped along, without
+checking or decoding what is between them.
+"""
+
+from __future__ import annotations
+
+from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
+from chiplog.log.position import Position
+from chiplog.log.segments import Directory, SegmentReader
+
+_WINDOW_BYTES = 1 << 20
+_HEAD_BYTES_MAX = 25
+
+
+def find_segment(directory: Directory, since_ns: int) -> Position:
+    """The start of the segment in which the first record of `since_ns` or later is."""
+    numbers = directory.numbers()
+    low, high = 0, len(numbers)  # segments before `low` start earlier than since_ns, those from `high` don't
+    while low < high:
+        middle = probe = (low + high) // 2
+        time = None
+        while probe < high and (time := _first_time(directory, numbers[probe])) is None:
+            probe += 1  # a segment without records tells nothing
+        if time is not None and time < since_ns:
+            low = probe + 1
+        else:
+            high = middle
+    return Position(numbers[max(low - 1, 0)], 0) if numbers else Position(0, 0)
+
+
+def _first_time(directory: Directory, number: int) -> int | None:
+    try:
+        reader = SegmentReader(directory, number)
+    except FileNotFoundError:
+        return None
+    try:
+        return reader.first_time()
+    finally:
+        reader.close()
+
+
+def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
+    """A physical offset at or after `place`, at or shortly before the first record of `since_ns` or later."""
+    if reader.index is not None:
+        return max(place, reader.physical(reader.index.mark_before(since_ns)))
+    return hop(reader, place, reader.size, place, since_ns)
+
+
+def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:
+    """The physical offset of the first record at or past both bounds, or where the hopping ends.
+
+    It ends at `stop`, or at a head that can't be read: then a scan from there tells what is wrong.
+    """
+    buffer = bytearray(_WINDOW_BYTES)
+    view = memoryview(buffer)
+    while place < stop:
+        filled = reader.file.read_into(view[: min(_WINDOW_BYTES, stop - place)], place)
+        if not filled:
+            break
+        end, reason, _ = reader.directory.format.hop(view, 0, filled, max(offset_min - place, 0), time_min)
+        if reason == FOUND:
+            return place + end
+        cut_by_window = reason == TRUNCATED and filled - end < _HEAD_BYTES_MAX and end > 0
+        if reason != END and not cut_by_window:
+            return place + end
+        place += end
+    return min(place, stop)
+
+
+def chunk_bounds(
+    directory: Directory, number: int, first: Position, stop: Position
+) -> list[tuple[Position, Position]]:
+    """Ranges of about a megabyte that cover a segment from `first` to `stop`, each at record boundaries."""
+    try:
+        reader = SegmentReader(directory, number)
+    except FileNotFoundError:
+        return []
+    try:
+        bounds = [first]
+        place = reader.physical(first.offset)
+        size = reader.size if stop.segment != number else min(reader.size, reader.physical(stop.offset))
+        while (place := hop(reader, place, size, place + _WINDOW_BYTES)) < size:
+            if reader.position(place) <= bounds[-1]:
+                break  # a head that can't be read: the last range runs into it and tells
+            bounds.append(reader.position(place))
+    finally:
+        reader.close()
+    return list(zip(bounds, [*bounds[1:], stop], strict=True))

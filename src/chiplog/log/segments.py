@@ -1,0 +1,134 @@
+"""A log's directory: which segments there are, and one segment open to read.
+
+::
+
+    orders.log/
+      000000001.log            segments, in order of their numbers; gaps are fine
+      000000001.67108991.idx   what is known of a sealed segment (index.py)
+      000000002.log            the last segment is the one that is appended to
+      append.lock read.lock    locks, always empty
+      append.synced            how far the log was synced (watermark.py)
+      000000002.torn           what recovery cut off, kept as evidence
+"""
+
+from __future__ import annotations
+
+from chiplog.errors import LogNotFound
+from chiplog.files import File, Files
+from chiplog.formats import Format
+from chiplog.log.index import SegmentIndex, index_name, read_index
+from chiplog.log.position import Position
+
+APPEND_LOCK = "append.lock"
+READ_LOCK = "read.lock"
+
+
+class Directory:
+    """The files of one log."""
+
+    def __init__(self, files: Files, path: str, fmt: Format) -> None:
+        self.files = files
+        self.path = path
+        self.format = fmt
+
+    def names(self) -> list[str]:
+        """All names in the directory."""
+        try:
+            return self.files.list_dir(self.path)
+        except FileNotFoundError:
+            raise LogNotFound(f"there is no log at {self.path}: an appender would create it") from None
+        except NotADirectoryError:
+            raise LogNotFound(f"{self.path} is a file: a log is a directory of segments") from None
+
+    def numbers(self) -> list[int]:
+        """The numbers of the segments, ascending."""
+        parse = self.format.segment_number
+        return sorted(number for name in self.names() if (number := parse(name)) is not None)
+
+    def segment_name(self, number: int) -> str:
+        return self.format.segment_name(number)
+
+    def segment_path(self, number: int) -> str:
+        return f"{self.path}/{self.format.segment_name(number)}"
+
+    def index_path(self, number: int, physical_bytes: int) -> str:
+        return f"{self.path}/{index_name(self.format.segment_name(number), physical_bytes)}"
+
+    def side_path(self, number: int, suffix: str) -> str:
+        """`000000007` with a suffix, such as `.torn`."""
+        return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
+
+    def sync(self) -> None:
+        self.files.sync_dir(self.path)
+
+
+def read_exactly(file: File, count: int, offset: int) -> bytes:
+    """Up to `count` bytes, fewer only at the end of the file."""
+    buffer = bytearray(count)
+    return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
+
+
+class SegmentReader:
+    """One segment, open to read. Its size is that of the moment it was opened or last refreshed."""
+
+    def __init__(self, directory: Directory, number: int) -> None:
+        self.directory = directory
+        self.number = number
+        self.path = directory.segment_path(number)
+        self.file = directory.files.open_read(self.path)
+        try:
+            self.size = self.file.size()
+            self.header_bytes = directory.format.header_bytes
+            head = read_exactly(self.file, min(self.size, self.header_bytes), 0)
+            self.header_blank = not any(head)
+            self.header_defect = directory.format.header_defect(head)
+            self.index = self._read_index()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _read_index(self) -> SegmentIndex | None:
+        if self.size <= self.header_bytes:
+            return None
+        tail = read_exactly(self.file, 4, self.size - 4)
+        path = self.directory.index_path(self.number, self.size)
+        return read_index(self.directory.files, path, self.number, self.size, tail)
+
+    def refresh(self) -> bool:
+        """Take a new look at the size; whether it grew."""
+        size = self.file.size()
+        grew, self.size = size > self.size, size
+        if grew:
+            self.index = None  # it was that of another size, and a segment that grows was never rewritten
+        return grew
+
+    def replaced(self) -> bool:
+        """Whether the file under this name is another one by now, or gone."""
+        found = self.directory.files.stat(self.path)
+        return found is None or found[1] != self.file.identity()
+
+    def physical(self, logical: int) -> int:
+        place = max(logical, self.header_bytes)
+        return self.index.physical(place) if self.index else place
+
+    def logical(self, physical: int) -> int:
+        return self.index.logical(physical) if self.index else physical
+
+    def position(self, physical: int) -> Position:
+        return Position(self.number, self.logical(physical))
+
+    def end(self) -> int:
+        """The logical offset of the end."""
+        return self.index.logical_end if self.index else max(self.size, self.header_bytes)
+
+    def first_time(self) -> int | None:
+        """The time of the first record, from its head alone; None if there is no whole head."""
+        if self.index and self.index.records:
+            return self.index.first_time
+        head = read_exactly(self.file, self.directory.format.record_bytes_min, self.header_bytes)
+        if len(head) < self.directory.format.record_bytes_min or self.header_defect:
+            return None
+        return self.directory.format.exact_time(head)
+
+    def close(self) -> None:
+        self.file.close()

@@ -1,0 +1,290 @@
+"""A log directory, and the ways to use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from chiplog.errors import LogNotFound
+from chiplog.files import Files, OSFiles
+from chiplog.formats import Captain, Format, detect
+from chiplog.formats.captain import MAGIC, VERSION
+from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
+from chiplog.log.cleaner import Cleaner
+from chiplog.log.cursor import Cursor
+from chiplog.log.metrics import Metrics
+from chiplog.log.position import Position
+from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly
+from chiplog.log.walk import BLOCK_ROWS, OnCorruption, Walk
+from chiplog.times import TimeLike, parse_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PathLike = str | os.PathLike[str]
+PositionLike = Position | tuple[int, int] | str
+Bound = PositionLike | TimeLike
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """What is known of a segment without reading it."""
+
+    number: int
+    path: str
+    byte_count: int
+    end: Position
+    """The position after its last byte."""
+    sealed: bool
+    """Whether a later segment exists."""
+    records: int | None
+    """None where there is no index: for the last segment, and for those of other programs."""
+    first_time_ns: int | None
+    last_time_ns: int | None
+    rewritten: bool
+    """Whether cleaning has moved its records."""
+
+
+class Stream:
+    """One log: a directory of segments.
+
+    Making one touches nothing; a log is created by its first appender. `magic` and `version` mark every
+    segment and are checked on every read, so that one program's log isn't taken for another's;
+    `Stream.open(path)` takes them from the files. `files` is the disk, the operating system's by default;
+    `clock` gives the nanoseconds that records are stamped with, `time.time_ns` by default.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        magic: int = MAGIC,
+        version: int = VERSION,
+        format: Format | None = None,  # noqa: A002 - the name that users know
+        files: Files | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.format: Format = Captain(magic, version) if format is None else format
+        self.metrics = Metrics()
+        self._clock = clock
+        self._directory = Directory(files or OSFiles(), self.path, self.format)
+
+    @classmethod
+    def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
+        """An existing log, whose format, magic number and version are taken from its first segment."""
+        files = files or OSFiles()
+        place = os.fspath(path)
+        probe = Directory(files, place, Captain())
+        numbers = probe.numbers()
+        for number in numbers:
+            file = files.open_read(probe.segment_path(number))
+            try:
+                head = read_exactly(file, 16, 0)
+            finally:
+                file.close()
+            if len(head) >= probe.format.header_bytes and any(head):
+                return cls(place, format=detect(probe.segment_name(number), head), files=files)
+        if numbers:
+            return cls(place, files=files)
+        raise LogNotFound(f"there are no segments in {place}: expected files such as 000000001.log")
+
+    def __repr__(self) -> str:
+        return f"Stream({self.path!r}, format={self.format})"
+
+    def appender(
+        self,
+        *,
+        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync_interval_ms: int = SYNC_INTERVAL_MS,
+        segment_bytes: int = SEGMENT_BYTES,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        timeout: float | None = None,
+        blocking: bool = True,
+    ) -> Appender:
+        """Open the log to append, creating or recovering it; waits while another appender has it.
+
+        A segment is sealed by the first append that finds it at `segment_bytes` or more. `timeout` seconds,
+        or `blocking=False`, end the wait for the lock with LockTimeout.
+        """
+        return Appender(
+            self._directory,
+            self.metrics,
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            segment_bytes=segment_bytes,
+            batch_bytes_max=batch_bytes_max,
+            timeout=_lock_timeout(timeout, blocking),
+            clock=self._clock,
+        )
+
+    def cursor(
+        self,
+        *,
+        start: PositionLike | None = None,
+        until: Bound | None = None,
+        since: TimeLike | None = None,
+        reverse: bool = False,
+        follow: bool = False,
+        on_corruption: OnCorruption = "raise",
+        timeout: float | None = None,
+        blocking: bool = True,
+    ) -> Cursor:
+        """Read records: from a position or a time on, up to one, backward, or following the log's growth.
+
+        `until` is a position or a time, and excluded. With `reverse=True` the same records come last to
+        first. Damage raises CorruptRecord, ends the iteration ("stop") or is passed over ("skip"); what was
+        passed over is logged, counted, and listed in `cursor.defects`.
+        """
+        stop, until_ns = _bounds(until)
+        return Cursor(
+            self._directory,
+            self.metrics,
+            start=None if start is None else as_position(start),
+            until=stop,
+            since_ns=None if since is None else parse_time(since),
+            until_ns=until_ns,
+            reverse=reverse,
+            follow=follow,
+            on_corruption=on_corruption,
+            timeout=_lock_timeout(timeout, blocking),
+        )
+
+    def cleaner(self, *, timeout: float | None = None, blocking: bool = True) -> Cleaner:
+        """Open the log to clean it; waits until nobody reads."""
+        return Cleaner(self._directory, self.metrics, timeout=_lock_timeout(timeout, blocking))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        start: PositionLike | None = None,
+        until: Bound | None = None,
+        since: TimeLike | None = None,
+        on_corruption: OnCorruption = "raise",
+        batch_rows: int = BLOCK_ROWS,
+        timeout: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The log, or a range of it, as Arrow record batches; memory stays bounded whatever its size."""
+        from chiplog.log import scan
+
+        if batch_rows < 1:
+            raise ValueError(f"batch_rows is {batch_rows}: expected at least 1")
+        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
+        scan.load_pyarrow()
+        stop, until_ns = _bounds(until)
+        since_ns = None if since is None else parse_time(since)
+        self._directory.names()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
+            try:
+                walk = self._walk(
+                    start=Position(0, 0) if start is None else as_position(start),
+                    stop=stop,
+                    since_ns=since_ns,
+                    until_ns=until_ns,
+                    on_corruption=on_corruption,
+                    block_rows=batch_rows,
+                )
+                try:
+                    yield from scan.batches(walk, wanted)
+                finally:
+                    walk.close()
+            finally:
+                lock.release()
+
+        return batches()
+
+    def segments(self) -> list[SegmentInfo]:
+        """What is known of each segment without reading it whole."""
+        numbers = self._directory.numbers()
+        infos = []
+        for number in numbers:
+            try:
+                reader = SegmentReader(self._directory, number)
+            except FileNotFoundError:
+                continue
+            try:
+                index = reader.index
+                infos.append(
+                    SegmentInfo(
+                        number,
+                        reader.path,
+                        reader.size,
+                        Position(number, reader.end()),
+                        sealed=number != numbers[-1],
+                        records=index.records if index else None,
+                        first_time_ns=reader.first_time(),
+                        last_time_ns=index.last_time if index and index.records else None,
+                        rewritten=index is not None and len(index.runs) > 0,
+                    )
+                )
+            finally:
+                reader.close()
+        return infos
+
+    def end(self) -> Position:
+        """The position after the last byte: where a cursor that wants only what is new starts."""
+        numbers = self._directory.numbers()
+        if not numbers:
+            return Position(0, 0)
+        walk = self._walk(start=Position(numbers[-1], 0), on_corruption="skip")
+        try:
+            for _ in walk:
+                pass
+            return max(walk.position, Position(numbers[-1], self.format.header_bytes))
+        finally:
+            walk.close()
+
+    def _walk(
+        self,
+        *,
+        start: Position,
+        stop: Position | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        on_corruption: OnCorruption = "raise",
+        block_rows: int = BLOCK_ROWS,
+    ) -> Walk:
+        from chiplog.log.seek import find_segment
+
+        if since_ns is not None:
+            start = max(start, find_segment(self._directory, since_ns))
+        return Walk(
+            self._directory,
+            start=start,
+            stop=stop,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            on_corruption=on_corruption,
+            metrics=self.metrics,
+            block_rows=block_rows,
+        )
+
+
+def as_position(value: PositionLike) -> Position:
+    """A position from itself, a pair, or its text."""
+    if isinstance(value, str):
+        return Position.parse(value)
+    return Position(*value)
+
+
+def _bounds(until: Bound | None) -> tuple[Position | None, int | None]:
+    if until is None:
+        return None, None
+    if isinstance(until, tuple):
+        return Position(*until), None
+    if isinstance(until, str) and ":" in until and until.replace(":", "").isdigit():
+        return Position.parse(until), None
+    return None, parse_time(until)
+
+
+def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
+    if not blocking:
+        return 0.0
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
+    return timeout
