@@ -139,8 +139,14 @@ class OSFile:
         return done
 
     def write_at(self, data: bytes, offset: int) -> None:
-        if os.pwrite(self._fd, data, offset) != len(data):
-            raise OSError(errno.EIO, "short write")
+        # Linux writes at the end of a file opened to append, whatever place pwrite(2) is given.
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
+        try:
+            if os.pwrite(self._fd, data, offset) != len(data):
+                raise OSError(errno.EIO, "short write")
+        finally:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
