@@ -31,14 +31,14 @@ _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 class File(Protocol):
     """An open file. Writes go to its end; reads name their place."""
 
-    write: Callable[[Any], int]
-    """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
+    def write(self, data: Any, /) -> int:
+        """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; return how many bytes there were, short only at the end of the file."""
 
     def write_at(self, data: bytes, offset: int) -> None:
-        """Overwrite a few bytes in place, all or an error. Not for data that must survive a torn write."""
+        """Overwrite a few bytes of a file opened to update, all or an error; a crash may tear it."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -100,6 +100,12 @@ class Files(Protocol):
     def open_append(self, path: str) -> File:
         """Open a file to read and write at its end, creating it empty if there is none."""
 
+    def open_update(self, path: str) -> File:
+        """Open a file to read and overwrite in place, creating it empty if there is none.
+
+        Not the same as open_append: what that opened is written at its end, wherever write_at says.
+        """
+
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step; durable after sync_dir."""
 
@@ -139,14 +145,8 @@ class OSFile:
         return done
 
     def write_at(self, data: bytes, offset: int) -> None:
-        # Linux writes at the end of a file opened to append, whatever place pwrite(2) is given.
-        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
-        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
-        try:
-            if os.pwrite(self._fd, data, offset) != len(data):
-                raise OSError(errno.EIO, "short write")
-        finally:
-            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags)
+        if os.pwrite(self._fd, data, offset) != len(data):
+            raise OSError(errno.EIO, "short write")
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -217,6 +217,9 @@ class OSFiles:
 
     def open_append(self, path: str) -> File:
         return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+    def open_update(self, path: str) -> File:
+        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
