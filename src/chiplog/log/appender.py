@@ -159,6 +159,7 @@ class Appender:
         try:
             if self._error is None:
                 self._sync_to(self._tail.number, self._core.offset)
+                self._note_mark(self._tail.number, self._core.offset, closed=True)
         finally:
             self._metrics.remove_source(self._counts)
             self._tail.file.close()
@@ -416,9 +417,9 @@ class Appender:
             self._synced_offset = offset
             self._note_mark(tail.number, offset)
 
-    def _note_mark(self, number: int, offset: int) -> None:
+    def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
         with contextlib.suppress(OSError):  # a mark that is too low is still a true one
-            self._watermark.note(number, offset)
+            self._watermark.note(number, offset, closed=closed)
 
     def _fail(self, error: OSError, what: str) -> NoReturn:
         self._error = AppenderFailed(

@@ -73,7 +73,7 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
     with metrics.timed("recovery"):
         found = Recovery()
         numbers = directory.numbers()
-        mark = watermark.found or Mark(0, 0, watermark.boot)
+        mark = watermark.found or Mark(0, 0, 0, watermark.boot, False)
         time_ns = _last_time(directory, numbers)
         if not numbers or numbers[-1] < mark.segment:
             if mark.segment:
@@ -141,7 +141,7 @@ def _recover_last(
         mark = watermark.found
         found.segment = number
         size = file.size()
-        clean = mark is not None and (mark.segment, mark.offset) == (number, size)
+        clean = mark is not None and mark.closed and (mark.segment, mark.offset) == (number, size)
         if mark is not None and mark.segment == number:
             found.missing_bytes = max(mark.offset - size, 0)
         if not clean:

@@ -1,19 +1,21 @@
 """How far the log was synced: the file `append.synced`.
 
-After every successful sync the appender notes here, in 48 bytes and without a sync of its own, up to
+After every successful sync the appender notes here, in 56 bytes and without a sync of its own, up to
 where the segment is known to be on stable storage. It is a hint, and only ever too low: after a power
 loss the note itself may be an older one. What it is good for:
 
 - A defect below the mark is damage to synced data, never a torn tail: recovery doesn't cut it.
 - A file shorter than the mark has lost synced bytes, which nothing else could tell.
-- The mark at the very end of the last segment means that the log was closed cleanly.
-- The boot it was written in: after a reboot, bytes past the mark may be gone although nothing is torn, so
-  that appending goes on in a new segment and no position is ever given to two records.
+- Whether the log was closed, and in which boot of the machine it was written: if it wasn't closed before
+  a reboot, records past the mark may be gone without a trace. Then appending goes on in a new segment, so
+  that no position is ever given to two records.
 
-The file has two marks. The first is written and synced when the log is opened, the second is overwritten
-with every note; should a crash garble that one, the first still tells that this log has marks at all. ::
+The file has two marks. Both are written and synced when the log is opened, one after the other; the second
+is overwritten with every note, and may be lost or garbled by a crash. Of two marks that of the later opening counts, and
+of one opening the higher. ::
 
-    0     | "CLSY" 4 | version 1, u32 | segment u64 | offset u64 | boot 16 | 0 u32 | CRC-32C u32 |
+    0     | "CLSY" 4 | version 1, u32 | opening u64 | segment u64 | offset u64 | boot 16 |
+          | closed 0 or 1, u32 | CRC-32C u32 |
     4096  | the same |                                                                 all big-endian
 """
 
@@ -27,7 +29,7 @@ from chiplog import kernel
 from chiplog.files import File, Files
 
 NAME = "append.synced"
-_LAYOUT = struct.Struct(">4sIQQ16sI")
+_LAYOUT = struct.Struct(">4sIQQQ16sI")
 _BYTES = _LAYOUT.size + 4
 _FIRST, _SECOND = 0, 4096  # apart, so that no sector holds both
 
@@ -35,9 +37,12 @@ _FIRST, _SECOND = 0, 4096  # apart, so that no sector holds both
 class Mark(NamedTuple):
     """Everything before physical `offset` in `segment` was synced, during `boot`."""
 
+    opening: int
+    """How often the log had been opened to append."""
     segment: int
     offset: int
     boot: bytes
+    closed: bool
 
 
 def boot_digest(boot_id: str) -> bytes:
@@ -46,15 +51,15 @@ def boot_digest(boot_id: str) -> bytes:
 
 
 def _encode(mark: Mark) -> bytes:
-    body = _LAYOUT.pack(b"CLSY", 1, mark.segment, mark.offset, mark.boot, 0)
+    body = _LAYOUT.pack(b"CLSY", 1, mark.opening, mark.segment, mark.offset, mark.boot, mark.closed)
     return body + kernel.active.crc32c(body).to_bytes(4, "big")
 
 
 def _decode(data: bytes) -> Mark | None:
     if len(data) != _BYTES or int.from_bytes(data[-4:], "big") != kernel.active.crc32c(data[:-4]):
         return None
-    magic, version, segment, offset, boot, _ = _LAYOUT.unpack_from(data)
-    return Mark(segment, offset, boot) if magic == b"CLSY" and version == 1 else None
+    magic, version, opening, segment, offset, boot, closed = _LAYOUT.unpack_from(data)
+    return Mark(opening, segment, offset, boot, bool(closed)) if magic == b"CLSY" and version == 1 else None
 
 
 def _read_marks(file: File) -> list[Mark]:
@@ -68,7 +73,7 @@ def _read_marks(file: File) -> list[Mark]:
 
 
 def read_mark(files: Files, directory: str) -> Mark | None:
-    """The highest mark of a log; None if it has none, as one that another program wrote."""
+    """The mark of a log that counts; None if it has none, as one that another program wrote."""
     try:
         file = files.open_read(f"{directory}/{NAME}")
     except OSError:
@@ -91,20 +96,23 @@ class Watermark:
         self._file: File = files.open_update(path)
         try:
             self.found = max(_read_marks(self._file), default=None)
-            # There has to be a mark on disk before there is anything that it could be too low for; and the
-            # second one has to be there before the first is touched.
-            self._file.sync()
-            self._file.write_at(_encode(self.found or Mark(0, 0, self.boot)), _FIRST)
-            self._file.sync()
+            # There has to be a mark on disk before there is anything that it could be too low for; and
+            # while one is written, which may garble it, the other one has to be there.
+            found = self.found or Mark(0, 0, 0, self.boot, False)
+            self._opening = found.opening + 1
+            opened = _encode(Mark(self._opening, found.segment, found.offset, self.boot, False))
+            for place in (_SECOND, _FIRST):
+                self._file.write_at(opened, place)
+                self._file.sync()
             if not existed:
                 files.sync_dir(directory)
         except BaseException:
             self._file.close()
             raise
 
-    def note(self, segment: int, offset: int) -> None:
+    def note(self, segment: int, offset: int, *, closed: bool = False) -> None:
         """Everything before `offset` has been synced."""
-        self._file.write_at(_encode(Mark(segment, offset, self.boot)), _SECOND)
+        self._file.write_at(_encode(Mark(self._opening, segment, offset, self.boot, closed)), _SECOND)
 
     def close(self) -> None:
         self._file.close()

@@ -83,10 +83,12 @@ class CrashDisk:
             file.sync()
             disk.sync_dir(os.path.dirname(path))
         disk.events.clear()
-        disk._model.sector_bytes = sector_bytes
         disk._base = dict(contents)
+        disk.origin = disk.digest()
         return disk
 
+    origin = ""
+    """The digest of what the disk held when it was made, if it was made of something."""
     _base: dict[str, bytes] | None = None
 
     def contents(self) -> dict[str, bytes]:

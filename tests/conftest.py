@@ -1,0 +1,53 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chiplog import kernel
+from chiplog.testing import CrashState
+
+VECTORS = Path(__file__).parent / "vectors"
+_seen: set[str] = set()
+_checked = 0
+
+
+@pytest.fixture(scope="session")
+def crash_count() -> Callable[[CrashState], None]:
+    """Counts the crash states that were checked, and how many of them differ."""
+
+    def count(state: CrashState) -> None:
+        global _checked
+        _checked += 1
+        _seen.add(f"{state.disk.origin}")
+
+    return count
+
+
+@pytest.fixture
+def vector(tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a folder of files that the original programs wrote."""
+
+    def copy(name: str) -> Path:
+        target = tmp_path / name.replace("/", "-")
+        shutil.copytree(VECTORS / name, target)
+        return target
+
+    return copy
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kill-rounds", type=int, default=200, help="how often test_kill.py kills a writer")
+
+
+def pytest_report_header() -> str:
+    return f"chiplog kernel: {'compiled' if kernel.COMPILED else 'plain Python'}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _checked:
+        terminalreporter.write_line(f"crash states: {_checked} checked, {len(_seen)} of them distinct")
