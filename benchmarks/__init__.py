@@ -1,0 +1,24 @@
+"""How fast chiplog is, beside its peers and the physical limits, all measured in one run.
+
+    python -m benchmarks                  everything, in a few minutes
+    python -m benchmarks --only append    one figure
+    python -m benchmarks --quick          smaller and rougher
+
+What is where:
+
+    measure.py     rounds, rates, ratios and goals
+    suite.py       the figures by name
+
+    appending.py   append, append_many                   peers.py     sqlite3, LMDB, RocksDB, persist-queue
+    committing.py  sync="always", threads and tasks      limits.py    write, fdatasync, CRC-32C, memcpy
+    reading.py     kernel scan, Arrow scan, cursor       child.py     what runs in a process of its own
+    opening.py     bytes read by opening
+    growth.py      1 GiB beside 100 MiB
+    starting.py    import time, the command's start
+
+    report.py      tables, JSON                          plot.py      the picture
+    machine.py     what it ran on
+
+A figure is a set of cases. Their rounds are interleaved, so that what slows the machine slows all of them,
+and a ratio is the median over the rounds of one case's rate to another's in the same round.
+"""

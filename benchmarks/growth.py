@@ -1,0 +1,81 @@
+"""Ten times the log: the time for each byte, and the memory, should stay what they were.
+
+Every run is a process of its own, so that its peak memory is its own as well.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.measure import Figure, Goal, Row, Settings, count_goal
+from benchmarks.reading import child
+from chiplog import kernel
+
+LARGE_BYTES = 1 << 30
+SMALL_BYTES = 100 << 20
+RSS_MAX_BYTES = 200 << 20
+_OPERATIONS = {"append": "append_many(1000), synced at the end", "verify": "verify", "scan": "scan() to Arrow"}
+
+
+@dataclass
+class Run:
+    """One operation on a log of one size: nanoseconds for each byte, and the peak memory."""
+
+    ns_per_byte: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def add(self, answer: dict[str, float]) -> None:
+        self.ns_per_byte.append(answer["seconds"] * 1e9 / answer["bytes"])
+        self.peak_bytes = max(self.peak_bytes, int(answer["peak_bytes"]))
+
+
+def growth(settings: Settings) -> Figure:
+    """Append, verify and scan 1 GiB beside 100 MiB."""
+    sizes = [settings.count(SMALL_BYTES, least=1 << 19), settings.count(LARGE_BYTES, least=5 << 20)]
+    runs = {(operation, size): Run() for operation in _OPERATIONS for size in sizes}
+    rounds = min(settings.rounds, 3)
+    for number in range(1, rounds + 1):
+        for size in sizes:
+            with settings.scratch() as path:
+                for operation in _OPERATIONS:
+                    settings.tell(f"round {number} of {rounds}: {operation} {_mib(size)}")
+                    runs[operation, size].add(_measure(operation, path, size))
+    figure = Figure("growth", f"{_mib(sizes[1])} beside {_mib(sizes[0])}")
+    for operation, text in _OPERATIONS.items():
+        small, large = runs[operation, sizes[0]], runs[operation, sizes[1]]
+        sync = "os" if operation == "append" else "-"
+        for size, run in zip(sizes, (small, large), strict=True):
+            figure.rows += _rows(f"{text}, {_mib(size)}", sync, run)
+        ratios = [b / a for a, b in zip(small.ns_per_byte, large.ns_per_byte, strict=True)]
+        figure.goals += [
+            Goal(f"{text}: time per byte", statistics.median(ratios), min(ratios), max(ratios), 0.7, 1.4),
+            count_goal(f"{text}: peak memory", large.peak_bytes / small.peak_bytes, "x"),
+        ]
+    peak = runs["verify", sizes[1]].peak_bytes
+    figure.goals.append(
+        count_goal(f"peak memory while verifying {_mib(sizes[1])}", peak, "bytes", at_most=RSS_MAX_BYTES)
+    )
+    figure.notes.append(
+        "Read from the page cache, where it fits; appending includes the sync at each segment's end."
+    )
+    return figure
+
+
+def _measure(operation: str, path: Path, size: int) -> dict[str, float]:
+    kernel_name = "compiled" if kernel.COMPILED else "python"
+    args = [operation, path / "log"]
+    return child(kernel_name, *args, *([size] if operation == "append" else []))
+
+
+def _mib(size: int) -> str:
+    return "1 GiB" if size == 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+
+
+def _rows(name: str, sync: str, run: Run) -> list[Row]:
+    rates = [1 / ns for ns in run.ns_per_byte]
+    return [
+        Row(name, sync, "chiplog", "GB/s", statistics.median(rates), min(rates), max(rates)),
+        Row(f"{name}: peak memory", sync, "chiplog", "bytes", run.peak_bytes, run.peak_bytes, run.peak_bytes),
+    ]

@@ -1,0 +1,172 @@
+"""A run as text for the terminal, as Markdown for the documentation, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Figure, Goal, Row
+
+BEGIN = "<!-- figures: written by python -m benchmarks -->"
+END = "<!-- end of figures -->"
+
+
+@dataclass
+class Report:
+    """What a run found, and on which machine."""
+
+    machine: dict[str, str]
+    rounds: int
+    scale: float
+    figures: list[Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        document = asdict(self)
+        for figure, plain in zip(self.figures, document["figures"], strict=True):
+            for goal, fields in zip(figure.goals, plain["goals"], strict=True):
+                fields["reached"] = goal.reached if has_bound(goal) else None
+        return json.dumps(document, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        document: dict[str, Any] = json.loads(text)
+        figures = []
+        for plain in document.pop("figures"):
+            goals = [Goal(**{k: v for k, v in goal.items() if k != "reached"}) for goal in plain.pop("goals")]
+            rows = [Row(**one) for one in plain.pop("rows")]
+            figures.append(Figure(**plain, rows=rows, goals=goals))
+        return cls(**document, figures=figures)
+
+
+def number(value: float, unit: str) -> str:
+    """A value with its unit, in three digits or so.
+
+    >>> number(1_234_567, "records/s"), number(9.714, "GB/s"), number(0.6123, "x"), number(5 << 20, "bytes")
+    ('1.23 M records/s', '9.71 GB/s', '0.612 x', '5.24 MB')
+    """
+    if unit == "bytes":
+        text, prefix = _scaled(value)
+        return f"{text} {prefix}B" if prefix else f"{text} B"
+    if unit in ("records/s", "segments"):
+        text, prefix = _scaled(value)
+        return f"{text} {prefix + ' ' if prefix else ''}{unit}"
+    if unit == "GB/s" and value < 0.1:
+        return f"{_digits(value * 1000)} MB/s"
+    return f"{_digits(value)} {unit}"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    for bound, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= bound:
+            return _digits(value / bound), prefix
+    return f"{value:.0f}" if value == int(value) else _digits(value), ""
+
+
+def _digits(value: float) -> str:
+    for bound, places in ((100, 0), (10, 1), (1, 2)):
+        if abs(value) >= bound:
+            return f"{value:.{places}f}"
+    return f"{value:.3f}"
+
+
+def has_bound(goal: Goal) -> bool:
+    """Whether there is anything to reach, or it is only shown."""
+    return goal.at_least is not None or goal.at_most is not None
+
+
+def bound(goal: Goal) -> str:
+    """What was to be reached."""
+    if goal.at_least is not None and goal.at_most is not None:
+        return f"{goal.at_least:g} to {number(goal.at_most, goal.unit)}"
+    if goal.at_least is not None:
+        return f">= {goal.at_least:g} {goal.unit}"
+    if goal.at_most is not None:
+        return "none" if goal.at_most == 0 else f"<= {number(goal.at_most, goal.unit)}"
+    return "-"
+
+
+def verdict(goal: Goal) -> str:
+    """Whether it was."""
+    if not has_bound(goal):
+        return "-"
+    return "reached" if goal.reached else "not reached"
+
+
+def spread(item: Row | Goal) -> str:
+    """The lowest and the highest round."""
+    if item.low == item.high:
+        return ""
+    unit = " " + item.unit
+    return f"{number(item.low, item.unit).removesuffix(unit)} .. {number(item.high, item.unit).removesuffix(unit)}"
+
+
+def _columns(lines: list[tuple[str, ...]], indent: str) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    ]
+
+
+def _row_line(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.sync,
+        number(row.value, row.unit),
+        spread(row),
+        "" if row.role == "chiplog" else row.role,
+    )
+
+
+def _goal_line(goal: Goal) -> tuple[str, ...]:
+    return (goal.text, number(goal.value, goal.unit), spread(goal), bound(goal), verdict(goal))
+
+
+def terminal(report: Report) -> str:
+    """Everything, for a terminal."""
+    lines = [", ".join(f"{name} {value}" for name, value in report.machine.items()), ""]
+    for figure in report.figures:
+        lines.append(f"{figure.title}  [{figure.name}]")
+        lines += _columns([("", "sync", "median", "low .. high", ""), *map(_row_line, figure.rows)], "  ")
+        lines.append("")
+        lines += _columns([("", "ratio", "low .. high", "goal", ""), *map(_goal_line, figure.goals)], "  ")
+        lines += [f"  {note}" for note in figure.notes]
+        lines.append("")
+    bounded = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
+    lines.append(f"{sum(goal.reached for goal in bounded)} of {len(bounded)} goals reached")
+    return "\n".join(lines + report.notes) + "\n"
+
+
+def _table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+    rule = tuple("---" for _ in head)
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (head, rule, *lines)]
+
+
+def markdown(report: Report) -> str:
+    """Everything, for the documentation."""
+    lines = [", ".join(f"{name} {value}" for name, value in report.machine.items()) + ".", ""]
+    lines += [f"{report.rounds} rounds, after one to warm up.", *report.notes, "", "### Goals", ""]
+    goals = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
+    lines += _table(("what", "measured", "low .. high", "goal", ""), [_goal_line(goal) for goal in goals])
+    for figure in report.figures:
+        lines += ["", f"### {figure.title}", ""]
+        lines += _table(("", "sync", "median", "low .. high", ""), [_row_line(row) for row in figure.rows])
+        shown = [goal for goal in figure.goals if not has_bound(goal)]
+        if shown:
+            lines += ["", "; ".join(f"{goal.text}: {number(goal.value, goal.unit)}" for goal in shown) + "."]
+        for note in figure.notes:
+            lines += ["", note]
+    return "\n".join(lines) + "\n"
+
+
+def write_between_markers(path: Path, text: str) -> None:
+    """Replace what is between the markers of a page; the rest of it is written by hand."""
+    page = path.read_text(encoding="utf-8")
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {BEGIN!r} and {END!r}")
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,64 @@
+"""Starting: what `import chiplog` and the command cost before they do anything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, row
+
+_CUMULATIVE = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| (\S+)$", re.MULTILINE)
+
+
+def import_ms(module: str) -> float:
+    """The cumulated time of importing a module in a new interpreter, by its own account."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {module}"], check=True, capture_output=True, text=True
+    )
+    for microseconds, name in _CUMULATIVE.findall(done.stderr):
+        if name == module:
+            return int(microseconds) / 1000
+    raise RuntimeError(f"the interpreter told no import time of {module}")
+
+
+def process_ms(*command: str) -> float:
+    """How long a process takes, from start to end."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return (time.perf_counter() - start) * 1000
+
+
+def starting(settings: Settings) -> Figure:
+    """Imports, and `chiplog --help`."""
+    rounds = settings.count(3 * settings.rounds, least=2)
+    cases = [
+        Case("import chiplog", "-", "chiplog", lambda: import_ms("chiplog")),
+        Case("import asyncio", "-", "peer", lambda: import_ms("asyncio")),
+    ]
+    command = _command()
+    if command:
+        cases += [
+            Case("chiplog --help", "-", "chiplog", lambda: process_ms(*command, "--help")),
+            Case("python -c pass", "-", "limit", lambda: process_ms(sys.executable, "-c", "pass")),
+        ]
+    series = interleave(settings, cases, rounds)
+    figure = Figure("start", "Starting", [row(one, "ms") for one in series])
+    figure.goals.append(ratio_goal("import chiplog to import asyncio", series[0], series[1], at_most=1.0))
+    if command:
+        figure.goals.append(ratio_goal("chiplog --help to python -c pass", series[2], series[3], at_most=6.0))
+    else:
+        figure.notes.append("The command `chiplog` isn't installed, so not measured.")
+    return figure
+
+
+def _command() -> list[str]:
+    """The installed command `chiplog`; empty if there is none."""
+    import chiplog.cli
+
+    script = Path(sys.executable).with_name("chiplog")
+    if not hasattr(chiplog.cli, "main"):
+        return []
+    return [str(script)] if script.exists() else [sys.executable, "-m", "chiplog.cli"]

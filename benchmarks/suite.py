@@ -1,0 +1,48 @@
+"""The figures by name, and running them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from benchmarks import peers
+from benchmarks.appending import append, append_many
+from benchmarks.committing import always
+from benchmarks.growth import growth
+from benchmarks.machine import describe
+from benchmarks.measure import Figure, Settings
+from benchmarks.opening import opening
+from benchmarks.reading import arrow_scan, cursor, kernel_scan
+from benchmarks.report import Report
+from benchmarks.starting import starting
+
+BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
+    "append": append,
+    "append-many": append_many,
+    "always": always,
+    "kernel-scan": kernel_scan,
+    "arrow-scan": arrow_scan,
+    "cursor": cursor,
+    "open": opening,
+    "growth": growth,
+    "start": starting,
+}
+
+
+def run(settings: Settings, names: list[str]) -> Report:
+    """Measure the figures of these names, telling the progress."""
+    machine = describe(settings.directory)
+    report = Report(machine, settings.rounds, settings.scale)
+    absent = peers.missing()
+    if absent:
+        report.notes.append(f"Not installed, so not measured: {', '.join(absent)}.")
+    for number, name in enumerate(names, 1):
+
+        def tell(line: str, head: str = f"[{number}/{len(names)}] {name}") -> None:
+            settings.tell(f"{head}: {line}")
+
+        start = time.monotonic()
+        report.figures.append(BENCHMARKS[name](replace(settings, tell=tell)))
+        settings.tell(f"[{number}/{len(names)}] {name}: {time.monotonic() - start:.0f} s\n")
+    return report
