@@ -254,8 +254,9 @@ def test_no_log_is_no_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "problems"),
     [
-        ("good", 0), ("gap", 0), ("seq_zero", 0), ("starts_at_7", 0), ("header_only_last", 0), ("foreign_names", 0),
-        ("torn_first", 1), ("torn_last", 1), ("bad_crc_first", 1), ("empty_last", 1), ("empty_middle", 1),
+        ("good", 0), ("gap", 0), ("seq_zero", 0), ("starts_at_7", 0), ("header_only_last", 0),
+        ("foreign_names", 0), ("torn_first", 1), ("torn_last", 1), ("bad_crc_first", 1),
+        ("empty_last", 1), ("empty_middle", 1),
     ],
 )  # fmt: skip
 def test_streams_of_the_original_program(case: str, problems: int, vector: Callable[[str], Path]) -> None:
