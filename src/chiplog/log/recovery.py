@@ -18,6 +18,8 @@ without a trace, and no position that was handed out may come to mean another re
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import time
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Defect, Walk, header_is_torn
-from chiplog.log.watermark import Mark, Watermark
+from chiplog.log.watermark import Watermark
 from chiplog.times import SECOND_NS, format_time
 
 logger = logging.getLogger("chiplog")
@@ -73,21 +75,13 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
     with metrics.timed("recovery"):
         found = Recovery()
         numbers = directory.numbers()
-        mark = watermark.found or Mark(0, 0, 0, watermark.boot, False)
-        time_ns = _last_time(directory, numbers)
-        if not numbers or numbers[-1] < mark.segment:
-            if mark.segment:
-                logger.error(
-                    "%s: segment %d had been synced and is gone; going on after it, so that positions stay unique",
-                    directory.path,
-                    mark.segment,
-                )
-            tail = create_segment(directory, max(mark.segment, *numbers, 0) + 1, time_ns)
-        else:
-            tail, fresh = _recover_last(directory, numbers[-1], watermark, found, time_ns)
-            if fresh:
-                tail.file.close()
-                tail = create_segment(directory, tail.number + 1, tail.time_ns)
+        mark = watermark.found
+        if mark is not None or not numbers:
+            watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
+        tail = _find_tail(directory, numbers, watermark, found)
+        if mark is None and numbers:
+            # Another program wrote it: nothing was known of how far it was synced, until now.
+            watermark.begin(tail.number, tail.offset)
         watermark.note(tail.number, tail.offset)
         _report(directory, found, metrics)
         if tail.time_ns > time.time_ns() + _FUTURE_NS:
@@ -99,6 +93,25 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         return tail, found
 
 
+def _find_tail(directory: Directory, numbers: list[int], watermark: Watermark, found: Recovery) -> Tail:
+    time_ns = _last_time(directory, numbers)
+    synced = watermark.found.segment if watermark.found else 0
+    last = numbers[-1] if numbers else 0
+    if synced > last:
+        logger.error(
+            "%s: segment %d had been synced and is gone; going on after it, so that positions stay unique",
+            directory.path,
+            synced,
+        )
+    if not numbers or synced > last:
+        return create_segment(directory, max(synced, last) + 1, time_ns)
+    tail, fresh = _recover_last(directory, last, watermark, found, time_ns)
+    if not fresh:
+        return tail
+    tail.file.close()
+    return create_segment(directory, last + 1, tail.time_ns)
+
+
 def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     """Start a segment: its header and its directory entry are on disk when this returns."""
     if number > SEGMENT_NUMBER_MAX:
@@ -106,13 +119,19 @@ def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     path = directory.segment_path(number)
     file = directory.files.open_append(path)
     try:
+        if file.size() > directory.format.header_bytes:
+            raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
         file.truncate(0)  # what an attempt that failed in the middle may have left
         _write_all(file, directory.format.header())
         file.sync()
         directory.sync()
+    except FileExistsError:
+        file.close()
+        raise
     except BaseException:
         file.close()
-        directory.files.remove(path)
+        with contextlib.suppress(OSError):
+            directory.files.remove(path)
         raise
     return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), time_ns)
 

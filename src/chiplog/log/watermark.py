@@ -87,28 +87,28 @@ def read_mark(files: Files, directory: str) -> Mark | None:
 
 
 class Watermark:
-    """The marks of a log that is open to append."""
+    """The marks of a log that is being opened to append."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.boot = boot_digest(files.boot_id())
-        path = f"{directory}/{NAME}"
-        existed = files.stat(path) is not None
-        self._file: File = files.open_update(path)
+        self._files = files
+        self._directory = directory
+        self._file: File = files.open_update(f"{directory}/{NAME}")
         try:
             self.found = max(_read_marks(self._file), default=None)
-            # There has to be a mark on disk before there is anything that it could be too low for; and
-            # while one is written, which may garble it, the other one has to be there.
-            found = self.found or Mark(0, 0, 0, self.boot, False)
-            self._opening = found.opening + 1
-            opened = _encode(Mark(self._opening, found.segment, found.offset, self.boot, False))
-            for place in (_SECOND, _FIRST):
-                self._file.write_at(opened, place)
-                self._file.sync()
-            if not existed:
-                files.sync_dir(directory)
         except BaseException:
             self._file.close()
             raise
+        self._opening = self.found.opening + 1 if self.found else 1
+
+    def begin(self, segment: int, offset: int) -> None:
+        """Put marks on disk, before there is anything that they could be too low for."""
+        opened = _encode(Mark(self._opening, segment, offset, self.boot, False))
+        for place in (_SECOND, _FIRST):  # while one is written, which may garble it, the other one is there
+            self._file.write_at(opened, place)
+            self._file.sync()
+        if self.found is None:
+            self._files.sync_dir(self._directory)
 
     def note(self, segment: int, offset: int, *, closed: bool = False) -> None:
         """Everything before `offset` has been synced."""

@@ -1,0 +1,159 @@
+"""The command `chiplog`: what a person, or a script, does with a log.
+
+    codes.py      exit codes, and which error ends in which
+    options.py    what the commands' options have in common: sizes, times, positions
+    output.py     results on stdout, messages on stderr
+    progress.py   how far a long command is
+    draw.py       pictures of numbers in a terminal
+    histogram.py  records and bytes over time
+    append.py dump.py verify.py repair.py stats.py clean.py bench.py doctor.py      a command each
+
+A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
+and errors of usage come at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "append": "append records from standard input",
+    "dump": "show records, as text, JSON or bytes; follow a log",
+    "verify": "check every byte of logs",
+    "repair": "show what would mend a damaged log, and do it with --apply",
+    "stats": "segments, sizes, and rates over time, as a picture",
+    "clean": "forget records by age, size or key",
+    "bench": "measure the log, and this disk beneath it",
+    "doctor": "what chiplog runs on here, and what is missing",
+}
+
+_EXIT_CODES = """\
+exit codes:
+  0    fine
+  1    problems were found (verify, repair)
+  2    wrong usage
+  3    no log there, or a format that chiplog doesn't know
+  4    damage stopped the command
+  5    another process holds the lock
+  6    input or output failed: a full disk, input that ends in the middle of a record
+  130  interrupted
+"""
+
+
+def help_text() -> str:
+    """What `chiplog --help` prints."""
+    lines = [
+        "usage: chiplog [-h] [--version] [-v] COMMAND ...",
+        "",
+        "A write-ahead log: write ahead, replay, forget.",
+        "",
+        "commands:",
+        *(f"  {name:<8} {summary}" for name, summary in COMMANDS.items()),
+        "",
+        "options:",
+        "  -h, --help     this text; after a command, its own",
+        "  --version      the version",
+        "  -v, --verbose  what the log does, and tracebacks of errors",
+        "",
+        "Every command takes --json. Results go to stdout, messages and progress to stderr.",
+        "",
+        _EXIT_CODES,
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verbose = False
+    while words and words[0] in ("-v", "--verbose"):
+        verbose = True
+        del words[0]
+    if not words:
+        print(help_text(), end="", file=sys.stderr)
+        return 2
+    name = words[0]
+    if name in ("-h", "--help"):
+        print(help_text(), end="")
+        return 0
+    if name == "--version":
+        from chiplog import __version__
+
+        print(f"chiplog {__version__}")
+        return 0
+    if name not in COMMANDS:
+        kind = "option" if name.startswith("-") else "command"
+        print(f"chiplog: there is no {kind} {name!r}{_suggestion(name)}: see chiplog --help", file=sys.stderr)
+        return 2
+    return _run(name, words[1:], verbose)
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _run(name: str, words: list[str], verbose: bool) -> int:
+    from chiplog.cli import codes
+
+    module = import_module(f"chiplog.cli.{name}")
+    try:
+        options = module.parser().parse_args(words)
+    except SystemExit as end:  # argparse has told why
+        return end.code if isinstance(end.code, int) else codes.FINE
+    verbose = verbose or options.verbose
+    with _logging(verbose, quiet=name in ("verify", "repair", "stats")):
+        try:
+            code: int = module.run(options)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. Python would complain once more when it exits.
+            _close_stdout()
+            return codes.FINE
+        except KeyboardInterrupt:
+            return codes.INTERRUPTED
+        except Exception as error:
+            code, message = codes.explain(error)
+            if verbose or code == codes.UNEXPECTED:
+                logging.getLogger("chiplog").exception("%s", message)
+            else:
+                print(f"chiplog: {message}", file=sys.stderr)
+            return code
+
+
+def _close_stdout() -> None:
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        pass  # not a file, as in a test: then nothing is flushed at exit either
+
+
+@contextmanager
+def _logging(verbose: bool, quiet: bool) -> Iterator[None]:
+    """Send the log's own messages to stderr; those of a command that reports the same itself only if verbose."""
+    logger = logging.getLogger("chiplog")
+    handler = logging.StreamHandler()
+    layout = "%(asctime)s %(levelname)s %(message)s" if verbose else "chiplog: %(message)s"
+    handler.setFormatter(logging.Formatter(layout))
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose else logging.CRITICAL if quiet else logging.WARNING)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -1,0 +1,68 @@
+"""Exit codes, and which error ends in which, with the line that tells of it."""
+
+from __future__ import annotations
+
+import errno
+
+from chiplog.errors import (
+    BadPosition,
+    ChiplogError,
+    CorruptRecord,
+    HeaderMismatch,
+    LockTimeout,
+    LogNotFound,
+    MissingExtra,
+    RecordTooLarge,
+    TimeOutOfRange,
+    UnknownFormat,
+)
+
+FINE = 0
+PROBLEMS = 1
+USAGE = 2
+NO_LOG = 3
+DAMAGE = 4
+LOCKED = 5
+IO = 6
+UNEXPECTED = 70
+INTERRUPTED = 130
+
+_ERRORS: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
+    ((LogNotFound, UnknownFormat), NO_LOG),
+    ((CorruptRecord, HeaderMismatch), DAMAGE),
+    ((LockTimeout,), LOCKED),
+    ((BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra), USAGE),
+    ((ChiplogError, OSError), IO),
+)
+
+_ADVICE = {
+    errno.ENOSPC: "free some space there, then try again",
+    errno.EDQUOT: "free some space there, then try again",
+    errno.EACCES: "run it as a user who may",
+    errno.EPERM: "run it as a user who may",
+    errno.EROFS: "the filesystem is mounted read-only",
+    errno.EIO: "the disk or its connection fails: see the system's log",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+class InputError(ChiplogError):
+    """What came in on stdin is not what it should be."""
+
+
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code of an error and, in one line, what, where and what to do."""
+    for kinds, code in _ERRORS:
+        if isinstance(error, kinds):
+            return code, _line(error)
+    return UNEXPECTED, f"{type(error).__name__}: {error}"
+
+
+def _line(error: Exception) -> str:
+    if not isinstance(error, OSError) or error.strerror is None:
+        return " ".join(str(error).split())
+    text = " ".join(error.strerror.split())
+    if error.filename is not None:
+        text = f"{error.filename}: {text}"
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{text}. What to do: {advice}" if advice else text

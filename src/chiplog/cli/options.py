@@ -1,0 +1,140 @@
+"""What the options of commands have in common: sizes, times, positions, and how they are written.
+
+>>> byte_size("64MiB"), byte_size("1.5k"), byte_size("10MB"), byte_size("512")
+(67108864, 1536, 10000000, 512)
+>>> key_slice("0:16"), key_slice(":8")
+(slice(0, 16, None), slice(None, 8, None))
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from chiplog.errors import ChiplogError
+from chiplog.log.position import Position
+from chiplog.times import parse_duration, parse_time
+
+T = TypeVar("T")
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_POSITION = re.compile(r"\d{1,9}:\d+", re.ASCII)
+
+
+def command_parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that every command has."""
+    parser = argparse.ArgumentParser(
+        prog=f"chiplog {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print results as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="what the log does, tracebacks of errors")
+    return parser
+
+
+def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option of every command that may wait for a lock."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help=f"how long to wait {what} (default: for ever)",
+    )
+
+
+def byte_size(text: str) -> int:
+    """A number of bytes: `4096`, `64KiB` or `64k` (of 1024), `10MB` (of 1000)."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: expected a number, or one such as 64MiB or 10GB")
+    number, unit, suffix = match.groups()
+    base = 1000 if (suffix or "").lower() == "b" else 1024
+    return int(float(number) * base ** _POWERS.get((unit or "").lower(), 0))
+
+
+def positive_size(text: str) -> int:
+    """A number of bytes that is not zero."""
+    size = byte_size(text)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is nothing: expected at least one byte")
+    return size
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, zero or more; also `500ms`, `2m`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = parse_or_explain(parse_duration, text) / 1e9
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait: expected seconds, zero or more")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number, zero or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count: expected a whole number, zero or more")
+    return int(text)
+
+
+def u32(text: str) -> int:
+    """An unsigned 32 bit number, decimal or 0x...; or four characters, as in `cptn`."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = int.from_bytes(text.encode(), "big") if len(text.encode()) == 4 else -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no 32 bit number: expected 0x6370746e, or 4 characters")
+    return value
+
+
+def position(text: str) -> Position:
+    """A position such as 000000007:1048576."""
+    return parse_or_explain(Position.parse, text)
+
+
+def time_or_position(text: str) -> Position | int:
+    """A position, or a time in nanoseconds."""
+    if _POSITION.fullmatch(text.strip()):
+        return position(text)
+    return parse_or_explain(parse_time, text)
+
+
+def duration_text(text: str) -> str:
+    """A duration such as 24h, as it is."""
+    parse_or_explain(parse_duration, text)
+    return text
+
+
+def key_slice(text: str) -> slice:
+    """A part of the payload, START:STOP; either may be left out."""
+    start, colon, stop = text.partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+    return slice(int(start) if start else None, int(stop) if stop else None)
+
+
+def one_byte(text: str) -> bytes:
+    """A single byte: a character, or an escape such as \\t or \\x00."""
+    try:
+        data = text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+    except UnicodeError:
+        data = b""
+    if len(data) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a single byte: expected one such as = or \\t")
+    return data
+
+
+def parse_or_explain(parse: Callable[[str], T], text: str) -> T:
+    """A value, or what is wrong with its text, as argparse wants it."""
+    try:
+        return parse(text)
+    except ChiplogError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
