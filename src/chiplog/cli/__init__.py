@@ -43,6 +43,7 @@ exit codes:
   4    damage stopped the command
   5    another process holds the lock
   6    input or output failed: a full disk, input that ends in the middle of a record
+  70   an error that chiplog didn't expect: a bug
   130  interrupted
 """
 
@@ -95,6 +96,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(name, words[1:], verbose)
 
 
+def _join_times_ago(words: list[str]) -> list[str]:
+    """`--since -15m` as `--since=-15m`: argparse takes what starts with a minus for an option."""
+    joined: list[str] = []
+    for word in words:
+        if word[:1] == "-" and word[1:2].isdigit() and joined and joined[-1].startswith("--"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def _suggestion(name: str) -> str:
     import difflib
 
@@ -107,7 +119,7 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
 
     module = import_module(f"chiplog.cli.{name}")
     try:
-        options = module.parser().parse_args(words)
+        options = module.parser().parse_args(_join_times_ago(words))
     except SystemExit as end:  # argparse has told why
         return end.code if isinstance(end.code, int) else codes.FINE
     verbose = verbose or options.verbose

@@ -27,11 +27,20 @@ IO = 6
 UNEXPECTED = 70
 INTERRUPTED = 130
 
+
+class UsageError(ChiplogError):
+    """Options that don't go together."""
+
+
+class InputError(ChiplogError):
+    """What came in on stdin is not what it should be."""
+
+
 _ERRORS: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((LogNotFound, UnknownFormat), NO_LOG),
     ((CorruptRecord, HeaderMismatch), DAMAGE),
     ((LockTimeout,), LOCKED),
-    ((BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra), USAGE),
+    ((BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
     ((ChiplogError, OSError), IO),
 )
 
@@ -44,10 +53,6 @@ _ADVICE = {
     errno.EIO: "the disk or its connection fails: see the system's log",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
-
-
-class InputError(ChiplogError):
-    """What came in on stdin is not what it should be."""
 
 
 def explain(error: Exception) -> tuple[int, str]:

@@ -190,10 +190,8 @@ def _plan_segment(segment: SegmentReport, *, cut: bool) -> Repair | None:
     if not segment.defects:
         return None
     first = segment.defects[0]
-    problem = (
-        f"{segment.defects_found} damaged places of {segment.defect_bytes} bytes, the first at "
-        f"{first.position} ({first.reason})"
-    )
+    places = "one damaged place" if segment.defects_found == 1 else f"{segment.defects_found} damaged places"
+    problem = f"{places} of {segment.defect_bytes} bytes, from {first.position} on ({first.reason})"
     action = f"rewrite it with the {segment.records} whole records, and keep the original as NAME.broken"
     return Repair("records", segment.path, problem, action, True, segment.number)
 

@@ -1,0 +1,112 @@
+"""`chiplog verify`: check every byte of logs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from chiplog.cli import codes, options
+from chiplog.cli.output import human_bytes, plural, print_json, say, table
+from chiplog.cli.progress import Progress
+from chiplog.errors import ChiplogError
+from chiplog.log.stream import Stream
+from chiplog.log.verify import SegmentReport, VerifyReport, verify
+from chiplog.log.walk import Defect
+from chiplog.times import format_time
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options.command_parser(
+        "verify",
+        "Check every byte of logs: checksums, headers, indexes, order of times, and whether synced bytes are\n"
+        "missing. Nothing is changed, and a log may be in use meanwhile. Exit code 1 if anything is damaged.",
+    )
+    parser.add_argument("logs", metavar="LOG", nargs="+", help="a log's directory")
+    parser.add_argument("--segments", action="store_true", help="show every segment, not only what is wrong")
+    options.add_timeout(parser, "for a cleaner to finish")
+    return parser
+
+
+def run(chosen: argparse.Namespace) -> int:
+    worst = codes.FINE
+    for path in chosen.logs:
+        try:
+            with Progress(f"verifying {path}") as progress:
+                report = verify(Stream.open(path), progress=progress, timeout=chosen.timeout)
+        except (ChiplogError, OSError) as error:
+            if len(chosen.logs) == 1:
+                raise
+            code, message = codes.explain(error)
+            say(message)
+            worst = max(worst, code)
+            continue
+        if chosen.json:
+            print_json(as_dict(report))
+        else:
+            _print(report, segments=chosen.segments)
+        sys.stdout.flush()
+        worst = max(worst, codes.FINE if report.ok else codes.PROBLEMS)
+    return worst
+
+
+def _print(report: VerifyReport, *, segments: bool) -> None:
+    problems = report.problems()
+    verdict = plural(len(problems), "problem") if problems else "no damage"
+    counts = f"{plural(len(report.segments), 'segment')}, {plural(report.records, 'record')}"
+    live = ", being appended to" if report.live else ""
+    print(f"{report.path}: {counts}, {human_bytes(report.byte_count)}{live}: {verdict}")
+    if segments and report.segments:
+        rows: list[tuple[str, ...]] = [
+            (">segment", ">records", ">bytes", "first time", "last time", "index", "state")
+        ]
+        rows += [_row(segment) for segment in report.segments]
+        print("\n".join(f"  {line}" for line in table(rows)))
+    for line in problems:
+        print(f"  damage: {line}")
+    for line in report.notes():
+        print(f"  note: {line}")
+    if problems:
+        say(f"`chiplog repair {report.path}` shows what can be done")
+
+
+def _row(segment: SegmentReport) -> tuple[str, ...]:
+    state = "damaged" if segment.defects else "torn" if segment.torn else "fine"
+    if segment.header != "right":
+        state = segment.header
+    return (
+        f"{segment.number}",
+        f"{segment.records:,}",
+        f"{segment.byte_count:,}",
+        "-" if segment.first_time_ns is None else format_time(segment.first_time_ns),
+        "-" if segment.last_time_ns is None else format_time(segment.last_time_ns),
+        segment.index,
+        state,
+    )
+
+
+def as_dict(report: VerifyReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    segments = []
+    for segment in report.segments:
+        fields = asdict(segment)
+        fields["defects"] = [_defect(defect) for defect in segment.defects]
+        fields["torn"] = None if segment.torn is None else _defect(segment.torn)
+        back = segment.times_back_first
+        fields["times_back_first"] = None if back is None else str(back)
+        segments.append(fields)
+    return {
+        "path": report.path,
+        "ok": report.ok,
+        "records": report.records,
+        "bytes": report.byte_count,
+        "problems": report.problems(),
+        "notes": report.notes(),
+        **asdict(report),
+        "segments": segments,
+    }
+
+
+def _defect(defect: Defect) -> dict[str, Any]:
+    return {**defect._asdict(), "position": str(defect.position)}
