@@ -42,6 +42,15 @@ def test_no_crash_of_a_short_history_loses_or_changes_an_acknowledged_record(nam
         crash_count(state)
 
 
+@pytest.mark.parametrize("name", SHORT)
+def test_no_kill_of_the_process_loses_anything_that_append_returned_for(name):
+    history = run(SHORT[name])
+    for one in history.written:
+        one.durable = one.returned  # the operating system lives on
+    for moment in range(len(history.disk.events) + 1):
+        check(history, CrashState(history.disk.killed(moment), moment))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_record(seed, crash_count):
     history = run(random_actions(seed, 40), sector_bytes=(64, 512)[seed % 2])

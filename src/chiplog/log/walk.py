@@ -22,7 +22,7 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.seek import seek_time
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
-from chiplog.log.watermark import read_mark
+from chiplog.log.watermark import boot_digest, read_mark
 
 logger = logging.getLogger("chiplog")
 
@@ -372,10 +372,11 @@ def is_torn(reader: SegmentReader, place: int) -> bool:
     """Whether a defect in the last segment is a torn tail, and not damage to what had been synced."""
     mark = read_mark(reader.directory.files, reader.directory.path)
     if mark is not None:
-        if mark.segment == reader.number:
-            return place >= mark.offset
-        return mark.segment < reader.number
-    # Written by another program: torn only if nothing good comes after it.
+        if mark.segment > reader.number or (mark.segment == reader.number and place < mark.offset):
+            return False
+        if mark.boot != boot_digest(reader.directory.files.boot_id()):
+            return True  # power was lost: what was not synced may have got to the disk in any order
+    # Since this boot, or by another program: torn only if nothing good comes after it.
     return resync(reader, place) >= reader.size
 
 

@@ -72,6 +72,11 @@ def _read_marks(file: File) -> list[Mark]:
     return marks
 
 
+def _latest(marks: list[Mark]) -> Mark | None:
+    """Of equal marks the second one's: it was written later, and knows the boot."""
+    return max(reversed(marks), key=lambda mark: (mark.opening, mark.segment, mark.offset), default=None)
+
+
 def read_mark(files: Files, directory: str) -> Mark | None:
     """The mark of a log that counts; None if it has none, as one that another program wrote."""
     try:
@@ -79,7 +84,7 @@ def read_mark(files: Files, directory: str) -> Mark | None:
     except OSError:
         return None
     try:
-        return max(_read_marks(file), default=None)
+        return _latest(_read_marks(file))
     except OSError:
         return None
     finally:
@@ -95,15 +100,20 @@ class Watermark:
         self._directory = directory
         self._file: File = files.open_update(f"{directory}/{NAME}")
         try:
-            self.found = max(_read_marks(self._file), default=None)
+            self.found = _latest(_read_marks(self._file))
         except BaseException:
             self._file.close()
             raise
         self._opening = self.found.opening + 1 if self.found else 1
 
     def begin(self, segment: int, offset: int) -> None:
-        """Put marks on disk, before there is anything that they could be too low for."""
-        opened = _encode(Mark(self._opening, segment, offset, self.boot, False))
+        """Put marks on disk, before there is anything that they could be too low for.
+
+        They still tell the boot of the marks that were found: until the tail has been looked at, what is
+        there is what that boot left.
+        """
+        boot = self.found.boot if self.found else self.boot
+        opened = _encode(Mark(self._opening, segment, offset, boot, False))
         for place in (_SECOND, _FIRST):  # while one is written, which may garble it, the other one is there
             self._file.write_at(opened, place)
             self._file.sync()

@@ -94,11 +94,7 @@ class CrashDisk:
     def contents(self) -> dict[str, bytes]:
         """Every file as a program sees it now."""
         with self._mutex:
-            return {
-                f"{path}/{name}": self._model.files[inode].view()
-                for path, directory in self._model.directories.items()
-                for name, inode in directory.entries.items()
-            }
+            return _contents(self._model)
 
     def digest(self) -> str:
         """Equal for disks with equal files."""
@@ -107,9 +103,10 @@ class CrashDisk:
             summary.update(f"{path}\0{len(content)}\0".encode() + content)
         return summary.hexdigest()
 
-    def killed(self) -> CrashDisk:
-        """The disk after the process was killed: everything written is there, no lock is held."""
-        return CrashDisk.of(self.contents(), sector_bytes=self.sector_bytes, boot=self.boot)
+    def killed(self, events: int | None = None) -> CrashDisk:
+        """The disk after the process was killed, now or earlier: all that was written is there, unlocked."""
+        model = self.model_at(len(self.events) if events is None else events)
+        return CrashDisk.of(_contents(model), sector_bytes=self.sector_bytes, boot=self.boot)
 
     def states(self, events: int | None = None, *, limit: int = 1000, seed: int = 0) -> Iterator[CrashState]:
         """Disks after a power loss at a moment, now by default: all possible ones, or `limit` of them."""
@@ -261,6 +258,14 @@ class CrashDisk:
             return None
         linked = {inode for d in self._model.directories.values() for inode in d.entries.values()}
         return self.capacity_bytes - sum(self._model.files[inode].sizes[-1] for inode in linked)
+
+
+def _contents(model: DiskModel) -> dict[str, bytes]:
+    return {
+        f"{path}/{name}": model.files[inode].view()
+        for path, directory in model.directories.items()
+        for name, inode in directory.entries.items()
+    }
 
 
 _FINE = Fault(lambda _: False)
