@@ -35,7 +35,7 @@ def test_a_line_has_position_time_and_payload(run: Run, log: Path) -> None:
         (b"\xff\x00'\"\\", r"""\xff\x00'"\\"""),
         (b"back\\slash", r"back\slash"),
         (b"", ""),
-        ("\x1b[31mred".encode(), r"\x1b[31mred"),
+        (b"\x1b[31mred", r"\x1b[31mred"),
         ("replaced � already".encode(), "replaced � already"),
     ],
 )

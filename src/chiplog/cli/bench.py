@@ -101,18 +101,19 @@ def _print(chosen: argparse.Namespace, measures: list[Measure]) -> None:
     if not kernel.COMPILED:
         say("the kernel isn't compiled: the log's figures are those of plain Python. See chiplog doctor")
     rows: list[tuple[str, ...]] = [("", ">records/s", ">bytes/s", ">p50", ">p99")]
-    for measure in measures:
-        rows.append(
-            (
-                f"  {measure.name}" if measure.bare else measure.name,
-                human_count(measure.records_per_second) if measure.records else "-",
-                human_bytes(measure.bytes_per_second),
-                "-" if measure.p50_seconds is None else human_duration(measure.p50_seconds),
-                "-" if measure.p99_seconds is None else human_duration(measure.p99_seconds),
-            )
-        )
+    rows += [_row(measure) for measure in measures]
     print(f"payloads of {chosen.payload_bytes:,} bytes in {os.path.abspath(chosen.directory)}")
     print("\n".join(table(rows)))
+
+
+def _row(measure: Measure) -> tuple[str, ...]:
+    return (
+        f"  {measure.name}" if measure.bare else measure.name,
+        human_count(measure.records_per_second) if measure.records else "-",
+        human_bytes(measure.bytes_per_second),
+        "-" if measure.p50_seconds is None else human_duration(measure.p50_seconds),
+        "-" if measure.p99_seconds is None else human_duration(measure.p99_seconds),
+    )
 
 
 def _measure(place: str, seconds: float, payload: bytes) -> list[Measure]:
