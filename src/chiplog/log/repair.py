@@ -192,7 +192,8 @@ def _plan_segment(segment: SegmentReport, *, cut: bool) -> Repair | None:
     first = segment.defects[0]
     places = "one damaged place" if segment.defects_found == 1 else f"{segment.defects_found} damaged places"
     problem = f"{places} of {segment.defect_bytes} bytes, from {first.position} on ({first.reason})"
-    action = f"rewrite it with the {segment.records} whole records, and keep the original as NAME.broken"
+    whole = f"its {segment.records} whole records" if segment.records != 1 else "its one whole record"
+    action = f"rewrite it with {whole}, and keep the original as NAME.broken"
     return Repair("records", segment.path, problem, action, True, segment.number)
 
 

@@ -1,0 +1,92 @@
+"""chiplog clean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chiplog import Stream
+
+from .conftest import Run, damage, payloads
+
+
+def test_old_records_are_dropped(run: Run, log: Path) -> None:
+    result = run("clean", log, "--older-than", "1h")
+    assert result == (
+        0,
+        f"{log}: 4 records dropped, 132 B freed\n  of 2 finished segments, 0 rewritten and 2 removed\n",
+        "",
+    )
+    assert payloads(log) == [b"order 3.0", b"order 3.1"]
+
+
+def test_a_dry_run_only_says_so(run: Run, log: Path) -> None:
+    result = run("clean", log, "--older-than", "1h", "--dry-run")
+    assert "4 records would be dropped, 132 B would be freed" in result.out
+    assert len(payloads(log)) == 6
+
+
+@pytest.mark.parametrize(("words", "left"), [(["--keep-segments", "2"], 4), (["--keep-bytes", "0.1KiB"], 4)])
+def test_the_oldest_segments_are_dropped(run: Run, log: Path, words: list[str], left: int) -> None:
+    assert run("clean", log, *words).code == 0
+    assert len(payloads(log)) == left
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--latest-until", "="], [b"b=2", b"a=3", b"c=4"]),
+        (["--latest-key", "0:1"], [b"b=2", b"a=3", b"c=4"]),
+        (["--latest-key", "1:2"], [b"c=4"]),
+        (["--latest-key", "0:3", "--latest-until", "="], [b"b=2", b"a=3", b"c=4"]),
+        (["--latest-until", r"\x3d"], [b"b=2", b"a=3", b"c=4"]),
+    ],
+)
+def test_only_the_latest_of_each_key_is_kept(
+    run: Run, tmp_path: Path, words: list[str], expected: list[bytes]
+) -> None:
+    with Stream(tmp_path / "settings").appender() as appender:
+        appender.append_many([b"a=1", b"b=2", b"a=3"])
+        appender.roll()
+        appender.append(b"c=4")
+    assert run("clean", tmp_path / "settings", *words).code == 0
+    assert payloads(tmp_path / "settings") == expected
+
+
+def test_json(run: Run, log: Path) -> None:
+    report = json.loads(run("clean", log, "--older-than", "1h", "--json").out)
+    assert (report["records_dropped"], report["segments_removed"], report["dry_run"]) == (4, 2, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--older-than", "1h", "--keep-segments", "1"],
+        ["--older-than", "soon"],
+        ["--latest-key", "3"],
+        ["--latest-until", "ab"],
+        ["--keep-bytes", "much"],
+    ],
+)
+def test_one_rule_that_can_be_understood_is_needed(run: Run, log: Path, words: list[str]) -> None:
+    assert run("clean", log, *words).code == 2
+    assert len(payloads(log)) == 6
+
+
+def test_damage_stops_it_unless_damaged_segments_are_left(run: Run, log: Path) -> None:
+    damage(log / "000000001.log")
+    before = (log / "000000001.log").read_bytes()
+    words = ("clean", log, "--latest-until", "=")
+    assert run(*words).code == 4
+    result = run(*words, "--on-corruption", "skip")
+    assert result.code == 0
+    assert f"left as it is: {log}/000000001.log" in result.out
+    assert (log / "000000001.log").read_bytes() == before
+
+
+def test_a_reader_keeps_it_waiting(run: Run, log: Path) -> None:
+    with Stream.open(log).cursor():
+        assert run("clean", log, "--keep-segments", 1, "--timeout", "10ms").code == 5
