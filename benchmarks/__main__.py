@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="chiplog-bench-", dir=options.dir) as directory:
         settings = Settings(
             Path(directory),
-            rounds=3 if options.quick else 7,
+            rounds=3 if options.quick else 11,
             scale=0.1 if options.quick else 1.0,
             tell=show_progress,
         )

@@ -2,6 +2,7 @@
 
 child.py cursor PATH REPEATS      loop over the log with a cursor, the best of some times
 child.py append PATH BYTES        append batches of 1,000 records until the log has so many bytes
+child.py bare PATH BYTES          the same writes and syncs without a log
 child.py verify PATH              check every byte of it
 child.py scan PATH                read it as Arrow batches
 """
@@ -9,6 +10,7 @@ child.py scan PATH                read it as Arrow batches
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -16,6 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog import Stream, kernel
+from chiplog.log.appender import SEGMENT_BYTES
+
+PAYLOAD = b"x" * 100
+BATCH_BYTES = 1000 * len(kernel.active.captain_encode(PAYLOAD, 0))
 
 
 def peak_bytes() -> int:
@@ -49,14 +55,29 @@ def cursor(path: str, repeats: str) -> dict[str, Any]:
 
 
 def append(path: str, byte_count: str) -> dict[str, Any]:
-    batch = [b"x" * 100] * 1000
-    batch_bytes = len(batch) * len(kernel.active.captain_encode(batch[0], 0))
-    batches = max(1, int(byte_count) // batch_bytes)
+    batch = [PAYLOAD] * 1000
+    batches = max(1, int(byte_count) // BATCH_BYTES)
     start = time.perf_counter()
     with Stream(path).appender() as log:
         for _ in range(batches):
             log.append_many(batch)
-    return {"seconds": time.perf_counter() - start, "bytes": batches * batch_bytes, "peak_bytes": peak_bytes()}
+    return {"seconds": time.perf_counter() - start, "bytes": batches * BATCH_BYTES, "peak_bytes": peak_bytes()}
+
+
+def bare(path: str, byte_count: str) -> dict[str, Any]:
+    batch = b"x" * BATCH_BYTES
+    batches = max(1, int(byte_count) // BATCH_BYTES)
+    start = time.perf_counter()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    unsynced = 0
+    for _ in range(batches):
+        unsynced += os.write(fd, batch)
+        if unsynced >= SEGMENT_BYTES:
+            os.fdatasync(fd)
+            unsynced = 0
+    os.fdatasync(fd)
+    os.close(fd)
+    return {"seconds": time.perf_counter() - start, "bytes": batches * BATCH_BYTES, "peak_bytes": peak_bytes()}
 
 
 def verify(path: str) -> dict[str, Any]:
@@ -89,6 +110,7 @@ if __name__ == "__main__":
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "cursor": cursor,
         "append": append,
+        "bare": bare,
         "verify": verify,
         "scan": scan,
     }

@@ -42,8 +42,7 @@ def _tasks(path: Path, each: int) -> float:
     return asyncio.run(main())
 
 
-def always(settings: Settings) -> Figure:
-    """sync="always" with one writer and with 64."""
+def _cases(settings: Settings) -> list[Case]:
     alone, each = settings.count(500), settings.count(200)
     data = payload()
     frame = kernel.active.captain_encode(data, time.time_ns())
@@ -85,7 +84,12 @@ def always(settings: Settings) -> Figure:
         )
         cases.append(Case("RocksDB put, WAL, 1 thread", "on", "peer", one))
         cases.append(Case("RocksDB put, WAL, 64 threads", "on", "peer", many))
-    series = interleave(settings, cases)
+    return cases
+
+
+def always(settings: Settings) -> Figure:
+    """sync="always" with one writer and with 64."""
+    series = interleave(settings, _cases(settings))
     return Figure(
         "always",
         "Synced before append returns",

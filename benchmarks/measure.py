@@ -39,7 +39,7 @@ class Settings:
 
     directory: Path
     """Where logs and databases are written."""
-    rounds: int = 7
+    rounds: int = 11
     scale: float = 1.0
     """Multiplies the amount of work; 1.0 for figures that are worth quoting."""
     tell: Callable[[str], None] = lambda _: None

@@ -71,8 +71,10 @@ def sqlite_batches(path: Path, payload: bytes, batches: int, batch: int, synchro
         connection.close()
 
 
-def lmdb_batches(path: Path, payload: bytes, batches: int, batch: int, *, sync: bool) -> float:
-    """`batch` puts for each transaction, in order, which LMDB appends to its last page."""
+def lmdb_batches(
+    path: Path, payload: bytes, batches: int, batch: int, *, sync: bool, one_call: bool = True
+) -> float:
+    """`batch` puts for each transaction: all in one call, appended to the last page, or with a call for each."""
     import lmdb
 
     environment = lmdb.open(str(path), map_size=LMDB_MAP_BYTES, sync=sync)
@@ -82,7 +84,11 @@ def lmdb_batches(path: Path, payload: bytes, batches: int, batch: int, *, sync: 
         start = time.perf_counter()
         for some in items:
             with environment.begin(write=True) as transaction:
-                transaction.cursor().putmulti(some, append=True)
+                if one_call:
+                    transaction.cursor().putmulti(some, append=True)
+                else:
+                    for key, value in some:
+                        transaction.put(key, value)
         return time.perf_counter() - start
     finally:
         environment.close()

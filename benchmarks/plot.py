@@ -14,7 +14,7 @@ from benchmarks.measure import Figure, Row
 from benchmarks.report import Report, number
 
 WIDTH = 860
-LABEL_WIDTH = 330
+LABEL_WIDTH = 345
 VALUE_WIDTH = 130
 ROW_HEIGHT = 22
 HEAD_HEIGHT = 44

@@ -33,7 +33,7 @@ def process_ms(*command: str) -> float:
 
 def starting(settings: Settings) -> Figure:
     """Imports, and `chiplog --help`."""
-    rounds = settings.count(3 * settings.rounds, least=2)
+    rounds = settings.count(2 * settings.rounds, least=2)
     cases = [
         Case("import chiplog", "-", "chiplog", lambda: import_ms("chiplog")),
         Case("import asyncio", "-", "peer", lambda: import_ms("asyncio")),
