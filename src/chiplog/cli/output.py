@@ -41,8 +41,12 @@ def human_bytes(count: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """A whole number with separators."""
-    return f"{count:,.0f}"
+    """A number with separators; one with a fraction and below a hundred keeps three digits.
+
+    >>> human_count(1234.5), human_count(1.23456), human_count(7)
+    ('1,234', '1.23', '7')
+    """
+    return f"{count:,.0f}" if count >= 100 or count == int(count) else f"{count:.3g}"
 
 
 def human_duration(seconds: float) -> str:
