@@ -101,7 +101,9 @@ class _Runner:
             self._acknowledge(batch)
         else:
             # Starting a segment synced the one before.
-            self._acknowledge([w for w in self.history.written if w.position and w.position.segment < position.segment])
+            self._acknowledge(
+                [w for w in self.history.written if w.position and w.position.segment < position.segment]
+            )
 
     def _acknowledge(self, written: list[Written]) -> None:
         for one in written:
@@ -179,7 +181,9 @@ def _compare(history: History, moment: int, found: list[tuple[Position, bytes]])
     present = set(payloads)
     for one in history.written:
         if one.durable <= moment < one.forgotten:
-            assert one.payload in present, f"lost {one.payload!r}, acknowledged at {one.durable}, crash at {moment}"
+            assert one.payload in present, (
+                f"lost {one.payload!r}, acknowledged at {one.durable}, crash at {moment}"
+            )
     _check_prefix(history, moment, present)
 
 

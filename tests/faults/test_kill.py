@@ -20,7 +20,9 @@ def test_no_acknowledged_record_is_lost_to_kill_9(tmp_path, policy, request):
     serial = 0
     for _ in range(rounds):
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.writer", path, policy, str(serial)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.faults.writer", path, policy, str(serial)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         lines = []
         for _ in range(rng.randrange(1, 150)):

@@ -31,7 +31,8 @@ def found(path: str) -> list[bytes]:
 
 def can_mount() -> bool:
     return shutil.which("unshare") is not None and (
-        subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+        subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode
+        == 0
     )
 
 
@@ -40,7 +41,8 @@ def can_mount() -> bool:
 def test_a_full_filesystem_loses_nothing_acknowledged_and_leaves_no_half_record(tmp_path, policy):
     script = (
         f"mount -t tmpfs -o size=300k none {tmp_path}/m && "
-        f"{sys.executable} -m tests.faults.writer {tmp_path}/m/log {policy} 0 && cp -r {tmp_path}/m/log {tmp_path}/copy"
+        f"{sys.executable} -m tests.faults.writer {tmp_path}/m/log {policy} 0 && "
+        f"cp -r {tmp_path}/m/log {tmp_path}/copy"
     )
     (tmp_path / "m").mkdir()
     result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, timeout=60)

@@ -74,7 +74,9 @@ def test_every_time_the_original_can_write_is_read_to_the_nanosecond():
     expected = json.loads((CAPTAIN / "times/expected.json").read_text())["records"]
     with Stream.open(CAPTAIN / "times").cursor() as cursor:
         records = list(cursor)
-    assert [record.payload for record in records] == [base64.b64decode(want["payload_base64"]) for want in expected]
+    assert [record.payload for record in records] == [
+        base64.b64decode(want["payload_base64"]) for want in expected
+    ]
     for record, want in zip(records, expected, strict=True):
         if want["time_utc"].startswith("0000"):
             assert record.time_ns == -62135596801 * 10**9
@@ -122,7 +124,9 @@ def test_a_damaged_file_can_be_appended_to_without_losing_a_good_record(case, ve
         assert original.endswith(kept)
 
 
-@pytest.mark.parametrize("case", [c for c in STREAMS["cases"] if c["case"] != "no_segments"], ids=lambda c: c["case"])
+@pytest.mark.parametrize(
+    "case", [c for c in STREAMS["cases"] if c["case"] != "no_segments"], ids=lambda c: c["case"]
+)
 def test_a_stream_of_segments_is_read_as_the_original_reads_it(case, vector):
     path = vector("captain/streams/" + case["case"])
     events = case["cursor_events_when_caller_keeps_calling_next"]

@@ -87,7 +87,9 @@ def test_many_records_are_encoded_as_one_by_one(payloads, time_ns):
 @settings(max_examples=400)
 @given(hostile() | st.binary(max_size=200), st.integers(0, 30), st.integers(0, 5), st.integers(0, 7))
 def test_a_scan_finds_the_same_and_stops_at_the_same_place_for_the_same_reason(data, start, cut, limit):
-    scan = same("captain_scan", data, min(start, len(data)), max(len(data) - cut, min(start, len(data))), 1000, limit)
+    scan = same(
+        "captain_scan", data, min(start, len(data)), max(len(data) - cut, min(start, len(data))), 1000, limit
+    )
     if isinstance(scan, tuple):
         assert len(scan.offsets) <= limit
         assert all(0 <= s <= e <= len(data) for s, e in zip(scan.starts, scan.ends, strict=True))
@@ -138,7 +140,9 @@ def test_rows_are_gathered_equally(payloads, data):
         assert [bytes(out[offsets[i] : offsets[i + 1]]) for i in range(last - first)] == payloads[first:last]
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30), st.integers(-(2**63), 2**63 - 1), st.integers(0, 35))
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30), st.integers(-(2**63), 2**63 - 1), st.integers(0, 35)
+)
 def test_time_columns_are_searched_and_masked_equally(times, bound, start):
     column = array("q", times)
     same("keep_since", column, bound)

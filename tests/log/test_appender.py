@@ -19,7 +19,11 @@ def payloads(stream: Stream) -> list[bytes]:
 def test_append_returns_the_position_of_the_record(tmp_path):
     stream = Stream(tmp_path / "log")
     with stream.appender() as log:
-        positions = [log.append(b"one"), *log.append_many([b"two", bytearray(b"three")]), log.append(memoryview(b"4"))]
+        positions = [
+            log.append(b"one"),
+            *log.append_many([b"two", bytearray(b"three")]),
+            log.append(memoryview(b"4")),
+        ]
     with stream.cursor() as cursor:
         assert [(r.position, r.payload) for r in cursor] == list(
             zip(positions, [b"one", b"two", b"three", b"4"], strict=True)
@@ -91,9 +95,18 @@ def test_rolling_syncs_the_old_segment_before_the_new_one_exists_and_its_entry_b
         start = len(disk.events)
         log.roll()
         log.append(b"y")
-    kinds = [(e.kind, e.path, e.name) for e in disk.events[start:] if "synced" not in e.path and "idx" not in e.name + e.path]
+    kinds = [
+        (e.kind, e.path, e.name)
+        for e in disk.events[start:]
+        if "synced" not in e.path and "idx" not in e.name + e.path
+    ]
     first, second = "log/000000001.log", "log/000000002.log"
-    order = [("sync", first, ""), ("create", "log", "000000002.log"), ("sync", second, ""), ("sync_dir", "log", "")]
+    order = [
+        ("sync", first, ""),
+        ("create", "log", "000000002.log"),
+        ("sync", second, ""),
+        ("sync_dir", "log", ""),
+    ]
     assert [kind for kind in kinds if kind in order][:4] == order
     assert kinds.index(("sync_dir", "log", "")) < len(kinds) - 1 - kinds[::-1].index(("write", second, ""))
 
@@ -159,7 +172,9 @@ def test_append_after_close_says_so(tmp_path):
             call()
 
 
-@pytest.mark.parametrize("options", [{"sync": "never"}, {"segment_bytes": 0}, {"sync_interval_ms": -1}, {"timeout": -1}])
+@pytest.mark.parametrize(
+    "options", [{"sync": "never"}, {"segment_bytes": 0}, {"sync_interval_ms": -1}, {"timeout": -1}]
+)
 def test_wrong_options_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match="expected"):
         Stream(tmp_path / "log").appender(**options)
@@ -295,7 +310,9 @@ def test_a_segment_that_cannot_be_started_leaves_the_log_usable():
     assert payloads(stream) == [b"x" * 30, b"y"]
 
 
-@pytest.mark.parametrize("kind", ["open_append", "open_update", "sync", "sync_dir", "write_at", "lock", "list_dir", "make_dir"])
+@pytest.mark.parametrize(
+    "kind", ["open_append", "open_update", "sync", "sync_dir", "write_at", "lock", "list_dir", "make_dir"]
+)
 def test_opening_on_a_failing_disk_raises_and_can_be_tried_again(kind):
     disk = CrashDisk()
     stream = Stream("log", files=disk)

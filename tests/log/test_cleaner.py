@@ -39,7 +39,9 @@ def test_a_function_decides_per_record_with_the_path_of_its_segment():
     stream, records = make([b"a", b"b", b"c", b"d", b"e", b"f"], per_segment=2)
     asked = []
     report = clean(stream, lambda path, record: asked.append((path, record)) or record.payload in b"bcd")
-    assert asked == [(f"log/{r.position.segment:09d}.log", r) for r in records[:6]], "every sealed record, in order"
+    assert asked == [(f"log/{r.position.segment:09d}.log", r) for r in records[:6]], (
+        "every sealed record, in order"
+    )
     assert read(stream) == [r for r in records if r.payload not in (b"b", b"c", b"d")]
     assert (report.segments_visited, report.segments_rewritten, report.segments_removed) == (3, 1, 1)
     assert (report.records_dropped, report.records_kept) == (3, 3)
@@ -97,7 +99,11 @@ def test_positions_stay_valid_through_any_number_of_cleanings(payloads, per_segm
         assert read(stream, since=record.time_ns) == [r for r in kept if r.time_ns >= record.time_ns]
         assert read(stream, start=record.next_position) == [r for r in kept if r.position > record.position]
     batches = list(stream.scan(["segment", "offset"]))
-    columns = [Position(s, o) for b in batches for s, o in zip(b["segment"].to_pylist(), b["offset"].to_pylist(), strict=True)]
+    columns = [
+        Position(s, o)
+        for b in batches
+        for s, o in zip(b["segment"].to_pylist(), b["offset"].to_pylist(), strict=True)
+    ]
     assert columns == [r.position for r in kept]
 
 
@@ -156,7 +162,9 @@ def test_a_dry_run_counts_the_same_and_changes_nothing():
 def test_damage_stops_cleaning_or_leaves_the_damaged_segment(tmp_path):
     from chiplog.files import OSFiles
 
-    stream, records = make([b"%d" % i for i in range(9)], per_segment=3, path=str(tmp_path / "log"), files=OSFiles())
+    stream, records = make(
+        [b"%d" % i for i in range(9)], per_segment=3, path=str(tmp_path / "log"), files=OSFiles()
+    )
     file = tmp_path / "log/000000002.log"
     data = bytearray(file.read_bytes())
     data[40] ^= 1
@@ -208,7 +216,9 @@ def test_a_cleaner_on_a_failing_disk_loses_nothing_and_can_be_run_again(kind):
     with pytest.raises(OSError, match="Input/output"):
         clean(stream, lambda _, r: r.payload in b"1 6")
     fault.stop()
-    assert [r for r in read(stream) if r.payload not in (b"1", b"6")] == [r for r in records if r.payload not in (b"1", b"6")]
+    assert [r for r in read(stream) if r.payload not in (b"1", b"6")] == [
+        r for r in records if r.payload not in (b"1", b"6")
+    ]
     clean(stream, lambda _, r: r.payload in b"1 6")
     assert read(stream) == [r for r in records if r.payload not in (b"1", b"6")]
     names = stream._directory.names()
@@ -220,7 +230,9 @@ def test_a_segment_cleaned_by_another_program_is_still_read(tmp_path):
     """The original rewrites segments too, and knows nothing of indexes: one that doesn't fit is ignored."""
     from chiplog.files import OSFiles
 
-    stream, records = make([b"%d" % i for i in range(6)], per_segment=6, path=str(tmp_path / "log"), files=OSFiles())
+    stream, records = make(
+        [b"%d" % i for i in range(6)], per_segment=6, path=str(tmp_path / "log"), files=OSFiles()
+    )
     clean(stream, lambda _, r: r.payload == b"1")
     file = tmp_path / "log/000000001.log"
     data = file.read_bytes()

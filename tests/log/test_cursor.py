@@ -18,7 +18,9 @@ from chiplog.testing import CrashDisk
 SECOND = 10**9
 
 
-def make(path, times: list[int], *, per_segment: int = 3, size: int = 10, files=None) -> tuple[Stream, list[Record]]:
+def make(
+    path, times: list[int], *, per_segment: int = 3, size: int = 10, files=None
+) -> tuple[Stream, list[Record]]:
     """A log with a record for each time, and its records."""
     ticks = iter(times)
     stream = Stream(path, clock=lambda: next(ticks), files=files)
@@ -56,7 +58,11 @@ def test_any_range_of_positions_and_times_in_either_direction_is_what_a_list_wou
     steps = data.draw(st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=25))
     times = [sum(steps[: i + 1]) + 1 for i in range(len(steps))]
     stream, records = make(
-        "log", times, per_segment=data.draw(st.integers(1, 9)), size=data.draw(st.integers(0, 40)), files=CrashDisk()
+        "log",
+        times,
+        per_segment=data.draw(st.integers(1, 9)),
+        size=data.draw(st.integers(0, 40)),
+        files=CrashDisk(),
     )
     since = data.draw(st.none() | st.integers(0, max(times) + 2))
     until_time = data.draw(st.none() | st.integers(0, max(times) + 2))
@@ -174,7 +180,10 @@ def test_a_log_that_is_not_there_is_told_at_once(tmp_path):
 
 def test_a_position_past_the_end_is_refused_and_one_in_a_missing_segment_goes_on_after_it(tmp_path):
     stream, records = make(tmp_path / "log", list(range(1, 9)))
-    with stream.cursor(start=Position(3, 5000)) as cursor, pytest.raises(BadPosition, match="past the end of the log"):
+    with (
+        stream.cursor(start=Position(3, 5000)) as cursor,
+        pytest.raises(BadPosition, match="past the end of the log"),
+    ):
         next(cursor)
     with stream.cursor(start=Position(1, 5000)) as cursor:
         assert next(cursor) == records[3]
@@ -183,7 +192,9 @@ def test_a_position_past_the_end_is_refused_and_one_in_a_missing_segment_goes_on
         assert next(cursor) == records[6]
 
 
-@pytest.mark.parametrize("options", [{"reverse": True, "follow": True}, {"on_corruption": "ignore"}, {"since": "noon"}])
+@pytest.mark.parametrize(
+    "options", [{"reverse": True, "follow": True}, {"on_corruption": "ignore"}, {"since": "noon"}]
+)
 def test_wrong_options_are_refused(tmp_path, options):
     stream, _ = make(tmp_path / "log", [1])
     with pytest.raises(ValueError, match=r"expected|can't follow"):
@@ -208,7 +219,11 @@ def test_damage_raises_with_its_place_and_reason(tmp_path):
         with pytest.raises(CorruptRecord, match="damaged record") as caught:
             next(cursor)
     error = caught.value
-    assert (error.position, error.reason, error.physical_offset) == (records[1].position, "crc", records[1].position.offset)
+    assert (error.position, error.reason, error.physical_offset) == (
+        records[1].position,
+        "crc",
+        records[1].position.offset,
+    )
     assert error.path.endswith("000000001.log")
     assert error.data.startswith(b"\x01")
 
@@ -221,7 +236,9 @@ def test_damage_can_end_the_reading_or_be_skipped_and_is_counted(tmp_path, caplo
         assert [d.position for d in cursor.defects] == [records[4].position]
     with stream.cursor(on_corruption="skip") as cursor:
         assert list(cursor) == records[:4] + records[5:]
-        assert [(d.position, d.byte_count) for d in cursor.defects] == [(records[4].position, records[4].frame_bytes)]
+        assert [(d.position, d.byte_count) for d in cursor.defects] == [
+            (records[4].position, records[4].frame_bytes)
+        ]
     assert "skipped" in caplog.text
     assert stream.metrics.snapshot()["defects_skipped"] == 2
 

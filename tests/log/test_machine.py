@@ -88,7 +88,9 @@ class LogMachine(RuleBasedStateMachine):
         last = self.stream().segments()[-1].number
         before = len(self.model)
         kept = [
-            one for i, one in enumerate(self.model) if one[0].segment == last or len(one[1]) % 3 != remainder or i < 0
+            one
+            for i, one in enumerate(self.model)
+            if one[0].segment == last or len(one[1]) % 3 != remainder or i < 0
         ]
         with self.stream().cleaner(blocking=False) as cleaner:
             report = cleaner.clean(lambda _, record: len(record.payload) % 3 == remainder)

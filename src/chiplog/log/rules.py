@@ -38,7 +38,7 @@ class Rule(Protocol):
         """A mask with 1 for each row of the block to keep."""
 
 
-class OlderThan:
+class OlderThan(Rule):
     """Drops records older than an age, given as `"24h"`, a timedelta, or an absolute time in ns."""
 
     needs_last = False
@@ -74,7 +74,7 @@ class OlderThan:
         return mask
 
 
-class KeepLast:
+class KeepLast(Rule):
     """Drops whole segments beyond the newest `segments`, or beyond the newest that hold `byte_count` bytes.
 
     At least that much stays: the segment in which the limit falls is kept.
@@ -112,7 +112,7 @@ class KeepLast:
         return bytearray(b"\1") * len(block.scan.offsets)
 
 
-class KeepLatest:
+class KeepLatest(Rule):
     """Drops every record whose key occurs again later.
 
     The key is a slice of the payload, or what comes before the first byte `until` (all of it, if that

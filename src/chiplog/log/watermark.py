@@ -11,8 +11,8 @@ loss the note itself may be an older one. What it is good for:
   that no position is ever given to two records.
 
 The file has two marks. Both are written and synced when the log is opened, one after the other; the second
-is overwritten with every note, and may be lost or garbled by a crash. Of two marks that of the later opening counts, and
-of one opening the higher. ::
+is overwritten with every note, and may be lost or garbled by a crash. Of two marks that of the later
+opening counts, and of one opening the higher. ::
 
     0     | "CLSY" 4 | version 1, u32 | opening u64 | segment u64 | offset u64 | boot 16 |
           | closed 0 or 1, u32 | CRC-32C u32 |

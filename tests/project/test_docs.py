@@ -1,0 +1,81 @@
+"""What the README and the docs say is what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_runs_and_prints_what_the_text_block_after_it_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = FENCE.findall(page.read_text())
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for i, (language, code) in enumerate(blocks):
+        if language != "python":
+            continue
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, f"{page.name}, block {i + 1}", "exec"), namespace)
+        shown = blocks[i + 1][1] if i + 1 < len(blocks) and blocks[i + 1][0] == "text" else None
+        if shown is not None:
+            assert out.getvalue() == shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_test_that_the_durability_page_names_exists():
+    text = (ROOT / "docs/durability.md").read_text()
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    names = re.findall(r"(test_[a-z0-9_]+)…", text) + re.findall(r"::(test_[a-z0-9_]+)`", text)
+    assert len(names) > 12
+    for name in names:
+        assert f"def {name}" in sources, name
+    for path in re.findall(r"`(tests/[\w/]+\.py)", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_in_the_sites_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name in navigation, page.name
+
+
+def test_the_demo_runs():
+    result = subprocess.run(
+        [sys.executable, "-m", "examples.demo"], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "0 are lost" in result.stdout
+    assert "all right" in result.stdout
+    assert "\033" not in result.stdout, "no colours when nobody watches"
+
+
+def test_the_project_speaks_of_itself_alone():
+    words = re.compile(r"/work/|/root/|pypi\.org|files\.pythonhosted|registry\.npmjs|\bhelper-\d", re.IGNORECASE)
+    tracked = subprocess.run(
+        ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout.split()
+    for name in tracked:
+        path = ROOT / name
+        if (
+            path.suffix in (".py", ".pyx", ".md", ".toml", ".txt", ".yml", ".h", "")
+            and path.is_file()
+            and name != "tests/project/test_docs.py"
+        ):
+            found = words.search(path.read_text(errors="ignore"))
+            assert not found, f"{name}: {found and found[0]}"

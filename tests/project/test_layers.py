@@ -1,0 +1,88 @@
+"""Each layer imports only from those above it in the list."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "chiplog"
+
+# From the bottom up: a module may import from its own layer and from those before it.
+LAYERS = ["_kernel_py", "kernel", "errors", "times", "files", "formats", "log", "testing", "cli"]
+WITHIN_LOG = [
+    "position", "metrics", "index", "segments", "watermark", "seek", "walk", "recovery", "commit", "aio",
+    "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify", "repair",
+]  # fmt: skip
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The chiplog modules that a file imports, also inside of functions; `log.walk` for chiplog.log.walk."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "chiplog":
+            parts = node.module.split(".")[1:]
+            found |= {".".join([*parts, alias.name]) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name[8:] for alias in node.names if alias.name.startswith("chiplog.")}
+    return found
+
+
+def modules() -> list[Path]:
+    return [
+        p
+        for p in sorted(SOURCE.rglob("*.py"))
+        if p.relative_to(SOURCE).parts[0] not in ("__init__.py", "__main__.py")
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_module_imports_only_from_layers_below_it(path):
+    own = layer_of(path)
+    assert own in LAYERS, f"{own} is in no layer: add it to the list, and to the list in chiplog/__init__.py"
+    for name in imports(path):
+        layer = name.split(".")[0]
+        if layer in LAYERS:
+            assert LAYERS.index(layer) <= LAYERS.index(own), f"{path.name} imports {name} from a layer above it"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "log").glob("[a-z]*.py")), ids=lambda p: p.name)
+def test_the_engines_modules_import_only_from_those_before_them(path):
+    assert path.stem in WITHIN_LOG, f"log/{path.name} is not in the list"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "log" and len(parts) > 1:
+            assert WITHIN_LOG.index(parts[1]) < WITHIN_LOG.index(path.stem), f"{path.name} imports log.{parts[1]}"
+
+
+def test_only_files_py_touches_the_filesystem():
+    """The engine and the formats reach the disk through the files protocol alone."""
+    for path in [*(SOURCE / "log").glob("*.py"), *(SOURCE / "formats").glob("*.py")]:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "open", f"{path.name}:{node.lineno} opens a file by itself"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                allowed = {"fspath", "PathLike", "path", "urandom"}
+                pipes = {"pipe", "read", "write", "close"} if path.name == "commit.py" else set()
+                assert node.attr in allowed | pipes, f"{path.name}:{node.lineno} uses os.{node.attr}"
+
+
+def test_no_module_does_everything():
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx")]:
+        lines = len(path.read_text().splitlines())
+        limit = 800 if path.suffix == ".pyx" else 600
+        assert lines <= limit, f"{path.name} has {lines} lines: is it still one idea?"
+
+
+def test_functions_fit_on_a_screen():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= 70, f"{path.name}:{node.lineno} {node.name} has {lines} lines"

@@ -1,0 +1,88 @@
+"""What a user sees: the names, what importing costs, that the two kernels are interchangeable."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import chiplog
+from chiplog import errors, testing
+
+PUBLIC = """
+Appender AppenderClosed AppenderFailed BadPosition ChiplogError CleanReport Cleaner CorruptRecord Cursor Defect
+HeaderMismatch KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position Record
+RecordTooLarge Recovery SegmentInfo SkipSegment Stream SyncPolicy TimeOutOfRange UnknownFormat WriteFailed
+prometheus_collector
+""".split()
+
+
+def run(code: str, **environment: str) -> str:
+    import os
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=True
+    )
+    return result.stdout.strip()
+
+
+def test_the_public_names_are_these():
+    assert sorted(chiplog.__all__) == sorted(PUBLIC)
+    assert all(hasattr(chiplog, name) for name in PUBLIC)
+    assert testing.__all__ == ["CrashDisk", "CrashState", "Fault", "Operation"]
+
+
+def test_everything_public_says_what_it_is_for():
+    for name in PUBLIC:
+        thing = getattr(chiplog, name)
+        assert inspect.getdoc(thing), name
+        if inspect.isclass(thing):
+            for attribute, member in vars(thing).items():
+                if not attribute.startswith("_") and inspect.isfunction(member):
+                    assert inspect.getdoc(member), f"{name}.{attribute}"
+
+
+def test_every_error_is_in_the_tree_and_under_the_base():
+    drawn = errors.__doc__
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert name in drawn
+        assert issubclass(kind, errors.ChiplogError) or kind is errors.SkipSegment
+
+
+def test_importing_chiplog_loads_nothing_heavy():
+    loaded = run("import sys, chiplog; print(' '.join(sys.modules))").split()
+    for heavy in ("numpy", "pyarrow", "asyncio", "rich", "prometheus_client", "ctypes", "argparse", "pyspark"):
+        assert heavy not in loaded
+
+
+def test_the_plain_kernel_can_be_chosen_and_a_missing_one_is_told():
+    assert run("from chiplog import kernel; print(kernel.COMPILED)", CHIPLOG_KERNEL="python") == "False"
+    missing = (
+        "import sys; sys.modules['chiplog._kernel'] = None\n"
+        "import logging; logging.basicConfig(stream=sys.stdout)\n"
+        "from chiplog import kernel; print(kernel.COMPILED)"
+    )
+    assert "using the plain-Python one" in run(missing)
+    assert run(missing).endswith("False")
+
+
+def test_a_log_written_by_either_kernel_is_read_by_the_other(tmp_path):
+    write = (
+        "import sys; from chiplog import Stream\n"
+        "with Stream(sys.argv[1]).appender(segment_bytes=500) as log:\n"
+        "    [log.append(b'%d' % i * 7) for i in range(60)]; log.append_many([b'x', b'y'])\n"
+    )
+    read = (
+        "from chiplog import Stream\n"
+        "stream = Stream({path!r})\n"
+        "with stream.cleaner() as cleaner: cleaner.clean(lambda p, r: r.payload.startswith(b'1'))\n"
+        "with stream.cursor() as cursor: print([r.payload for r in cursor])\n"
+    )
+    seen = []
+    for writer, reader in (("python", "auto"), ("auto", "python")):
+        path = str(tmp_path / writer)
+        run(write.replace("sys.argv[1]", repr(path)), CHIPLOG_KERNEL=writer)
+        seen.append(run(read.format(path=path), CHIPLOG_KERNEL=reader))
+    assert seen[0] == seen[1]
+    assert seen[0].count("b'") == 51
