@@ -135,7 +135,8 @@ def replay(acknowledged: list[Position]) -> Position:
     counts = pc.value_counts(names.combine_chunks()).to_pylist()
     for entry in sorted(counts, key=lambda e: -e["counts"])[:4]:
         say(
-            f"    {entry['values']:<10} {entry['counts']:>7,} {blue('▇' * (entry['counts'] * 60 // table.num_rows))}"
+        bar = blue("▇" * (entry["counts"] * 60 // table.num_rows))
+        say(f"    {entry['values']:<10} {entry['counts']:>7,} {bar}")
         )
     return middle
 
@@ -156,7 +157,8 @@ def check() -> None:
     heading("6  Verify", "every byte of every segment against its checksum")
     report = verify(Stream(FOLDER))
     say(
-        f"{report.records:,} records, {report.byte_count:,} bytes: {green('all right') if report.ok else red('damaged')}"
+    verdict = green("all right") if report.ok else red("damaged")
+    say(f"{report.records:,} records, {report.byte_count:,} bytes: {verdict}")
     )
     assert report.ok
 
