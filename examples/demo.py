@@ -134,10 +134,8 @@ def replay(acknowledged: list[Position]) -> Position:
     names = pc.list_element(pc.split_pattern(table["payload"].cast(pa.string()), "=", max_splits=1), 0)
     counts = pc.value_counts(names.combine_chunks()).to_pylist()
     for entry in sorted(counts, key=lambda e: -e["counts"])[:4]:
-        say(
         bar = blue("▇" * (entry["counts"] * 60 // table.num_rows))
         say(f"    {entry['values']:<10} {entry['counts']:>7,} {bar}")
-        )
     return middle
 
 
@@ -156,10 +154,8 @@ def clean(middle: Position) -> None:
 def check() -> None:
     heading("6  Verify", "every byte of every segment against its checksum")
     report = verify(Stream(FOLDER))
-    say(
     verdict = green("all right") if report.ok else red("damaged")
     say(f"{report.records:,} records, {report.byte_count:,} bytes: {verdict}")
-    )
     assert report.ok
 
 
