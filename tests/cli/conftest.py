@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,16 @@ class Result(NamedTuple):
 
 Run = Callable[..., Result]
 Start = Callable[..., subprocess.Popen[bytes]]
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process, whatever it was doing, and close its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 @pytest.fixture
@@ -60,8 +71,7 @@ def start() -> Iterator[Start]:
 
     yield call
     for process in processes:
-        process.kill()
-        process.communicate()
+        end(process)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -144,6 +145,31 @@ def test_a_line_is_appended_when_it_arrives_and_an_interrupt_keeps_it(tmp_path: 
     assert b"2 records appended" in err
     assert b"Traceback" not in err
     assert payloads(tmp_path / "log") == [b"one", b"two"]
+
+
+def test_every_line_is_appended_also_when_nobody_reads_the_positions(tmp_path: Path, start: Start) -> None:
+    process = start("append", tmp_path / "log", "--positions", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"000000001:8\n"
+    process.stdout.close()
+    for _ in range(3):
+        process.stdin.write(b"more\n" * 10_000)
+        process.stdin.flush()
+    process.stdin.close()
+    assert process.stderr is not None
+    assert b"30,001 records appended" in process.stderr.read()
+    assert process.wait() == 0
+    assert len(payloads(tmp_path / "log")) == 30_001
+
+
+def test_a_closed_stdin_is_told(tmp_path: Path, start: Start) -> None:
+    process = start("append", tmp_path / "log", preexec_fn=lambda: os.close(0))
+    _, err = process.communicate()
+    assert process.returncode == 6
+    assert b"stdin is closed" in err
 
 
 def test_a_second_appender_goes_on_where_the_first_ended(run: Run, tmp_path: Path) -> None:

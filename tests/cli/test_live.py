@@ -13,7 +13,7 @@ import pytest
 
 from chiplog import Stream
 
-from .conftest import Run, Start
+from .conftest import Run, Start, end
 
 WRITER = """
 import sys, threading
@@ -41,8 +41,7 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     assert process.stdout is not None
     assert process.stdout.readline() == b"running\n"
     yield process
-    process.kill()
-    process.communicate()
+    end(process)
 
 
 def finish(process: subprocess.Popen[bytes]) -> int:

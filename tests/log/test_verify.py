@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import LockTimeout, LogNotFound, OlderThan, Position, Stream
+from chiplog import LockTimeout, LogNotFound, OlderThan, Position, Stream, kernel
+from chiplog.log import verify as module
 from chiplog.log.verify import verify
 
 SECOND = 1_000_000_000
@@ -92,6 +93,44 @@ def test_a_torn_tail_is_the_end_of_the_log_while_somebody_appends(tmp_path: Path
     assert report.live
     assert report.ok
     assert any("being written" in note for note in report.notes())
+
+
+def test_a_tail_that_an_appender_finished_meanwhile_was_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make_log(tmp_path)
+    with open(tmp_path / "000000003.log", "ab") as file:
+        file.write(b"\x01\x00\x00")
+
+    def finish(_: object) -> bool:
+        with open(tmp_path / "000000003.log", "ab") as file:
+            file.write(b"the rest")
+        return False  # and closed
+
+    monkeypatch.setattr(module, "_is_live", finish)
+    assert verify(stream).ok
+
+
+def test_an_index_that_is_being_written_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make_log(tmp_path)
+    path = next(tmp_path.glob("000000002.*.idx"))
+    right = path.read_bytes()
+    path.write_bytes(right[:50])
+    monkeypatch.setattr(module.time, "sleep", lambda _: path.write_bytes(right))
+    with stream.appender():
+        assert verify(stream).segments[1].index == "fits"
+
+
+def test_an_index_that_stays_damaged_is_a_problem_of_a_live_log_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make_log(tmp_path)
+    flip(next(tmp_path.glob("000000002.*.idx")), 30)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    with stream.appender():
+        assert not verify(stream).ok
 
 
 def test_an_empty_last_segment_is_a_crash_during_creation(tmp_path: Path) -> None:
@@ -225,6 +264,7 @@ def test_progress_goes_up_to_all_bytes(tmp_path: Path) -> None:
     assert seen[-1] == (report.byte_count, report.byte_count)
 
 
+@pytest.mark.skipif(not kernel.COMPILED, reason="the plain-Python kernel takes long for that many bytes")
 def test_memory_stays_that_of_a_block(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     with stream.appender(segment_bytes=4 << 20) as log:

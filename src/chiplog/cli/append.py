@@ -150,6 +150,7 @@ class _Feed:
         self._segment_bytes = segment_bytes
         self._print_positions = positions
         self._json = as_json
+        self._deaf = False
         self.records = 0
         self.first: Position | None = None
         self.last: Position | None = None
@@ -180,13 +181,19 @@ class _Feed:
         self.records += len(positions)
         self.first = self.first or positions[0]
         self.last = positions[-1]
-        if self._print_positions:
-            if self._json:
-                for position in positions:
-                    print_json({"position": str(position)})
-            else:
-                print("\n".join(map(str, positions)))
-            sys.stdout.flush()
+        if self._print_positions and not self._deaf:
+            try:
+                self._print(positions)
+            except BrokenPipeError:
+                self._deaf = True  # nobody wants the positions any more; the records are still to be appended
+
+    def _print(self, positions: Sequence[Position]) -> None:
+        if self._json:
+            for position in positions:
+                print_json({"position": str(position)})
+        else:
+            print("\n".join(map(str, positions)))
+        sys.stdout.flush()
 
     def report(self) -> None:
         """Tell what was appended."""
@@ -213,6 +220,8 @@ class _Feed:
 
 def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
     """Read what there is, append what is whole of it, until the end."""
+    if sys.stdin is None:
+        raise codes.InputError("stdin is closed: there is nothing to append")
     descriptor = sys.stdin.fileno()
     splitter = _Frames() if framed else _Lines()
     while data := interrupt.read(descriptor):

@@ -75,7 +75,8 @@ class Repair:
     action: str
     damage: bool
     """Whether something is damaged or lost; else it is only untidy."""
-    segment: int = 0
+    segment: int = -1
+    """Its number; -1 if it is about none in particular."""
     copies: list[str] = field(default_factory=list)
     """After it was applied: the names of the files in which the old bytes are kept."""
 
