@@ -32,7 +32,7 @@ bench: $(VENV)/.ready-bench
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html is ready"
 
 ## make crash   random crash states for CRASH_SECONDS=60, from CRASH_SEED=0 on

@@ -171,6 +171,10 @@ class OSFile:
             self.write = _write_after_close
             os.close(fd)
 
+    def __del__(self) -> None:  # forgotten is no reason to leak
+        if self._fd >= 0:
+            self.close()
+
 
 def _write_after_close(_: Any) -> int:
     raise ValueError("write to a closed file")
@@ -186,6 +190,10 @@ class OSLock:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            self.release()
 
 
 class OSFiles:

@@ -297,6 +297,18 @@ def test_a_follower_ends_at_its_bound(tmp_path):
         assert list(cursor) == records[:5]
 
 
+def test_a_follower_can_be_asked_with_a_timeout(tmp_path):
+    stream, records = make(tmp_path / "log", list(range(1, 4)))
+    with stream.cursor(follow=True) as cursor:
+        assert [cursor.read(timeout=0) for _ in range(4)] == [*records, None]
+        with Stream(tmp_path / "log").appender() as log:
+            position = log.append(b"new")
+        assert cursor.read(timeout=10).position == position
+        assert cursor.read(timeout=0.01) is None
+    with stream.cursor() as cursor:
+        assert cursor.read() == records[0]
+
+
 def test_a_follower_in_another_process_sees_each_record_whole(tmp_path):
     script = (
         "import sys; from chiplog import Stream\n"

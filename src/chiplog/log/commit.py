@@ -50,9 +50,9 @@ class PipeGate:
     def release(self) -> None:
         os.write(self._writer, b"\0")
 
-    def __del__(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._reader)
+        close(self._writer)
 
 
 def _new_gate() -> Gate:

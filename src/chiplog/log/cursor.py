@@ -18,6 +18,7 @@ b'three'
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -161,7 +162,23 @@ class Cursor:
                 return self.__next__()
             if not self._follow or self._ended():
                 raise StopIteration
-            self._wait()
+            self._watching().wait(_WAIT_SECONDS_MAX)
+
+    def read(self, timeout: float | None = None) -> Record | None:
+        """The next record, or None at the end; a follower waits for one, `timeout` seconds at most."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            for record in self._rows:
+                self._position = record.position if self._reverse else record.next_position
+                return record
+            if self._load():
+                continue
+            if not self._follow or self._ended():
+                return None
+            rest = _WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
+            if rest <= 0:
+                return None
+            self._watching().wait(min(rest, _WAIT_SECONDS_MAX))
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._iterate_async()
@@ -237,9 +254,6 @@ class Cursor:
         if self._watch is None:
             self._watch = self._directory.files.watch(self._directory.path)
         return self._watch
-
-    def _wait(self) -> None:
-        self._watching().wait(_WAIT_SECONDS_MAX)
 
     # -- backwards
 
