@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,6 +58,8 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 def start() -> Iterator[Start]:
     """The command as a process of its own, ended with the test."""
     processes: list[subprocess.Popen[bytes]] = []
+    # Buffered as in a shell, or a flush that is missing would not be missed.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 
     def call(*words: object, stdin: int = subprocess.DEVNULL, **options: object) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -64,6 +67,7 @@ def start() -> Iterator[Start]:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=environment,
             **options,  # type: ignore[call-overload]
         )
         processes.append(process)
