@@ -21,32 +21,72 @@ What is where, each importing only from those before it:
     chiplog.cli        the command `chiplog`
 """
 
-from chiplog.errors import (
-    AppenderClosed,
-    AppenderFailed,
-    BadPosition,
-    ChiplogError,
-    CorruptRecord,
-    HeaderMismatch,
-    LockTimeout,
-    LogFull,
-    LogNotFound,
-    MissingExtra,
-    RecordTooLarge,
-    SkipSegment,
-    TimeOutOfRange,
-    UnknownFormat,
-    WriteFailed,
-)
-from chiplog.log.appender import Appender, SyncPolicy
-from chiplog.log.cleaner import Cleaner, CleanReport
-from chiplog.log.cursor import Cursor
-from chiplog.log.metrics import Metrics, prometheus_collector
-from chiplog.log.position import Position, Record
-from chiplog.log.recovery import Recovery
-from chiplog.log.rules import KeepLast, KeepLatest, OlderThan
-from chiplog.log.stream import SegmentInfo, Stream
-from chiplog.log.walk import Defect
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chiplog.errors import (
+        AppenderClosed,
+        AppenderFailed,
+        BadPosition,
+        ChiplogError,
+        CorruptRecord,
+        HeaderMismatch,
+        LockTimeout,
+        LogFull,
+        LogNotFound,
+        MissingExtra,
+        RecordTooLarge,
+        SkipSegment,
+        TimeOutOfRange,
+        UnknownFormat,
+        WriteFailed,
+    )
+    from chiplog.log.appender import Appender, SyncPolicy
+    from chiplog.log.cleaner import Cleaner, CleanReport
+    from chiplog.log.cursor import Cursor
+    from chiplog.log.metrics import Metrics, prometheus_collector
+    from chiplog.log.position import Position, Record
+    from chiplog.log.recovery import Recovery
+    from chiplog.log.repair import Repair, apply_repairs, plan_repair
+    from chiplog.log.rules import KeepLast, KeepLatest, OlderThan
+    from chiplog.log.stream import SegmentInfo, Stream
+    from chiplog.log.verify import VerifyReport, verify
+    from chiplog.log.walk import Defect
+
+# Names are loaded when they are first used: a program that only wants `chiplog.errors`, or a command that
+# only prints its help, doesn't pay for the engine.
+_HOMES = {
+    "chiplog.errors": (
+        "AppenderClosed", "AppenderFailed", "BadPosition", "ChiplogError", "CorruptRecord", "HeaderMismatch",
+        "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "RecordTooLarge", "SkipSegment",
+        "TimeOutOfRange", "UnknownFormat", "WriteFailed",
+    ),
+    "chiplog.log.appender": ("Appender", "SyncPolicy"),
+    "chiplog.log.cleaner": ("CleanReport", "Cleaner"),
+    "chiplog.log.cursor": ("Cursor",),
+    "chiplog.log.metrics": ("Metrics", "prometheus_collector"),
+    "chiplog.log.position": ("Position", "Record"),
+    "chiplog.log.recovery": ("Recovery",),
+    "chiplog.log.repair": ("Repair", "apply_repairs", "plan_repair"),
+    "chiplog.log.rules": ("KeepLast", "KeepLatest", "OlderThan"),
+    "chiplog.log.stream": ("SegmentInfo", "Stream"),
+    "chiplog.log.verify": ("VerifyReport", "verify"),
+    "chiplog.log.walk": ("Defect",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'chiplog' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __version__ = "0.1.0"
 
@@ -74,12 +114,17 @@ __all__ = [
     "Record",
     "RecordTooLarge",
     "Recovery",
+    "Repair",
     "SegmentInfo",
     "SkipSegment",
     "Stream",
     "SyncPolicy",
     "TimeOutOfRange",
     "UnknownFormat",
+    "VerifyReport",
     "WriteFailed",
+    "apply_repairs",
+    "plan_repair",
     "prometheus_collector",
+    "verify",
 ]

@@ -244,7 +244,7 @@ class OSFiles:
         return status.st_size, (status.st_dev, status.st_ino)
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
-        fd = _open_lock_file(path)
+        fd = _open_lock_file(path, exclusive=exclusive)
         operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
             if timeout is None:
@@ -270,15 +270,19 @@ class OSFiles:
             return f"unknown-{os.urandom(8).hex()}"  # equal to none: each start counts as a reboot
 
 
-def _open_lock_file(path: str) -> int:
+def _open_lock_file(path: str, *, exclusive: bool) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if exclusive:
+                raise error from None
+            # Nobody can have cleaned a log without this file: reading a copy on read-only media is fine.
+            return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:

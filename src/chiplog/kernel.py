@@ -22,7 +22,7 @@ def _select() -> ModuleType:
     if _choice == "python":
         return _kernel_py
     try:
-        from chiplog import _kernel  # type: ignore[attr-defined]
+        from chiplog import _kernel
     except ImportError as error:
         if _choice == "compiled":
             raise

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chiplog import HeaderMismatch, LockTimeout, Position, Stream
-from chiplog.log.repair import apply, plan_repair
+from chiplog.log.repair import apply_repairs, plan_repair
 from chiplog.log.verify import verify
 from chiplog.testing import CrashDisk
 
@@ -48,7 +48,7 @@ def test_a_sound_log_needs_nothing(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     before = files_of(tmp_path)
     assert plan_repair(stream) == []
-    assert apply(stream) == []
+    assert apply_repairs(stream) == []
     assert files_of(tmp_path) == before
 
 
@@ -67,7 +67,7 @@ def test_a_torn_tail_is_cut_and_kept(tmp_path: Path) -> None:
     whole = payloads(stream)
     with open(tmp_path / "000000003.log", "ab") as file:
         file.write(b"\x01torn")
-    done = apply(stream)
+    done = apply_repairs(stream)
     assert [repair.kind for repair in done] == ["tail", "index"]
     assert done[0].copies == ["000000003.torn"]
     assert (tmp_path / "000000003.torn").read_bytes() == b"\x01torn"
@@ -80,7 +80,7 @@ def test_no_position_is_given_out_twice_after_a_cut(tmp_path: Path) -> None:
     end = stream.end()
     with open(tmp_path / "000000003.log", "ab") as file:
         file.write(b"\x01torn")
-    apply(stream)
+    apply_repairs(stream)
     with stream.appender() as log:
         assert log.append(b"new").segment > end.segment
 
@@ -90,7 +90,7 @@ def test_damaged_records_are_left_out_and_the_segment_is_kept(tmp_path: Path) ->
     whole = payloads(stream)
     flip(tmp_path / "000000001.log", 30)
     broken = (tmp_path / "000000001.log").read_bytes()
-    (repair,) = apply(stream)
+    (repair,) = apply_repairs(stream)
     assert (repair.kind, repair.copies) == ("records", ["000000001.broken"])
     assert (tmp_path / "000000001.broken").read_bytes() == broken
     assert payloads(stream) == whole[1:]
@@ -102,7 +102,7 @@ def test_positions_stay_valid(tmp_path: Path) -> None:
     with stream.cursor() as cursor:
         records = list(cursor)
     flip(tmp_path / "000000001.log", records[1].position.offset + 20)
-    apply(stream)
+    apply_repairs(stream)
     for start, expected in ((records[2], records[2]), (records[1], records[2]), (records[3], records[3])):
         with stream.cursor(start=start.position) as cursor:
             assert next(cursor) == expected
@@ -116,7 +116,7 @@ def test_positions_stay_valid_in_a_segment_that_had_been_cleaned_before(tmp_path
         records = list(cursor)
     size = (tmp_path / "000000001.log").stat().st_size
     flip(tmp_path / "000000001.log", size - 1)  # the bytes by which an index knows its segment
-    apply(stream)
+    apply_repairs(stream)
     with stream.cursor() as cursor:
         assert list(cursor) == [record for record in records if record.payload != b"segment 1 record 3"]
     assert verify(stream).tidy
@@ -127,7 +127,7 @@ def test_damage_in_the_last_segment_seals_it(tmp_path: Path) -> None:
     whole = payloads(stream)
     size = (tmp_path / "000000001.log").stat().st_size
     flip(tmp_path / "000000001.log", size - 1)
-    apply(stream)
+    apply_repairs(stream)
     assert payloads(stream) == whole[:-1]
     assert verify(stream).tidy
     with stream.appender() as log:
@@ -138,7 +138,7 @@ def test_damage_in_the_last_segment_seals_it(tmp_path: Path) -> None:
 def test_a_segment_without_a_whole_record_keeps_its_header_only(tmp_path: Path) -> None:
     stream = make_log(tmp_path, records=1)
     flip(tmp_path / "000000002.log", 30)
-    apply(stream)
+    apply_repairs(stream)
     assert (tmp_path / "000000002.log").read_bytes() == stream.format.header()
     assert payloads(stream) == [b"segment 1 record 0", b"segment 3 record 0"]
     assert verify(stream).tidy
@@ -152,7 +152,7 @@ def test_an_unfinished_header_is_written(tmp_path: Path, size: int, number: int)
     path = tmp_path / f"{number:09d}.log"
     os.truncate(path, size)
     (tmp_path / "append.synced").unlink()
-    assert apply(stream)
+    assert apply_repairs(stream)
     assert path.read_bytes() == stream.format.header()
     assert payloads(stream) == expected
     assert verify(stream).tidy
@@ -164,7 +164,7 @@ def test_records_behind_a_header_of_zeros_are_saved(tmp_path: Path, number: int)
     whole = payloads(stream)
     path = tmp_path / f"{number:09d}.log"
     path.write_bytes(bytes(8) + path.read_bytes()[8:])
-    (repair,) = apply(stream)
+    (repair,) = apply_repairs(stream)
     assert repair.kind == "header"
     assert repair.copies == [f"{number:09d}.broken"]
     assert payloads(stream) == whole
@@ -175,7 +175,7 @@ def test_zeros_behind_a_header_of_zeros_are_not(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     path = tmp_path / "000000002.log"
     path.write_bytes(bytes(8) + path.read_bytes()[8:60] + bytes(500))
-    (repair, *_) = apply(stream)
+    (repair, *_) = apply_repairs(stream)
     assert repair.copies == ["000000002.broken"]
     assert b"segment 2 record 0" in payloads(stream)
     assert verify(stream).tidy
@@ -185,7 +185,7 @@ def test_another_logs_segment_is_told_and_not_touched(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     flip(tmp_path / "000000002.log", 0)
     foreign = (tmp_path / "000000002.log").read_bytes()
-    (repair,) = apply(stream)
+    (repair,) = apply_repairs(stream)
     assert (repair.kind, repair.possible, repair.copies) == ("foreign", False, [])
     assert (tmp_path / "000000002.log").read_bytes() == foreign
     with pytest.raises(HeaderMismatch):
@@ -196,7 +196,7 @@ def test_debris_is_removed_and_evidence_is_not(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     for name in ("000000001.log.rw", "000000001.77.idx", "000000002.torn", "000000002.broken.part"):
         (tmp_path / name).write_bytes(b"x")
-    assert {repair.kind for repair in apply(stream)} == {"debris"}
+    assert {repair.kind for repair in apply_repairs(stream)} == {"debris"}
     assert sorted(file.name for file in tmp_path.iterdir() if not file.name.startswith(("append", "read")))[
         -3:
     ] == [
@@ -215,7 +215,7 @@ def test_an_index_is_built_anew_as_it_was(tmp_path: Path, damage: str) -> None:
         path.unlink()
     else:
         flip(path, 40)
-    (repair,) = apply(stream)
+    (repair,) = apply_repairs(stream)
     assert (repair.kind, repair.damage) == ("index", damage == "damaged")
     assert path.read_bytes() == right
 
@@ -225,7 +225,7 @@ def test_after_synced_bytes_were_lost_the_log_goes_on_in_a_new_segment(tmp_path:
     with stream.cursor() as cursor:
         last = [record.position for record in cursor][-1]
     os.truncate(tmp_path / "000000002.log", last.offset)
-    assert apply(stream)[0].kind == "tail"
+    assert apply_repairs(stream)[0].kind == "tail"
     assert verify(stream).tidy
     with stream.appender() as log:
         assert log.append(b"new") == Position(3, 8)
@@ -234,7 +234,7 @@ def test_after_synced_bytes_were_lost_the_log_goes_on_in_a_new_segment(tmp_path:
 def test_after_a_synced_segment_was_lost_its_number_is_not_used_again(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     (tmp_path / "000000003.log").unlink()
-    apply(stream)
+    apply_repairs(stream)
     assert verify(stream).tidy
     with stream.appender() as log:
         assert log.append(b"new").segment == 4
@@ -245,7 +245,7 @@ def test_no_copy_replaces_an_older_one(tmp_path: Path) -> None:
     copies = []
     for _ in range(3):
         flip(tmp_path / "000000001.log", 30)
-        copies += apply(stream)[0].copies
+        copies += apply_repairs(stream)[0].copies
     assert copies == ["000000001.broken", "000000001.broken.2", "000000001.broken.3"]
     assert len({(tmp_path / name).read_bytes() for name in copies}) == 3
 
@@ -256,13 +256,13 @@ def test_no_copy_replaces_an_older_one(tmp_path: Path) -> None:
 def test_an_appender_keeps_it_waiting(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     with stream.appender(), pytest.raises(LockTimeout, match=r"append\.lock"):
-        apply(stream, timeout=0)
+        apply_repairs(stream, timeout=0)
 
 
 def test_a_cursor_keeps_it_waiting(tmp_path: Path) -> None:
     stream = make_log(tmp_path)
     with stream.cursor(), pytest.raises(LockTimeout, match=r"read\.lock"):
-        apply(stream, timeout=0)
+        apply_repairs(stream, timeout=0)
 
 
 def test_it_goes_on_when_the_cursor_is_closed(tmp_path: Path) -> None:
@@ -270,7 +270,9 @@ def test_it_goes_on_when_the_cursor_is_closed(tmp_path: Path) -> None:
     flip(tmp_path / "000000001.log", 30)
     done: list[str] = []
     with stream.cursor():
-        thread = threading.Thread(target=lambda: done.extend(repair.kind for repair in apply(stream, timeout=30)))
+        thread = threading.Thread(
+            target=lambda: done.extend(repair.kind for repair in apply_repairs(stream, timeout=30))
+        )
         thread.start()
         assert not done
     thread.join(30)
@@ -299,7 +301,7 @@ def test_a_damaged_log_of_the_original_program_is_mended(case: dict[str, object]
     stream = Stream(path, magic=int(DAMAGED["magic"], 16), version=DAMAGED["version"])
     written = [base64.b64decode(record["payload_base64"]) for record in DAMAGED["undamaged_records"]]
     before = readable(stream) if case["case"] not in ("bad_magic", "wrong_version") else []
-    done = apply(stream)
+    done = apply_repairs(stream)
     if case["case"] in ("bad_magic", "wrong_version"):
         assert [repair.kind for repair in done] == ["foreign"]
         assert (path / "000000001.log").read_bytes() == original
@@ -327,7 +329,7 @@ def test_a_stream_of_the_original_program_is_mended(
         for event in case["cursor_events_when_caller_keeps_calling_next"]
         if "record" in event
     ]
-    apply(stream)
+    apply_repairs(stream)
     report = verify(stream)
     assert report.tidy, report.problems() + report.notes()
     assert payloads(stream) == expected
@@ -365,7 +367,7 @@ def damaged_disk() -> tuple[CrashDisk, list[bytes]]:
 def test_power_lost_at_any_moment_of_a_repair_loses_nothing_and_it_can_be_done_again() -> None:
     disk, whole = damaged_disk()
     torn, broken = b"\x01torn", disk.contents()["log/000000001.log"]
-    apply(Stream("log", files=disk))
+    apply_repairs(Stream("log", files=disk))
     assert payloads(Stream("log", files=disk)) == whole
     states = 0
     for state in disk.states_everywhere(limit=5):
@@ -374,7 +376,7 @@ def test_power_lost_at_any_moment_of_a_repair_loses_nothing_and_it_can_be_done_a
         found = readable(stream)
         # The second segment can be read only once its header is there.
         assert [p for p in found if b"segment 2" not in p] == [p for p in whole if b"segment 2" not in p]
-        apply(stream)
+        apply_repairs(stream)
         assert payloads(stream) == whole
         assert verify(stream).tidy
         contents = state.disk.contents()
@@ -388,9 +390,9 @@ def test_a_disk_that_fills_up_leaves_the_log_as_it_was() -> None:
     before = {name: data for name, data in disk.contents().items() if name.endswith(".log")}
     fault = disk.fail(lambda call: call.kind == "write" and "append" not in call.path, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        apply(Stream("log", files=disk))
+        apply_repairs(Stream("log", files=disk))
     assert fault.hits
     assert {name: data for name, data in disk.contents().items() if name.endswith(".log")} == before
     fault.stop()
-    apply(Stream("log", files=disk), timeout=0)
+    apply_repairs(Stream("log", files=disk), timeout=0)
     assert verify(Stream("log", files=disk)).tidy

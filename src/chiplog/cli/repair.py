@@ -8,7 +8,7 @@ from dataclasses import asdict
 from chiplog.cli import codes, options
 from chiplog.cli.output import plural, print_json, say
 from chiplog.cli.progress import Progress
-from chiplog.log.repair import Repair, apply, plan_repair
+from chiplog.log.repair import Repair, apply_repairs, plan_repair
 from chiplog.log.stream import Stream
 
 
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 def run(chosen: argparse.Namespace) -> int:
     stream = Stream.open(chosen.log)
     with Progress(f"checking {chosen.log}") as progress:
-        work = apply if chosen.apply else plan_repair
+        work = apply_repairs if chosen.apply else plan_repair
         repairs = work(stream, progress=progress, timeout=chosen.timeout)
     left = [repair for repair in repairs if repair.damage and not (chosen.apply and repair.possible)]
     if chosen.json:

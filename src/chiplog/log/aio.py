@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
 
 from chiplog.files import Watch
 from chiplog.log.commit import Entry, GroupCommit
@@ -21,25 +22,49 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
+class TaskEntry(Entry[T]):
+    """An entry whose result goes to a future of an event loop."""
+
+    future: asyncio.Future[T]
+
+
+_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[list[Entry[Any]]], None]] = WeakKeyDictionary()
+
+
+def _delivery(loop: asyncio.AbstractEventLoop) -> Callable[[list[Entry[Any]]], None]:
+    """How results get to the tasks of a loop: all those of a round with one call into it."""
+    if (known := _deliveries.get(loop)) is not None:
+        return known
+    reference = ref(loop)
+
+    def deliver(entries: list[Entry[Any]]) -> None:
+        running = reference()
+        if running is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                running.call_soon_threadsafe(_settle, entries)
+
+    _deliveries[loop] = deliver
+    return deliver
+
+
+def _settle(entries: list[Entry[Any]]) -> None:
+    for entry in cast(list[TaskEntry[Any]], entries):
+        if entry.future.done():
+            continue  # its task was cancelled meanwhile
+        if entry.error is not None:
+            entry.future.set_exception(entry.error)
+        else:
+            entry.future.set_result(entry.result)
+
+
 async def submit(commit: GroupCommit[T], payloads: Sequence[bytes]) -> T:
     """GroupCommit.submit() for a task."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(entry: Entry[T]) -> None:
-        if future.done():
-            return  # the task was cancelled meanwhile
-        if entry.error is not None:
-            future.set_exception(entry.error)
-        else:
-            future.set_result(cast(T, entry.result))
-
-    def settled(entry: Entry[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, entry)
-
-    commit.submit_callback(payloads, settled)
-    return await future
+    entry: TaskEntry[T] = TaskEntry(payloads)
+    entry.future = loop.create_future()
+    entry.deliver = _delivery(loop)
+    commit.submit_entry(entry)
+    return await entry.future
 
 
 async def wait_for_change(watch: Watch, timeout: float) -> None:

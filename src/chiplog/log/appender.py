@@ -289,15 +289,17 @@ class Appender:
             )
         try:
             written = core.write(data)
+            if written != size:
+                self._undo(data, written, None)
+            core.offset = offset + size
+        except ChiplogError:
+            raise  # told by _undo
         except OSError as error:
-            written = size
             self._undo(data, 0, error)
-        except BaseException:
-            self._cut_back(offset, "an interrupted write")
+        except BaseException:  # an interrupt, perhaps just after the write
+            if core.offset == offset:
+                self._cut_back(offset, "an interrupted write")
             raise
-        if written != size:
-            self._undo(data, written, None)
-        core.offset = offset + size
         core.time_ns = now
         core.records += len(starts)
         if core.offset > index.next_mark:

@@ -6,71 +6,36 @@ meanwhile is led by one of their own number, so that the next round starts at on
 arrived during the last. Under load one sync serves as many as there are writers; alone, a writer waits
 for nobody.
 
-Threads wait at a gate; tasks leave a callback, and where only they are waiting, a thread of the commit's
-own leads. The leader opens one gate, and each thread that comes through opens the next before anything
-else: were they all let loose at once, they would only queue again, for the interpreter's lock.
+Threads wait at a gate, a lock of their own; tasks have their results delivered, and where only they are
+waiting, a thread of the commit's own leads.
+
+How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
+the interpreter's lock, at the price of several switches between processors each. So the leader opens one
+gate, and a thread that came through opens the next when it is itself about to wait again, or to lead: then
+the interpreter is free for it. While no round is under way it opens the next at once; and a round that
+ends opens all that were left over from the last, if hardly anyone came back to do it.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 
 ROUND_ENTRIES_MAX = 4096
 ROUND_BYTES_MAX = 16 << 20
-
-
-class Gate(Protocol):
-    """Closed when made. `acquire` waits until `release` has opened it, and closes it again."""
-
-    def acquire(self) -> object: ...
-    def release(self) -> object: ...
-
-
-class PipeGate:
-    """A gate made of a pipe.
-
-    A pipe wakes its reader on the writer's own processor, which is about to be free. A lock wakes it on
-    any other one, where it finds the interpreter's lock taken and sleeps again: twice the cost.
-    """
-
-    __slots__ = ("_reader", "_writer")
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-
-    def acquire(self) -> None:
-        os.read(self._reader, 1)
-
-    def release(self) -> None:
-        os.write(self._writer, b"\0")
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._reader)
-        close(self._writer)
-
-
-def _new_gate() -> Gate:
-    try:
-        return PipeGate()
-    except OSError:  # out of descriptors
-        gate = threading.Lock()
-        gate.acquire()
-        return gate
+_OPENED_MIN = 4  # fewer than this during a round, and those left over are let loose at once
 
 
 class Entry(Generic[T]):
     """What one writer hands in, and what it gets back."""
 
-    callback: Callable[[Entry[T]], None] | None = None
-    gate: Gate | None = None
-    following: Gate | None = None
-    """Whose gate to open after coming through one's own."""
+    deliver: Callable[[list[Entry[T]]], None] | None = None
+    """Called with all entries of a round that have the same one, when they are settled."""
+    gate: threading.Lock | None = None
     leads = False
     settled = False
     result: T | None = None
@@ -93,7 +58,10 @@ class GroupCommit(Generic[T]):
         self._mutex = threading.Lock()
         self._queue: deque[Entry[T]] = deque()
         self._led = False
-        self._local = threading.local()
+        self._released: deque[threading.Lock] = deque()
+        """The gates of those whose entries are settled, not opened yet."""
+        self._opened = 0
+        """How many of them were opened since the last round ended."""
         self._thread: threading.Thread | None = None
         self._thread_leads = threading.Semaphore(0)
         self._stopping = False
@@ -101,24 +69,26 @@ class GroupCommit(Generic[T]):
     def submit(self, payloads: Sequence[bytes]) -> T:
         """Wait until a round that began after this call has made the payloads durable."""
         entry: Entry[T] = Entry(payloads)
+        gate: threading.Lock | None = None
         with self._mutex:
             self._queue.append(entry)
             if self._led:
-                gate = entry.gate = self._own_gate()
+                gate = entry.gate = threading.Lock()
+                gate.acquire()
             else:
                 self._led = entry.leads = True
-        if not entry.leads:
-            self._pass_through(gate, entry)
+            self._open_next()
+        if gate is not None:
+            self._wait(gate, entry)
         if entry.leads:
             self._lead(entry)
         if entry.error is not None:
             raise entry.error
         return cast(T, entry.result)
 
-    def submit_callback(self, payloads: Sequence[bytes], callback: Callable[[Entry[T]], None]) -> None:
-        """The same for a task: `callback(entry)` is called from another thread when it is settled."""
-        entry: Entry[T] = Entry(payloads)
-        entry.callback = callback
+    def submit_entry(self, entry: Entry[T]) -> None:
+        """The same for a task: the entry's `deliver` is called from another thread when it is settled."""
+        assert entry.deliver is not None
         with self._mutex:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
@@ -130,42 +100,44 @@ class GroupCommit(Generic[T]):
 
     def close(self) -> None:
         """End the commit's own thread, after what was submitted to it is settled."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        with self._mutex:
             self._stopping = True
+            thread = self._thread
+        if thread is not None:
             self._thread_leads.release()
             thread.join()
 
     # -- waiting
 
-    def _own_gate(self) -> Gate:
-        try:
-            return cast(Gate, self._local.gate)
-        except AttributeError:
-            gate = self._local.gate = _new_gate()
-            return gate
-
-    def _pass_through(self, gate: Gate, entry: Entry[T]) -> None:
+    def _wait(self, gate: threading.Lock, entry: Entry[T]) -> None:
         try:
             gate.acquire()  # opened by a leader: settled, or the next to lead
         except BaseException:  # an interrupt: never leave the others without a leader
-            del self._local.gate  # somebody may still open it
             with self._mutex:
                 entry.gate = None
             if entry.leads:
                 self._lead(entry)
             raise
         finally:
-            if entry.following is not None:
-                entry.following.release()
+            if not self._led:
+                with self._mutex:
+                    self._open_next()
+
+    def _open_next(self) -> None:
+        """Open the gate of the next one whose entry is settled."""
+        if self._released:
+            self._opened += 1
+            self._released.popleft().release()
 
     def _serve(self) -> None:
         while True:
             self._thread_leads.acquire()
             if self._queue:
                 self._lead(None)
-            elif self._stopping:
-                return
+            with self._mutex:
+                if self._stopping and not self._queue:
+                    self._thread = None
+                    return
 
     # -- leading
 
@@ -178,15 +150,10 @@ class GroupCommit(Generic[T]):
             with self._mutex:
                 # A full round may have left the leader's own entry for the next one.
                 done = own is None or own.settled or interrupt is not None
-                successor = self._pass_on() if done else None
-                first = self._link(entries)
-            if successor is not None:
-                successor.release()
-            if first is not None:
-                first.release()
-            for entry in entries:
-                if entry.callback is not None:
-                    entry.callback(entry)
+                if done:
+                    self._pass_on()
+                self._release(entries)
+            self._deliver(entries)
             if interrupt is not None:
                 raise interrupt
             if done:
@@ -220,24 +187,32 @@ class GroupCommit(Generic[T]):
             entries.append(queue.popleft())
         return entries
 
-    def _pass_on(self) -> Gate | None:
-        """Give the lead to the first waiting thread, to the commit's own, or to nobody; the gate to open."""
+    def _pass_on(self) -> None:
+        """Give the lead to the first waiting thread, to the commit's own, or to nobody."""
         for entry in self._queue:
             if entry.gate is not None:
                 gate, entry.gate, entry.leads = entry.gate, None, True
-                return gate
-        if not self._queue or self._thread is None:
-            self._queue.clear()  # without gate and callback: their threads were interrupted
-            self._led = False
-        else:
+                gate.release()
+                return
+        if any(entry.deliver is not None for entry in self._queue):
             self._thread_leads.release()
-        return None
+        else:
+            self._queue.clear()  # those whose threads were interrupted
+            self._led = False
 
-    def _link(self, entries: list[Entry[T]]) -> Gate | None:
-        """Have each waiting thread open the gate of the next one; the gate of the first."""
-        following: Gate | None = None
-        for entry in reversed(entries):
-            if entry.gate is not None:
-                entry.following = following
-                following = entry.gate
-        return following
+    def _deliver(self, entries: list[Entry[T]]) -> None:
+        groups: dict[Callable[[list[Entry[T]]], None], list[Entry[T]]] = {}
+        for entry in entries:
+            if entry.deliver is not None:
+                groups.setdefault(entry.deliver, []).append(entry)
+        for deliver, group in groups.items():
+            deliver(group)
+
+    def _release(self, entries: list[Entry[T]]) -> None:
+        """Line up the waiting threads of a settled round, and open the first one's gate."""
+        if self._opened < _OPENED_MIN:
+            while self._released:
+                self._open_next()
+        self._opened = 0
+        self._released.extend(entry.gate for entry in entries if entry.gate is not None)
+        self._open_next()

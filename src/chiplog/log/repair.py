@@ -1,6 +1,6 @@
 """Making a damaged log whole again, and keeping what was wrong with it.
 
-`plan_repair` says what would be done and changes nothing; `apply` does it, with the log to itself. What
+`plan_repair` says what would be done and changes nothing; `apply_repairs` does it, with the log to itself. What
 is changed is copied first, durably, and no copy replaces an older one:
 
 ====================================  =========================================  ==================
@@ -27,7 +27,7 @@ make too. A crash between two of them leaves a log that is no worse, and applyin
 ...     _ = file.write(bytes(3))
 >>> [repair.kind for repair in plan_repair(stream)]
 ['tail']
->>> apply(stream)[0].copies
+>>> apply_repairs(stream)[0].copies
 ['000000001.torn']
 >>> plan_repair(stream)
 []
@@ -90,11 +90,13 @@ class Repair:
 
 
 def plan_repair(stream: Stream, *, progress: Progress | None = None, timeout: float | None = None) -> list[Repair]:
-    """What apply() would do, in order. Nothing is changed, and the log may be in use."""
+    """What apply_repairs() would do, in order. Nothing is changed, and the log may be in use."""
     return _plan(stream._directory, verify(stream, progress=progress, timeout=timeout))
 
 
-def apply(stream: Stream, *, progress: Progress | None = None, timeout: float | None = None) -> list[Repair]:
+def apply_repairs(
+    stream: Stream, *, progress: Progress | None = None, timeout: float | None = None
+) -> list[Repair]:
     """Repair a log: what was done, in order, with what could not be.
 
     Waits until nobody appends or reads, at most `timeout` seconds for each; what is done is decided then.

@@ -32,7 +32,8 @@ BLOCK_BYTES = 1 << 20
 BLOCK_ROWS = 8192
 DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
-_SEARCH_BYTES = 64 << 20  # how far ahead a search for the next good record looks at once
+_PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first
+_SEARCH_BYTES = 64 << 20  # and then at once
 _EVIDENCE_BYTES = 32
 
 
@@ -393,19 +394,32 @@ def header_is_torn(reader: SegmentReader) -> bool:
 def resync(reader: SegmentReader, place: int) -> int:
     """The physical offset at which records go on after damage at `place`; the segment's end if nowhere."""
     fmt = reader.directory.format
+    for reach in (_PROBE_BYTES, _SEARCH_BYTES):  # mostly the next record is near: look there first
+        window = read_exactly(reader.file, min(reach, reader.size - place), place)
+        # The damaged record's own length may still be right. Trusting it first keeps what its payload
+        # contains, which could be records too, from being taken for the log's.
+        after, reason, _ = fmt.hop(window, 0, len(window), 1, TIME_MIN)
+        if place + after == reader.size:
+            return reader.size
+        if reason not in (END, TRUNCATED) and after < len(window):
+            if fmt.scan(window, after, len(window), 0, 1).offsets:
+                return place + after
+            break
+    return _search(reader, place)
+
+
+def _search(reader: SegmentReader, place: int) -> int:
+    """Look for a record at every byte after `place`, first nearby, then further."""
+    fmt = reader.directory.format
+    window = read_exactly(reader.file, min(_PROBE_BYTES, reader.size - place), place)
+    final = place + len(window) == reader.size
+    found = fmt.find(window, 1, len(window), final) if len(window) > 1 else -1
+    if found >= 0 or final:
+        return place + found if found >= 0 else reader.size
     window = read_exactly(reader.file, min(_SEARCH_BYTES, reader.size - place), place)
     final = place + len(window) == reader.size
-    # The damaged record's own length may still be right. Trusting it first keeps what its payload
-    # contains, which could be records too, from being taken for the log's.
-    after, reason, _ = fmt.hop(window, 0, len(window), 1, TIME_MIN)
-    if reason not in (END, TRUNCATED) and after < len(window):
-        probe = fmt.scan(window, after, len(window), 0, 1)
-        if probe.offsets:
-            return place + after
-    if place + after == reader.size:
-        return reader.size
     while True:
-        found: int = fmt.find(window, 1, len(window), final) if len(window) > 1 else -1
+        found = fmt.find(window, 1, len(window), final) if len(window) > 1 else -1
         if found >= 0:
             return place + found
         if final:
