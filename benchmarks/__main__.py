@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.measure import Settings
 from benchmarks.plot import svg
-from benchmarks.report import Report, markdown, terminal, write_between_markers
+from benchmarks.report import Report, markdown, summary, terminal, write_between_markers
 from benchmarks.suite import BENCHMARKS, run
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +43,8 @@ def write(report: Report, out: Path) -> None:
     page = out / "benchmarks.md"
     if page.exists():
         write_between_markers(page, markdown(report))
+    if out == ROOT / "docs":
+        write_between_markers(ROOT / "README.md", summary(report))
 
 
 def show_progress(line: str) -> None:

@@ -162,6 +162,15 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(report: Report) -> str:
+    """The goals alone, for the README."""
+    machine = report.machine
+    goals = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
+    lines = _table(("what", "measured", "goal", ""), [_goal_line(g)[:2] + _goal_line(g)[3:] for g in goals])
+    where = f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['filesystem']}, "
+    return "\n".join([*lines, "", where + f"{machine['python']}.", ""])
+
+
 def write_between_markers(path: Path, text: str) -> None:
     """Replace what is between the markers of a page; the rest of it is written by hand."""
     page = path.read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ logger = logging.getLogger("chiplog")
 OnCorruption = Literal["raise", "stop", "skip"]
 
 BLOCK_BYTES = 1 << 20
-BLOCK_ROWS = 8192
+BLOCK_ROWS = 16_384
 DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
 _PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first
