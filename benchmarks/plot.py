@@ -13,9 +13,9 @@ from xml.sax.saxutils import escape
 from benchmarks.measure import Figure, Row
 from benchmarks.report import Report, number
 
-WIDTH = 860
-LABEL_WIDTH = 345
-VALUE_WIDTH = 130
+WIDTH = 940
+LABEL_WIDTH = 375
+VALUE_WIDTH = 165
 ROW_HEIGHT = 22
 HEAD_HEIGHT = 44
 FOOT_HEIGHT = 26
@@ -79,7 +79,7 @@ def _panel(figure: Figure, rows: list[Row], top: float) -> list[str]:
         parts.append(
             _text(x, bottom + 16, number(tick, rows[0].unit).removesuffix(rows[0].unit).strip(), "tick", "middle")
         )
-    parts.append(_text(scale.right + 12, bottom + 16, rows[0].unit, "tick"))
+    parts.append(_text(scale.right + 36, bottom + 16, rows[0].unit, "tick"))
     for place, row in enumerate(rows):
         y = top + HEAD_HEIGHT + place * ROW_HEIGHT + 6
         kind = "bold" if row.role == "chiplog" else ""
