@@ -47,7 +47,7 @@ kill: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/chiplog/_kernel.c src/chiplog/*.so
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py src/chiplog/_kernel.pyx src/chiplog/_crc32c.h
+$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/chiplog/*.pyx src/chiplog/*.pxi src/chiplog/*.h)
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt

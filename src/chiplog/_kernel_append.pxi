@@ -1,0 +1,100 @@
+# An append while nothing special is due. Included by _kernel.pyx.
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int CLOCK_REALTIME
+    int clock_gettime(int clock, timespec *now)
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        pass
+    object PyType_GenericAlloc(PyTypeObject *kind, Py_ssize_t items)
+    void PyTuple_SET_ITEM(object pair, Py_ssize_t index, object item)
+
+
+cdef inline object new_pair(object kind, object first, object second):
+    """An instance of a subclass of tuple, without the call of its constructor."""
+    pair = PyType_GenericAlloc(<PyTypeObject *>kind, 2)
+    Py_INCREF(first)
+    PyTuple_SET_ITEM(pair, 0, first)
+    Py_INCREF(second)
+    PyTuple_SET_ITEM(pair, 1, second)
+    return pair
+
+
+cdef class AppendCore:
+    """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock."""
+    cdef cython.pymutex mutex
+    cdef readonly bint locked
+    cdef public int64_t segment, offset, rest_at, time_ns, records
+    cdef public object write
+    cdef object encode, clock, undo, rest, kind
+    cdef bint captain
+
+    def __init__(self, encode, undo, rest, kind, clock=None):
+        if not issubclass(kind, tuple):
+            raise TypeError("positions are tuples")
+        self.encode = encode
+        self.captain = encode is captain_encode
+        self.undo = undo
+        self.rest = rest
+        self.kind = kind
+        self.clock = clock
+        self.rest_at = -1
+
+    def __enter__(self):
+        self.mutex.acquire()
+        self.locked = True
+        return self
+
+    def __exit__(self, *error):
+        self.locked = False
+        self.mutex.release()
+
+    cdef inline int64_t now(self) except? -1:
+        cdef timespec ts
+        cdef int64_t now
+        if self.clock is None:
+            clock_gettime(CLOCK_REALTIME, &ts)
+            now = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+        else:
+            now = self.clock()
+        return now if now > self.time_ns else self.time_ns
+
+    def stamp(self):
+        return self.now()
+
+    def append(self, payload):
+        cdef unsigned char time[TIME_BYTES]
+        cdef int64_t offset, now, size, written
+        cdef bytes frame
+        with self.mutex:
+            offset = self.offset
+            if offset < self.rest_at:
+                now = self.now()
+                if self.captain:
+                    put_time(time, now)
+                    frame = encode_record(time, payload)
+                else:
+                    frame = self.encode(payload, now)
+                size = PyBytes_GET_SIZE(frame)
+                self.locked = True
+                try:
+                    try:
+                        written = self.write(frame)
+                    except OSError as error:
+                        written = size
+                        self.undo(frame, 0, error)
+                    if written != size:
+                        self.undo(frame, written, None)
+                finally:
+                    self.locked = False
+                self.time_ns = now
+                self.offset = offset + size
+                self.records += 1
+                return new_pair(self.kind, self.segment, offset)
+        return self.rest(payload)

@@ -1,0 +1,249 @@
+# What is done with columns of records. Included by _kernel.pyx.
+
+def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, offsets, data):
+    cdef _View view = _View(buffer), places = _View(offsets, True), out = _View(data, True)
+    cdef Py_ssize_t rows = min(len(starts), len(ends)), i
+    check_column(starts)
+    check_column(ends)
+    if not 0 <= first <= last <= rows:
+        raise ValueError(f"rows {first}..{last} of {rows}")
+    if places.size // <Py_ssize_t>sizeof(int32_t) < last - first + 1:
+        raise ValueError("offsets has too little room")
+    cdef int64_t *start = items(starts)
+    cdef int64_t *end = items(ends)
+    cdef int32_t *place = <int32_t *>places.data
+    cdef unsigned char *target = <unsigned char *>out.data
+    cdef int64_t at = 0, size, outside = -1
+    with nogil:
+        place[0] = 0
+        for i in range(first, last):
+            size = end[i] - start[i]
+            if start[i] < 0 or size < 0 or end[i] > view.size or size > out.size - at or at + size > 0x7FFFFFFF:
+                outside = i
+                break
+            memcpy(target + at, view.data + start[i], size)
+            at += size
+            place[i - first + 1] = <int32_t>at
+    if outside >= 0:
+        raise ValueError(f"range {outside} lies outside of its buffer")
+    return at
+
+
+def first_since(array times, Py_ssize_t start, int64_t time_min):
+    check_column(times)
+    cdef Py_ssize_t count = len(times), row = start
+    if not 0 <= start <= count:
+        raise ValueError(f"row {start} of {count}")
+    cdef int64_t *time = items(times)
+    with nogil:
+        while row < count and time[row] < time_min:
+            row += 1
+    return row
+
+
+def keep_since(array times, int64_t time_min):
+    check_column(times)
+    cdef Py_ssize_t count = len(times), i
+    mask = bytearray(count)
+    cdef unsigned char[::1] keep = mask
+    cdef int64_t *time = items(times)
+    with nogil:
+        for i in range(count):
+            keep[i] = time[i] >= time_min
+    return mask
+
+
+def compact(buffer, array offsets, int64_t base, int64_t end, keep, out):
+    cdef _View view = _View(buffer), mask = _View(keep), target = _View(out, True)
+    check_column(offsets)
+    cdef Py_ssize_t count = len(offsets), i
+    if mask.size != count:
+        raise ValueError("keep has another length than offsets")
+    cdef int64_t *offset = items(offsets)
+    cdef int64_t at = 0, start, stop, outside = -1
+    cdef bint full = False
+    with nogil:
+        for i in range(count):
+            start = offset[i] - base
+            stop = offset[i + 1] - base if i + 1 < count else end
+            if start < 0 or stop < start or stop > view.size:
+                outside = i
+                break
+            if mask.data[i]:
+                if stop - start > target.size - at:
+                    full = True
+                    break
+                memcpy(<unsigned char *>target.data + at, view.data + start, stop - start)
+                at += stop - start
+    if outside >= 0:
+        raise ValueError(f"frame {outside} lies outside of its buffer")
+    if full:
+        raise ValueError("out has too little room")
+    return at
+
+
+def select(array column, keep):
+    cdef _View mask = _View(keep)
+    check_column(column)
+    cdef Py_ssize_t count = len(column), i, kept = 0
+    if mask.size != count:
+        raise ValueError("keep has another length than the column")
+    cdef array chosen = new_column(count)
+    cdef int64_t *value = items(column)
+    cdef int64_t *out = items(chosen)
+    with nogil:
+        for i in range(count):
+            if mask.data[i]:
+                out[kept] = value[i]
+                kept += 1
+    resize(chosen, kept)
+    return chosen
+
+
+def kept_runs(array logical, array physical, int64_t end, keep, int64_t place, int64_t expected, array runs):
+    cdef _View mask = _View(keep)
+    check_column(logical)
+    check_column(physical)
+    check_column(runs)
+    cdef Py_ssize_t count = len(logical), i
+    if len(physical) != count or mask.size != count:
+        raise ValueError("columns of different lengths")
+    cdef int64_t *old = items(logical)
+    cdef int64_t *offset = items(physical)
+    cdef int64_t size
+    for i in range(count):
+        if mask.data[i]:
+            if old[i] != expected:
+                runs.append(old[i])
+                runs.append(place)
+            size = (offset[i + 1] if i + 1 < count else end) - offset[i]
+            place += size
+            expected = old[i] + size
+    return place, expected
+
+
+def relocate(array physical, array runs):
+    check_column(physical)
+    check_column(runs)
+    cdef Py_ssize_t count = len(physical), i, run = -1, run_count = len(runs) // 2
+    cdef array logical = new_column(count)
+    cdef int64_t *offset = items(physical)
+    cdef int64_t *pair = items(runs)
+    cdef int64_t *out = items(logical)
+    with nogil:
+        for i in range(count):
+            while run + 1 < run_count and pair[2 * (run + 1) + 1] <= offset[i]:
+                run += 1
+            out[i] = offset[i] if run < 0 else pair[2 * run] + offset[i] - pair[2 * run + 1]
+    return logical
+
+
+cdef struct KeySlot:
+    uint64_t place  # in the arena, plus one: 0 is an empty slot
+    uint32_t length
+    uint32_t hash
+
+
+cdef class KeySet:
+    """An exact set of byte strings: open addressing over an arena that holds every key once."""
+    cdef KeySlot *slots
+    cdef unsigned char *arena
+    cdef uint64_t slot_count, used, arena_bytes, arena_room
+    cdef uint32_t seed
+
+    def __cinit__(self):
+        import os
+        self.slots = NULL
+        self.arena = NULL
+        self.slot_count = self.used = self.arena_bytes = self.arena_room = 0
+        self.seed = int.from_bytes(os.urandom(4), "big")  # so that nobody can prepare colliding keys
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.slots)
+        PyMem_RawFree(self.arena)
+
+    def __len__(self):
+        return self.used
+
+    cdef int grow_slots(self) except -1 nogil:
+        cdef uint64_t count = self.slot_count * 2 if self.slot_count else 1024, i, at
+        cdef KeySlot *slots = <KeySlot *>PyMem_RawRealloc(NULL, count * sizeof(KeySlot))
+        if slots == NULL:
+            with gil:
+                raise MemoryError()
+        memset(slots, 0, count * sizeof(KeySlot))
+        for i in range(self.slot_count):
+            if self.slots[i].place:
+                at = self.slots[i].hash & (count - 1)
+                while slots[at].place:
+                    at = (at + 1) & (count - 1)
+                slots[at] = self.slots[i]
+        PyMem_RawFree(self.slots)
+        self.slots = slots
+        self.slot_count = count
+        return 0
+
+    cdef int add(self, const unsigned char *key, uint32_t length) except -1 nogil:
+        """1 if the key is new."""
+        cdef uint64_t h64 = crc32c_update(self.seed, key, length)
+        cdef uint32_t digest
+        cdef uint64_t at, room
+        cdef void *grown
+        h64 = (h64 ^ self.seed) * <uint64_t>0x9E3779B97F4A7C15  # spread: a CRC alone is linear
+        digest = <uint32_t>(h64 >> 32)
+        if self.used * 10 >= self.slot_count * 7:
+            self.grow_slots()
+        at = digest & (self.slot_count - 1)
+        while self.slots[at].place:
+            if (
+                self.slots[at].hash == digest
+                and self.slots[at].length == length
+                and memcmp(self.arena + self.slots[at].place - 1, key, length) == 0
+            ):
+                return 0
+            at = (at + 1) & (self.slot_count - 1)
+        if self.arena_bytes + length > self.arena_room:
+            room = max(self.arena_room * 2, self.arena_bytes + length, <uint64_t>65536)
+            grown = PyMem_RawRealloc(self.arena, room)
+            if grown == NULL:
+                with gil:
+                    raise MemoryError()
+            self.arena = <unsigned char *>grown
+            self.arena_room = room
+        memcpy(self.arena + self.arena_bytes, key, length)
+        self.slots[at].place = self.arena_bytes + 1
+        self.slots[at].length = length
+        self.slots[at].hash = digest
+        self.arena_bytes += length
+        self.used += 1
+        return 1
+
+    def keep_latest(self, buffer, array starts, array ends, int64_t key_start, int64_t key_stop, int delimiter):
+        cdef _View view = _View(buffer)
+        check_column(starts)
+        check_column(ends)
+        cdef Py_ssize_t count = len(starts), i
+        if len(ends) != count:
+            raise ValueError("columns of different lengths")
+        mask = bytearray(count)
+        cdef unsigned char[::1] keep = mask
+        cdef int64_t *start = items(starts)
+        cdef int64_t *end = items(ends)
+        cdef int64_t low, high, outside = -1
+        cdef const unsigned char *hit
+        with nogil:
+            for i in range(count - 1, -1, -1):
+                if start[i] < 0 or end[i] < start[i] or end[i] > view.size or end[i] - start[i] > UINT32_MAX:
+                    outside = i
+                    break
+                low = start[i] + min(max(key_start, 0), end[i] - start[i])
+                high = start[i] + min(max(key_stop, 0), end[i] - start[i])
+                high = max(low, high)
+                if delimiter >= 0 and high > low:
+                    hit = <const unsigned char *>memchr(view.data + low, delimiter, high - low)
+                    if hit != NULL:
+                        high = hit - view.data
+                keep[i] = self.add(view.data + low, <uint32_t>(high - low))
+        if outside >= 0:
+            raise ValueError(f"range {outside} lies outside of its buffer")
+        return mask
