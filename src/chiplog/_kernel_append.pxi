@@ -9,7 +9,13 @@ cdef extern from "time.h" nogil:
     int clock_gettime(int clock, timespec *now)
 
 
+cdef extern from "unistd.h" nogil:
+    ssize_t write(int descriptor, const void *data, size_t size)
+
+
 cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+    object PyErr_SetFromErrno(object kind)
     ctypedef struct PyTypeObject:
         pass
     object PyType_GenericAlloc(PyTypeObject *kind, Py_ssize_t items)
@@ -32,6 +38,7 @@ cdef class AppendCore:
     cdef readonly bint locked
     cdef public int64_t segment, offset, rest_at, time_ns, records
     cdef public object write
+    cdef public int descriptor
     cdef object encode, clock, undo, rest, kind
     cdef bint captain
 
@@ -45,6 +52,7 @@ cdef class AppendCore:
         self.kind = kind
         self.clock = clock
         self.rest_at = -1
+        self.descriptor = -1
 
     def __enter__(self):
         self.mutex.acquire()
@@ -64,6 +72,21 @@ cdef class AppendCore:
         else:
             now = self.clock()
         return now if now > self.time_ns else self.time_ns
+
+    cdef int64_t hand_over(self, bytes frame) except -1:
+        """What os.write() does, without the way there: a third of the cost of an append."""
+        cdef const char *data = PyBytes_AS_STRING(frame)
+        cdef ssize_t size = PyBytes_GET_SIZE(frame), written
+        if self.descriptor < 0:
+            return self.write(frame)
+        while True:
+            with nogil:
+                written = write(self.descriptor, data, size)
+            if written >= 0:
+                return written
+            if errno != EINTR:
+                PyErr_SetFromErrno(OSError)
+            PyErr_CheckSignals()
 
     def stamp(self):
         return self.now()
@@ -85,7 +108,7 @@ cdef class AppendCore:
                 self.locked = True
                 try:
                     try:
-                        written = self.write(frame)
+                        written = self.hand_over(frame)
                     except OSError as error:
                         written = size
                         self.undo(frame, 0, error)

@@ -390,7 +390,8 @@ class AppendCore:
     The fields belong to whoever holds the lock, as a context manager. An append that finds `offset` at or
     past `rest_at` is left to `rest(payload)`, without the lock: there is something to do first.
     `undo(frame, written, error)` is called with the lock held when a write was short or failed, and either
-    completes it or raises.
+    completes it or raises. `descriptor`, unless -1, is what `write` writes to: the compiled core calls
+    write(2) on it by itself.
     """
 
     def __init__(
@@ -410,7 +411,7 @@ class AppendCore:
         self._clock = clock or time.time_ns
         self._mutex = threading.Lock()
         self.segment = self.offset = self.time_ns = self.records = 0
-        self.rest_at = -1
+        self.rest_at = self.descriptor = -1
         self.write: Callable[[Any], int] = len
 
     @property

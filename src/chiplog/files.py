@@ -34,6 +34,9 @@ class File(Protocol):
     def write(self, data: Any, /) -> int:
         """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
 
+    def descriptor(self) -> int:
+        """The file descriptor that write() writes to, for who writes very often; -1 if there is none."""
+
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; return how many bytes there were, short only at the end of the file."""
 
@@ -134,6 +137,9 @@ class OSFile:
         self._fd = fd
         # A partial is called without a Python frame: this is the hot path of every append.
         self.write: Callable[[Any], int] = functools.partial(os.write, fd)
+
+    def descriptor(self) -> int:
+        return self._fd
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         done = 0

@@ -1,15 +1,22 @@
-"""The engine: an embeddable, segmented, write-ahead log.
+"""The engine: an embeddable, segmented, write-ahead log. It knows no format by name and no payload.
 
-    stream.py      Stream: a log directory, and the ways to use it
-    appender.py    Appender: writing, sync policies, rolling          commit.py    group commit
-    recovery.py    opening to append after anything                   watermark.py how far it was synced
-    cursor.py      Cursor: reading record by record, following        aio.py       the asyncio parts
-    scan.py        Arrow record batches                               walk.py      the bulk path of all reading
-    cleaner.py     Cleaner: forgetting                                rules.py     what may be forgotten
-    rewrite.py     replacing a sealed segment safely                  seek.py      finding a time or a place
-    segments.py    the files of a log                                 index.py     what is known of a sealed one
-    verify.py      checking every byte, and repairing                 metrics.py   counters and timings
-    position.py    Position, Record
-
-It knows no format by name and no payload.
+writing      appender.py   Appender: sync policies, rolling, what happens when the disk fails
+             commit.py     group commit: many writers, one write and one sync
+             recovery.py   opening to append after anything
+             watermark.py  how far the log was synced
+reading      cursor.py     Cursor: record by record, forward, backward, following
+             scan.py       Arrow record batches
+             walk.py       the bulk path under all reading; what a defect is
+             seek.py       finding a time or a place
+forgetting   cleaner.py    Cleaner: which records go
+             rules.py      what may be forgotten, said without Python per record
+             rewrite.py    replacing a sealed segment safely
+the files    stream.py     Stream: a log directory, and the ways to use it
+             segments.py   its files, and one segment open to read
+             index.py      what is known of a sealed segment
+             verify.py     checking every byte
+             repair.py     mending, with evidence kept
+besides      position.py   Position, Record
+             metrics.py    counters and timings
+             aio.py        what needs asyncio
 """

@@ -142,6 +142,7 @@ class Appender:
         core.time_ns = tail.time_ns
         core.records = 0
         core.write = tail.file.write
+        core.descriptor = tail.file.descriptor()
         core.rest_at = min(self._segment_bytes, tail.index.next_mark)
 
     def close(self) -> None:
@@ -162,6 +163,7 @@ class Appender:
                 self._note_mark(self._tail.number, self._core.offset, closed=True)
         finally:
             self._metrics.remove_source(self._counts)
+            self._core.descriptor = -1
             self._tail.file.close()
             self._watermark.close()
             self._lock.release()

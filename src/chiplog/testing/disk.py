@@ -285,6 +285,9 @@ class _MemoryFile:
             raise ValueError(f"{self._path} is closed")
         return self._disk._model.files[self._inode]
 
+    def descriptor(self) -> int:
+        return -1
+
     def write(self, data: Any) -> int:
         disk = self._disk
         view = bytes(data)
