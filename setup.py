@@ -15,7 +15,9 @@ kernel = Extension(
     depends=["src/chiplog/_crc32c.h", *glob("src/chiplog/_kernel_*.pxi")],
     include_dirs=["src/chiplog"],
     extra_compile_args=["-O3", "-fno-strict-aliasing"],
-    optional=True,
 )
+modules = cythonize([kernel])
+for module in modules:
+    module.optional = True  # said here, because cythonize makes new ones and forgets it
 
-setup(ext_modules=cythonize([kernel], annotate=False))
+setup(ext_modules=modules)

@@ -1,0 +1,37 @@
+"""chiplog builds with and without a C compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("compiler", ["none", "broken"])
+def test_without_a_working_compiler_it_builds_and_says_that_it_runs_on_the_plain_kernel(tmp_path, compiler):
+    source = tmp_path / "source"
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=shutil.ignore_patterns(".venv", ".git", "*.so", "*.c", "build", "demo", "site", "*.egg-info"),
+    )
+    environment = {**os.environ, "CC": "/nonexistent/cc" if compiler == "none" else "false", "PIP_NO_INDEX": "1"}
+    environment.pop("CHIPLOG_KERNEL", None)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
+    result = subprocess.run(
+        [*install, "--target", str(tmp_path / "lib"), str(source)], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    code = "from chiplog import kernel, __file__ as f; print(kernel.COMPILED, f)"
+    environment["PYTHONPATH"] = str(tmp_path / "lib")
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert result.stdout == f"False {tmp_path}/lib/chiplog/__init__.py\n", result.stderr
+    assert "using the plain-Python one" in result.stderr
