@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def vector(tmp_path: Path) -> Callable[[str], Path]:
         return target
 
     return copy
+
+
+def pytest_configure() -> None:
+    # A job in the background starts with interrupts ignored, and so would the processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

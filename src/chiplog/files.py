@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import logging
 import os
 import select
 import struct
@@ -25,6 +26,9 @@ from chiplog.errors import LockTimeout
 
 __all__ = ["File", "Files", "Lock", "OSFiles", "Watch"]
 
+logger = logging.getLogger("chiplog")
+
+_SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -254,7 +258,7 @@ class OSFiles:
         operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
             if timeout is None:
-                fcntl.flock(fd, operation)
+                _wait_flock(fd, operation, path)
             else:
                 _poll_flock(fd, operation, timeout, path)
         except BaseException:
@@ -289,6 +293,14 @@ def _open_lock_file(path: str, *, exclusive: bool) -> int:
                 raise error from None
             # Nobody can have cleaned a log without this file: reading a copy on read-only media is fine.
             return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _wait_flock(fd: int, operation: int, path: str) -> None:
+    try:
+        _poll_flock(fd, operation, _SILENT_SECONDS, path)
+    except LockTimeout:
+        logger.warning("waiting for %s, which another process or thread holds", path)
+        fcntl.flock(fd, operation)
 
 
 def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:

@@ -116,12 +116,33 @@ def test_older_than_drops_by_time_and_reads_no_segment_that_is_wholly_old_or_new
     assert (report.segments_removed, report.segments_rewritten) == (1, 1)
 
 
-def test_older_than_takes_an_age():
-    assert OlderThan("2h").time_ns - OlderThan(timedelta(hours=2)).time_ns < 10**9
+@pytest.mark.parametrize("age", ["2h", timedelta(hours=2)])
+def test_an_age_counts_back_from_each_run_by_the_streams_clock(age):
+    hour = 3600 * 10**9
+    now = [hour]
+    stream = Stream("log", files=CrashDisk(), clock=lambda: now[0])
+    with stream.appender() as log:
+        for _ in range(4):
+            log.append(b"%d" % (now[0] // hour))
+            log.roll()
+            now[0] += hour
+    rule = OlderThan(age)
+    clean(stream, rule)
+    assert [r.payload for r in read(stream)] == [b"3", b"4"]
+    now[0] += hour
+    clean(stream, rule)
+    assert [r.payload for r in read(stream)] == [b"4"]
+    assert [r.payload for r in read(stream, since="-2h")] == [b"4"]
+    assert read(stream, since="-1h") == []
+
+
+def test_what_is_no_age_is_refused():
     with pytest.raises(TypeError):
         OlderThan()
     with pytest.raises(ValueError, match="duration"):
         OlderThan("soon")
+    with pytest.raises(ValueError, match="single byte"):
+        KeepLatest(until="=")
 
 
 def test_keep_last_keeps_whole_segments():

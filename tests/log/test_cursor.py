@@ -185,8 +185,16 @@ def test_a_position_past_the_end_is_refused_and_one_in_a_missing_segment_goes_on
         pytest.raises(BadPosition, match="past the end of the log"),
     ):
         next(cursor)
+    with stream.cursor(start=Position(9, 8)) as cursor, pytest.raises(BadPosition, match="last segment is 3"):
+        next(cursor)
+    with pytest.raises(BadPosition, match="last segment is 3"):
+        list(stream.scan(start=Position(4, 8)))
     with stream.cursor(start=Position(1, 5000)) as cursor:
         assert next(cursor) == records[3]
+    with stream.cursor(start=Position(1, 9)) as cursor, pytest.raises(BadPosition, match="inside of a record"):
+        next(cursor)
+    with pytest.raises(BadPosition, match="is no position"):
+        stream.cursor(start=7)
     (tmp_path / "log/000000002.log").unlink()
     with stream.cursor(start=Position(2, 8)) as cursor:
         assert next(cursor) == records[6]
@@ -353,6 +361,21 @@ def test_a_cursor_is_an_async_iterator_too(tmp_path):
 
     assert sorted(map(int, asyncio.run(main()))) == list(range(40))
     assert stream.metrics.snapshot()["syncs"] < 40
+
+
+def test_a_task_can_ask_for_the_next_record_with_a_timeout_and_go_on(tmp_path):
+    stream, records = make(tmp_path / "log", [1, 2])
+
+    async def main() -> None:
+        async with stream.cursor(follow=True) as cursor:
+            assert await anext(cursor) == records[0]
+            assert await cursor.read_async(timeout=0) == records[1]
+            assert await cursor.read_async(timeout=0.01) is None
+            with Stream(tmp_path / "log").appender() as log:
+                position = log.append(b"new")
+            assert (await cursor.read_async(timeout=10)).position == position
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])

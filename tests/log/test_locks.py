@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -76,6 +77,26 @@ def test_waiting_ends_when_the_holder_is_killed(stream, hold):
     process.kill()
     thread.join(10)
     assert got.is_set()
+
+
+def test_who_waits_long_for_a_lock_is_told(stream, monkeypatch, caplog):
+    monkeypatch.setattr("chiplog.files._SILENT_SECONDS", 0.01)
+    held = stream.appender()
+    thread = threading.Thread(target=lambda: stream.appender().close())
+    thread.start()
+    while "waiting for" not in caplog.text:
+        assert thread.is_alive()
+    held.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_forgotten_appender_lets_go_of_its_lock(stream):
+    log = stream.appender()
+    log.append(b"y")
+    del log
+    gc.collect()
+    stream.appender(blocking=False).close()
 
 
 def test_locks_exclude_within_a_process_too(stream):

@@ -148,6 +148,21 @@ def test_open_takes_magic_and_version_from_the_files(tmp_path):
     assert payloads(stream) == [b"x"]
 
 
+def test_one_damaged_header_does_not_make_strangers_of_the_other_segments(tmp_path):
+    with Stream(tmp_path / "log").appender() as log:
+        for i in range(4):
+            log.append(b"%d" % i)
+            log.roll()
+    first = tmp_path / "log/000000001.log"
+    data = bytearray(first.read_bytes())
+    data[2] ^= 1
+    first.write_bytes(data)
+    stream = Stream.open(tmp_path / "log")
+    with pytest.raises(HeaderMismatch, match=r"000000001\.log has magic"):
+        payloads(stream)
+    assert payloads(stream, on_corruption="skip") == [b"1", b"2", b"3"]
+
+
 def test_times_never_go_back_even_if_the_clock_does():
     disk = CrashDisk()
     ticks = iter([100, 50, 120, 60])

@@ -76,7 +76,7 @@ def test_only_files_py_touches_the_filesystem():
 def test_no_module_does_everything():
     for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.p[yx][xi]")]:
         lines = len(path.read_text().splitlines())
-        assert lines <= 450, f"{path.name} has {lines} lines: is it still one idea?"
+        assert lines <= 500, f"{path.name} has {lines} lines: is it still one idea?"
 
 
 def test_functions_fit_on_a_screen():

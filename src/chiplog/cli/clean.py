@@ -44,6 +44,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="BYTE",
         help="the same, with all before this byte as the key; both together: within that part",
     )
+    parser.add_argument(
+        "--roll",
+        action="store_true",
+        help="start a new segment first, so that the last one can be cleaned too; needs the log to itself",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be dropped")
     parser.add_argument(
         "--on-corruption",
@@ -58,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
 def run(chosen: argparse.Namespace) -> int:
     rule = _rule(chosen)
     stream = Stream.open(chosen.log)
+    if chosen.roll and not chosen.dry_run:
+        with stream.appender(timeout=chosen.timeout) as log:
+            log.roll()
     with (
         stream.cleaner(timeout=chosen.timeout) as cleaner,
         Progress(f"cleaning {chosen.log}", unit="") as progress,
@@ -97,5 +105,7 @@ def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
     )
     changed = f"{report.segments_rewritten:,} {would}rewritten and {report.segments_removed:,} {would}removed"
     print(f"  of {plural(report.segments_visited, 'finished segment')}, {changed}")
+    if not report.segments_visited:
+        print("  the last segment is left alone, and there is no other: --roll starts a new one first")
     for segment in report.segments_skipped:
         print(f"  left as it is: {segment}")

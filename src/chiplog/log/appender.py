@@ -191,7 +191,10 @@ class Appender:
     def append(self, payload: Payload) -> Position:
         """Append one record and return its position, once it is as safe as the sync policy says."""
         if self._commit is not None:
-            return self._commit.submit((self._checked(payload),))[0]
+            start = time.perf_counter()
+            position = self._commit.submit((self._checked(payload),))[0]
+            self._metrics.observe("append", time.perf_counter() - start)
+            return position
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
@@ -209,11 +212,12 @@ class Appender:
         an error keeps none.
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
-        if self._commit is not None:
-            return self._commit.submit([self._checked(payload) for payload in batch])
         start = time.perf_counter()
-        with self._core:
-            positions = self._write_batch(batch)
+        if self._commit is not None:
+            positions = self._commit.submit([self._checked(payload) for payload in batch])
+        else:
+            with self._core:
+                positions = self._write_batch(batch)
         self._metrics.observe("append_many", time.perf_counter() - start)
         return positions
 

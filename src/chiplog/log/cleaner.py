@@ -22,6 +22,7 @@ b'keep too'
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -61,9 +62,17 @@ class CleanReport:
 class Cleaner:
     """Cleans a log; make one with `Stream.cleaner()`."""
 
-    def __init__(self, directory: Directory, metrics: Metrics, *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        metrics: Metrics,
+        *,
+        timeout: float | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._directory = directory
         self._metrics = metrics
+        self._clock = clock
         self._lock: Lock | None = None
         directory.names()
         self.lock(timeout)
@@ -113,7 +122,7 @@ class Cleaner:
                 sweep(self._directory)
             rule: Rule = _ByFunction(self._directory, forget) if _is_function(forget) else forget  # type: ignore[assignment]
             numbers = self._directory.numbers()
-            rule.begin(self._directory, numbers)
+            rule.begin(self._directory, numbers, self._clock())
             if rule.needs_last and numbers:
                 self._show_last(rule, numbers[-1])
             # Newest first, so that a rule has seen every later record when it decides about one. Rules that
@@ -253,7 +262,7 @@ class _ByFunction:
         self._function: CleanFunction = function
         self._exact_time = directory.format.exact_time
 
-    def begin(self, directory: Directory, numbers: list[int]) -> None:
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:
         pass
 
     def segment(self, number: int, index: object) -> bool | None:  # noqa: ARG002

@@ -19,7 +19,7 @@ b'three'
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -167,34 +167,49 @@ class Cursor:
     def read(self, timeout: float | None = None) -> Record | None:
         """The next record, or None at the end; a follower waits for one, `timeout` seconds at most."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        while (record := self._take()) is None:
+            rest = self._rest_of_wait(deadline)
+            if rest is None:
+                return None
+            self._watching().wait(rest)
+        return record
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        record = await self.read_async()
+        if record is None:
+            raise StopAsyncIteration
+        return record
+
+    async def read_async(self, timeout: float | None = None) -> Record | None:
+        """read() for tasks."""
+        from chiplog.log.aio import wait_for_change
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (record := self._take()) is None:
+            rest = self._rest_of_wait(deadline)
+            if rest is None:
+                return None
+            await wait_for_change(self._watching(), rest)
+        return record
+
+    def _take(self) -> Record | None:
+        """The next record that is there, if any."""
         while True:
             for record in self._rows:
                 self._position = record.position if self._reverse else record.next_position
                 return record
-            if self._load():
-                continue
-            if not self._follow or self._ended():
+            if not self._load():
                 return None
-            rest = _WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
-            if rest <= 0:
-                return None
-            self._watching().wait(min(rest, _WAIT_SECONDS_MAX))
 
-    def __aiter__(self) -> AsyncIterator[Record]:
-        return self._iterate_async()
-
-    async def _iterate_async(self) -> AsyncIterator[Record]:
-        from chiplog.log.aio import wait_for_change
-
-        while True:
-            for record in self._rows:
-                self._position = record.next_position if not self._reverse else record.position
-                yield record
-            if self._load():
-                continue
-            if not self._follow or self._ended():
-                return
-            await wait_for_change(self._watching(), _WAIT_SECONDS_MAX)
+    def _rest_of_wait(self, deadline: float | None) -> float | None:
+        """How long to wait for more; None if there is nothing to wait for, or no time left."""
+        if not self._follow or self._ended():
+            return None
+        rest = _WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
+        return min(rest, _WAIT_SECONDS_MAX) if rest > 0 else None
 
     def _ended(self) -> bool:
         return self._closed or (self._walk is not None and self._walk.done)
@@ -235,6 +250,7 @@ class Cursor:
             if self._since_ns is not None:
                 start = max(start, find_segment(self._directory, self._since_ns))
             self._walk = self._new_walk(start, self._until)
+            self._walk.check_start()
         return self._walk
 
     def _new_walk(self, start: Position, stop: Position | None) -> Walk:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from chiplog.errors import MissingExtra
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
+
+Source = Callable[[], dict[str, int]]
 
 BUCKETS_SECONDS = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 
@@ -42,8 +45,8 @@ COUNTERS = {
     "bytes_cleaned": "bytes of those",
 }
 TIMINGS = {
-    "append": "one append, by sample",
-    "append_many": "one append_many, without its sync",
+    "append": "one append; all of them under `always`, else one for every 64 KiB",
+    "append_many": "one append_many, with its sync if it waits for one",
     "sync": "one sync of a segment",
     "roll": "starting a segment",
     "recovery": "opening a log to append",
@@ -80,7 +83,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._timings = {name: Timing() for name in TIMINGS}
-        self._sources: list[Callable[[], dict[str, int]]] = []
+        self._sources: list[weakref.WeakMethod[Source]] = []  # a forgotten appender must not live on here
 
     def add(self, **counts: int) -> None:
         """Count."""
@@ -102,16 +105,17 @@ class Metrics:
         finally:
             self.observe(name, time.perf_counter() - start)
 
-    def add_source(self, source: Callable[[], dict[str, int]]) -> None:
+    def add_source(self, source: Source) -> None:
         """Counts that are kept elsewhere, and added at a snapshot: an open appender's own."""
         with self._lock:
-            self._sources.append(source)
+            self._sources.append(weakref.WeakMethod(source))
 
-    def remove_source(self, source: Callable[[], dict[str, int]]) -> None:
+    def remove_source(self, source: Source) -> None:
         """Take a source's last counts over and forget it."""
+        reference = weakref.WeakMethod(source)
         with self._lock:
-            if source in self._sources:
-                self._sources.remove(source)
+            if reference in self._sources:
+                self._sources.remove(reference)
                 for name, count in source().items():
                     self._counters[name] += count
 
@@ -119,8 +123,9 @@ class Metrics:
         """All counters and timings now."""
         with self._lock:
             counters = dict(self._counters)
-            for source in self._sources:
-                for name, count in source().items():
+            for reference in self._sources:
+                source = reference()
+                for name, count in source().items() if source else ():
                     counters[name] += count
             timings = {
                 name: {"count": t.count, "seconds": t.seconds, "seconds_max": t.seconds_max}

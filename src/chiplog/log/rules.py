@@ -10,7 +10,6 @@ common cases in the kernel, a block of records at a time, and where possible fro
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Protocol
 
@@ -28,8 +27,8 @@ class Rule(Protocol):
     needs_last: bool
     """Whether the rule must see the last segment, although that is never cleaned."""
 
-    def begin(self, directory: Directory, numbers: list[int]) -> None:
-        """Look at the log as a whole before the first segment."""
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:
+        """Look at the log as a whole before the first segment. Ages count back from `now_ns`."""
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:
         """True: keep all of it. False: drop all of it. None: it has to be read."""
@@ -39,38 +38,39 @@ class Rule(Protocol):
 
 
 class OlderThan(Rule):
-    """Drops records older than an age, given as `"24h"`, a timedelta, or an absolute time in ns."""
+    """Drops records older than an age, given as `"24h"` or a timedelta, or than a time in ns.
+
+    An age counts back from each run of the cleaner, by the stream's clock: a rule can be kept and used again.
+    """
 
     needs_last = False
 
     def __init__(self, age: str | timedelta | None = None, *, time_ns: int | None = None) -> None:
         if (age is None) == (time_ns is None):
             raise TypeError("OlderThan takes an age or time_ns=, one of them")
-        if time_ns is None:
+        self._age_ns: int | None = None
+        if age is not None:
             if isinstance(age, timedelta):
-                age_ns = (age // timedelta(microseconds=1)) * 1000
+                self._age_ns = (age // timedelta(microseconds=1)) * 1000
             else:
-                age_ns = parse_duration(str(age))
-            if age_ns < 0 or age_ns > 2**62:
+                self._age_ns = parse_duration(age)
+            if not 0 <= self._age_ns <= 2**62:
                 raise ValueError(f"{age} is no age")
-            time_ns = time.time_ns() - age_ns
-        self.time_ns = min(max(time_ns, TIME_MIN), TIME_MAX)
+        self._time_ns = min(max(time_ns or 0, TIME_MIN), TIME_MAX)
 
-    def __repr__(self) -> str:
-        return f"OlderThan(time_ns={self.time_ns})"
-
-    def begin(self, directory: Directory, numbers: list[int]) -> None:
-        pass
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
+        if self._age_ns is not None:
+            self._time_ns = now_ns - self._age_ns
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
         if index is None or not index.records:
             return None
-        if index.last_time < self.time_ns:
+        if index.last_time < self._time_ns:
             return False
-        return True if index.first_time >= self.time_ns else None
+        return True if index.first_time >= self._time_ns else None
 
     def keep(self, block: Block) -> bytearray:
-        mask: bytearray = kernel.active.keep_since(block.scan.times, self.time_ns)
+        mask: bytearray = kernel.active.keep_since(block.scan.times, self._time_ns)
         return mask
 
 
@@ -91,7 +91,7 @@ class KeepLast(Rule):
         self.segments = segments
         self._kept: set[int] = set()
 
-    def begin(self, directory: Directory, numbers: list[int]) -> None:
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
         self._kept = set()
         total = 0
         for number in reversed(numbers):
@@ -127,14 +127,14 @@ class KeepLatest(Rule):
         start, stop, step = (key.start, key.stop, key.step) if key is not None else (None, None, None)
         if (start or 0) < 0 or (stop or 0) < 0 or step not in (None, 1):
             raise ValueError(f"{key} must count from the payload's start, without a step")
-        if until is not None and len(until) != 1:
-            raise ValueError(f"until is {until!r}: expected a single byte")
+        if until is not None and (not isinstance(until, bytes) or len(until) != 1):
+            raise ValueError(f"until is {until!r}: expected a single byte, as in b'='")
         self._start = start or 0
         self._stop = 2**62 if stop is None else stop
         self._delimiter = -1 if until is None else until[0]
         self._keys = kernel.active.KeySet()
 
-    def begin(self, directory: Directory, numbers: list[int]) -> None:  # noqa: ARG002
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
         self._keys = kernel.active.KeySet()
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002

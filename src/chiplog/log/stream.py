@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from chiplog.errors import LogNotFound
+from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
 from chiplog.formats import Captain, Format, detect
 from chiplog.formats.captain import MAGIC, VERSION
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 PositionLike = Position | tuple[int, int] | str
 Bound = PositionLike | TimeLike
+
+_HEADERS_COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +78,23 @@ class Stream:
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
-        """An existing log, whose format, magic number and version are taken from its first segment."""
+        """An existing log, whose format, magic number and version are taken from its first segments."""
         files = files or OSFiles()
         place = os.fspath(path)
         probe = Directory(files, place, Captain())
         numbers = probe.numbers()
-        for number in numbers:
+        formats: Counter[Format] = Counter()
+        for number in numbers[:_HEADERS_COMPARED]:
             file = files.open_read(probe.segment_path(number))
             try:
                 head = read_exactly(file, 16, 0)
             finally:
                 file.close()
             if len(head) >= probe.format.header_bytes and any(head):
-                return cls(place, format=detect(probe.segment_name(number), head), files=files)
+                formats[detect(probe.segment_name(number), head)] += 1
+        if formats:
+            # The most common one: a damaged header must not make strangers of all the others.
+            return cls(place, format=formats.most_common(1)[0][0], files=files)
         if numbers:
             return cls(place, files=files)
         raise LogNotFound(f"there are no segments in {place}: expected files such as 000000001.log")
@@ -138,13 +146,13 @@ class Stream:
         first. Damage raises CorruptRecord, ends the iteration ("stop") or is passed over ("skip"); what was
         passed over is logged, counted, and listed in `cursor.defects`.
         """
-        stop, until_ns = _bounds(until)
+        stop, until_ns = self._bounds(until)
         return Cursor(
             self._directory,
             self.metrics,
             start=None if start is None else as_position(start),
             until=stop,
-            since_ns=None if since is None else parse_time(since),
+            since_ns=self._time(since),
             until_ns=until_ns,
             reverse=reverse,
             follow=follow,
@@ -154,7 +162,7 @@ class Stream:
 
     def cleaner(self, *, timeout: float | None = None, blocking: bool = True) -> Cleaner:
         """Open the log to clean it; waits until nobody reads."""
-        return Cleaner(self._directory, self.metrics, timeout=_lock_timeout(timeout, blocking))
+        return Cleaner(self._directory, self.metrics, timeout=_lock_timeout(timeout, blocking), clock=self._now)
 
     def scan(
         self,
@@ -174,8 +182,8 @@ class Stream:
             raise ValueError(f"batch_rows is {batch_rows}: expected at least 1")
         wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
         scan.load_pyarrow()
-        stop, until_ns = _bounds(until)
-        since_ns = None if since is None else parse_time(since)
+        stop, until_ns = self._bounds(until)
+        since_ns = self._time(since)
         self._directory.names()
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -190,6 +198,7 @@ class Stream:
                     block_rows=batch_rows,
                 )
                 try:
+                    walk.check_start()
                     yield from scan.batches(walk, wanted)
                 finally:
                     walk.close()
@@ -197,6 +206,12 @@ class Stream:
                 lock.release()
 
         return batches()
+
+    def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
+        from chiplog.log import scan
+
+        return scan.schema(scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns))
 
     def segments(self) -> list[SegmentInfo]:
         """What is known of each segment without reading it whole."""
@@ -239,6 +254,22 @@ class Stream:
         finally:
             walk.close()
 
+    def _now(self) -> int:
+        return time.time_ns() if self._clock is None else self._clock()
+
+    def _time(self, value: TimeLike | None) -> int | None:
+        if isinstance(value, str) and value.startswith("-"):
+            return parse_time(value, now_ns=self._now())
+        return None if value is None else parse_time(value)
+
+    def _bounds(self, until: Bound | None) -> tuple[Position | None, int | None]:
+        """What `until` means: a position, or a time."""
+        if isinstance(until, tuple):
+            return Position(*until), None
+        if isinstance(until, str) and ":" in until and until.replace(":", "").isdigit():
+            return Position.parse(until), None
+        return None, self._time(until)
+
     def _walk(
         self,
         *,
@@ -269,17 +300,11 @@ def as_position(value: PositionLike) -> Position:
     """A position from itself, a pair, or its text."""
     if isinstance(value, str):
         return Position.parse(value)
-    return Position(*value)
-
-
-def _bounds(until: Bound | None) -> tuple[Position | None, int | None]:
-    if until is None:
-        return None, None
-    if isinstance(until, tuple):
-        return Position(*until), None
-    if isinstance(until, str) and ":" in until and until.replace(":", "").isdigit():
-        return Position.parse(until), None
-    return None, parse_time(until)
+    if isinstance(value, tuple) and len(value) == 2:
+        return Position(*value)
+    raise BadPosition(
+        f"{value!r} is no position: expected a Position, a pair, or a text such as 000000007:1048576"
+    )
 
 
 def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:

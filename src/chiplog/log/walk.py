@@ -20,7 +20,7 @@ from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMisma
 from chiplog.formats import REASONS, Scan
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
-from chiplog.log.seek import seek_time
+from chiplog.log.seek import hop, seek_time
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.watermark import boot_digest, read_mark
 
@@ -98,6 +98,7 @@ class Walk:
             raise ValueError(f"on_corruption is {on_corruption!r}: expected 'raise', 'stop' or 'skip'")
         self.directory = directory
         self.position = start
+        self._start = start
         self.torn: Defect | None = None
         self.defects: list[Defect] = []
         self.done = False
@@ -117,6 +118,16 @@ class Walk:
         self._filled = 0
 
     # -- for callers
+
+    def check_start(self) -> None:
+        """Refuse a start in a segment that doesn't exist yet: nothing there was ever handed out."""
+        numbers = self.directory.numbers()
+        last = numbers[-1] if numbers else 0
+        if self.position.segment > last:
+            raise BadPosition(
+                f"position {self.position} lies past the end of the log, whose last segment is {last}: it "
+                "belongs to another log, or to this one before it was made anew"
+            )
 
     def __iter__(self) -> Iterator[Block]:
         while (block := self.next_block()) is not None:
@@ -321,6 +332,11 @@ class Walk:
             self._note_torn(reader, place, reason)
             self._filled = 0
             return False
+        if reader.position(place) == self._start and not is_boundary(reader, place):
+            raise BadPosition(
+                f"position {self._start} is inside of a record of {reader.path}: positions are what append, "
+                "records and cursors hand out, and belong to one log"
+            )
         if self._on_corruption == "raise":
             raise self._corrupt(reader, place, reason)
         if self._on_corruption == "stop":
@@ -367,6 +383,11 @@ class Walk:
         return CorruptRecord(
             text, position=position, reason=reason, path=reader.path, physical_offset=place, data=data
         )
+
+
+def is_boundary(reader: SegmentReader, place: int) -> bool:
+    """Whether the records before a place lead exactly there."""
+    return place == reader.header_bytes or hop(reader, reader.header_bytes, reader.size, place) == place
 
 
 def is_torn(reader: SegmentReader, place: int) -> bool:
