@@ -28,6 +28,9 @@ WATCHED = sys.stdout.isatty()
 
 def main() -> int:
     logging.basicConfig(format="    chiplog says: %(message)s", level=logging.WARNING, stream=sys.stdout)
+    os.environ.setdefault(
+        "CHIPLOG_KERNEL", "compiled" if kernel.COMPILED else "python"
+    )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
     say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     acknowledged = write_and_kill()

@@ -23,14 +23,13 @@ def _select() -> ModuleType:
         return _kernel_py
     try:
         from chiplog import _kernel
-    except ImportError as error:
+    except ImportError:
         if _choice == "compiled":
             raise
         logging.getLogger("chiplog").warning(
-            "the compiled kernel is missing (%s): using the plain-Python one, which gives the same results "
-            "many times slower. Install a C compiler and reinstall chiplog, or set CHIPLOG_KERNEL=python "
-            "to say that this is intended.",
-            error,
+            "the compiled kernel is missing: using the plain-Python one, which gives the same results many "
+            "times slower. Install a C compiler and then chiplog again, or set CHIPLOG_KERNEL=python to say "
+            "that this is intended."
         )
         return _kernel_py
     compiled: ModuleType = _kernel

@@ -65,10 +65,13 @@ def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     return seconds * SECOND_NS + int((fraction or "0").ljust(9, "0"))
 
 
-def format_time(time_ns: int) -> str:
-    """RFC 3339 in UTC with as many digits as needed; `@seconds.nanos` for years that RFC 3339 hasn't."""
+def format_time(time_ns: int, *, aligned: bool = False) -> str:
+    """RFC 3339 in UTC with as many digits as needed, or aligned, with all nine, so that columns and sorting fit.
+
+    Years that RFC 3339 hasn't are `@seconds.nanos`.
+    """
     seconds, nanos = divmod(time_ns, SECOND_NS)
-    fraction = f".{nanos:09d}".rstrip("0").rstrip(".")
+    fraction = f".{nanos:09d}" if aligned else f".{nanos:09d}".rstrip("0").rstrip(".")
     if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
         return f"@{seconds}{fraction}"
     return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + fraction + "Z"

@@ -21,8 +21,8 @@ def test_a_line_has_position_time_and_payload(run: Run, log: Path) -> None:
     result = run("dump", log)
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[:2] == [
-        "000000001:8\t1970-01-01T00:16:40Z\torder 1.0",
-        "000000001:37\t1970-01-01T00:16:41Z\torder 1.1",
+        "000000001:8\t1970-01-01T00:16:40.000000000Z\torder 1.0",
+        "000000001:37\t1970-01-01T00:16:41.000000000Z\torder 1.1",
     ]
     assert column(result.out) == [f"order {s}.{r}" for s in (1, 2, 3) for r in (0, 1)]
 

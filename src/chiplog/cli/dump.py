@@ -106,7 +106,7 @@ def _layout(chosen: argparse.Namespace) -> Callable[[Record], bytes]:
 
 
 def _line(record: Record, payload: str) -> bytes:
-    return f"{record.position}\t{format_time(record.time_ns)}\t{payload}\n".encode()
+    return f"{record.position}\t{format_time(record.time_ns, aligned=True)}\t{payload}\n".encode()
 
 
 def as_text(payload: bytes) -> str:
