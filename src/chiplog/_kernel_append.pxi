@@ -36,7 +36,7 @@ cdef class AppendCore:
     """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock."""
     cdef cython.pymutex mutex
     cdef readonly bint locked
-    cdef public int64_t segment, offset, rest_at, time_ns, records
+    cdef public int64_t segment, offset, rest_at, time_ns, records, frame_bytes_max
     cdef public object write
     cdef public int descriptor
     cdef object encode, clock, undo, rest, kind
@@ -53,6 +53,7 @@ cdef class AppendCore:
         self.clock = clock
         self.rest_at = -1
         self.descriptor = -1
+        self.frame_bytes_max = INT64_MAX
 
     def __enter__(self):
         self.mutex.acquire()
@@ -91,33 +92,41 @@ cdef class AppendCore:
     def stamp(self):
         return self.now()
 
-    def append(self, payload):
+    cdef bytes frame_of(self, payload, int64_t now):
         cdef unsigned char time[TIME_BYTES]
-        cdef int64_t offset, now, size, written
+        if not self.captain:
+            return self.encode(payload, now)
+        put_time(time, now)
+        return encode_record(time, payload)
+
+    cdef int put(self, bytes frame) except -1:
+        """Write all of it, or raise with nothing of it left."""
+        cdef int64_t size = PyBytes_GET_SIZE(frame), written
+        self.locked = True
+        try:
+            try:
+                written = self.hand_over(frame)
+            except OSError as error:
+                written = size
+                self.undo(frame, 0, error)
+            if written != size:
+                self.undo(frame, written, None)
+        finally:
+            self.locked = False
+        return 0
+
+    def append(self, payload):
+        cdef int64_t offset, now
         cdef bytes frame
         with self.mutex:
             offset = self.offset
             if offset < self.rest_at:
                 now = self.now()
-                if self.captain:
-                    put_time(time, now)
-                    frame = encode_record(time, payload)
-                else:
-                    frame = self.encode(payload, now)
-                size = PyBytes_GET_SIZE(frame)
-                self.locked = True
-                try:
-                    try:
-                        written = self.hand_over(frame)
-                    except OSError as error:
-                        written = size
-                        self.undo(frame, 0, error)
-                    if written != size:
-                        self.undo(frame, written, None)
-                finally:
-                    self.locked = False
-                self.time_ns = now
-                self.offset = offset + size
-                self.records += 1
-                return new_pair(self.kind, self.segment, offset)
+                frame = self.frame_of(payload, now)
+                if PyBytes_GET_SIZE(frame) <= self.frame_bytes_max:
+                    self.put(frame)
+                    self.time_ns = now
+                    self.offset = offset + PyBytes_GET_SIZE(frame)
+                    self.records += 1
+                    return new_pair(self.kind, self.segment, offset)
         return self.rest(payload)

@@ -388,7 +388,7 @@ class AppendCore:
     """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock.
 
     The fields belong to whoever holds the lock, as a context manager. An append that finds `offset` at or
-    past `rest_at` is left to `rest(payload)`, without the lock: there is something to do first.
+    past `rest_at`, or whose frame is over `frame_bytes_max`, is left to `rest(payload)`, without the lock.
     `undo(frame, written, error)` is called with the lock held when a write was short or failed, and either
     completes it or raises. `descriptor`, unless -1, is what `write` writes to: the compiled core calls
     write(2) on it by itself.
@@ -412,6 +412,7 @@ class AppendCore:
         self._mutex = threading.Lock()
         self.segment = self.offset = self.time_ns = self.records = 0
         self.rest_at = self.descriptor = -1
+        self.frame_bytes_max = 2**63 - 1
         self.write: Callable[[Any], int] = len
 
     @property
@@ -437,15 +438,20 @@ class AppendCore:
             if offset < self.rest_at:
                 now = self.stamp()
                 frame = self._encode(payload, now)
-                try:
-                    written = self.write(frame)
-                except OSError as error:
-                    written = len(frame)
-                    self._undo(frame, 0, error)
-                if written != len(frame):
-                    self._undo(frame, written, None)
-                self.time_ns = now
-                self.offset = offset + len(frame)
-                self.records += 1
-                return tuple.__new__(self._kind, (self.segment, offset))
+                if len(frame) <= self.frame_bytes_max:
+                    self._put(frame)
+                    self.time_ns = now
+                    self.offset = offset + len(frame)
+                    self.records += 1
+                    return tuple.__new__(self._kind, (self.segment, offset))
         return self._rest(payload)
+
+    def _put(self, frame: bytes) -> None:
+        """Write all of it, or raise with nothing of it left."""
+        try:
+            written = self.write(frame)
+        except OSError as error:
+            written = len(frame)
+            self._undo(frame, 0, error)
+        if written != len(frame):
+            self._undo(frame, written, None)

@@ -149,8 +149,12 @@ def test_a_record_over_the_limit_is_refused_and_changes_nothing(tmp_path):
     for policy in ("os", "always"):
         with stream.appender(sync=policy, batch_bytes_max=100) as log:
             before = log.position
+            log.append(b"x")  # past what is special about the first one
+            before = log.position
             with pytest.raises(RecordTooLarge, match="batch_bytes_max = 100"):
                 log.append_many([b"x" * 60] * 2)
+            with pytest.raises(RecordTooLarge, match="batch_bytes_max = 100"):
+                log.append(b"x" * 101)
             assert log.position == before
 
 

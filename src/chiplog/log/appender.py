@@ -94,6 +94,7 @@ class Appender:
         self._core = kernel.active.AppendCore(
             directory.format.encode, self._undo, self._append_resting, Position, clock
         )
+        self._core.frame_bytes_max = batch_bytes_max
         self._sync_lock = threading.Lock()
         self._commit: GroupCommit[Positions] | None = None
         if self._policy is SyncPolicy.ALWAYS:
