@@ -192,10 +192,7 @@ class Appender:
     def append(self, payload: Payload) -> Position:
         """Append one record and return its position, once it is as safe as the sync policy says."""
         if self._commit is not None:
-            start = time.perf_counter()
-            position = self._commit.submit((self._checked(payload),))[0]
-            self._metrics.observe("append", time.perf_counter() - start)
-            return position
+            return self._commit.submit((self._checked(payload),))[0]
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
@@ -213,12 +210,11 @@ class Appender:
         an error keeps none.
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
-        start = time.perf_counter()
         if self._commit is not None:
-            positions = self._commit.submit([self._checked(payload) for payload in batch])
-        else:
-            with self._core:
-                positions = self._write_batch(batch)
+            return self._commit.submit([self._checked(payload) for payload in batch])
+        start = time.perf_counter()
+        with self._core:
+            positions = self._write_batch(batch)
         self._metrics.observe("append_many", time.perf_counter() - start)
         return positions
 
@@ -406,6 +402,8 @@ class Appender:
         for entry in entries:
             entry.result = positions.part(row, row + len(entry.payloads))
             row += len(entry.payloads)
+        # The one that waited longest; to note every one would cost a tenth of the throughput.
+        self._metrics.observe("append", time.perf_counter() - entries[0].begun)
 
     def _sync_to(self, segment: int, offset: int) -> None:
         """Return when everything up to there is synced, by whomever; one sync at a time."""

@@ -19,6 +19,7 @@ ends opens all that were left over from the last, if hardly anyone came back to 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, cast
@@ -43,6 +44,7 @@ class Entry(Generic[T]):
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self.payloads = payloads
+        self.begun = time.perf_counter()
 
 
 class GroupCommit(Generic[T]):

@@ -45,8 +45,8 @@ COUNTERS = {
     "bytes_cleaned": "bytes of those",
 }
 TIMINGS = {
-    "append": "one append; all of them under `always`, else one for every 64 KiB",
-    "append_many": "one append_many, with its sync if it waits for one",
+    "append": "one append, by sample: under `always` the longest wait of each sync, else one for every 64 KiB",
+    "append_many": "one append_many; under `always` it counts as an append",
     "sync": "one sync of a segment",
     "roll": "starting a segment",
     "recovery": "opening a log to append",
