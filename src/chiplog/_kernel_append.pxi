@@ -36,6 +36,7 @@ cdef class AppendCore:
     """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock."""
     cdef cython.pymutex mutex
     cdef readonly bint locked
+    cdef public bint torn
     cdef public int64_t segment, offset, rest_at, time_ns, records, frame_bytes_max
     cdef public object write
     cdef public int descriptor
@@ -101,19 +102,31 @@ cdef class AppendCore:
 
     cdef int put(self, bytes frame) except -1:
         """Write all of it, or raise with nothing of it left."""
-        cdef int64_t size = PyBytes_GET_SIZE(frame), written
+        cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
         self.locked = True
         try:
             try:
                 written = self.hand_over(frame)
+                failure = None
             except OSError as error:
-                written = size
-                self.undo(frame, 0, error)
+                written = 0
+                failure = error
             if written != size:
-                self.undo(frame, written, None)
+                # Until this is set right, also if an interrupt comes between, nothing may be appended.
+                self.torn = True
+                self.rest_at = -1
+                self.undo(frame, written, failure)
+                self.torn = False
+                self.rest_at = rest_at
         finally:
             self.locked = False
         return 0
+
+    def advance(self, int64_t size, int64_t records, int64_t time_ns):
+        self.offset += size
+        self.records += records
+        self.time_ns = time_ns
+        self.torn = False
 
     def append(self, payload):
         cdef int64_t offset, now

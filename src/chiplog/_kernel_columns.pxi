@@ -17,8 +17,11 @@ def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, 
     with nogil:
         place[0] = 0
         for i in range(first, last):
+            if start[i] < 0 or end[i] < start[i] or end[i] > view.size:
+                outside = i
+                break
             size = end[i] - start[i]
-            if start[i] < 0 or size < 0 or end[i] > view.size or size > out.size - at or at + size > 0x7FFFFFFF:
+            if size > out.size - at or at + size > 0x7FFFFFFF:
                 outside = i
                 break
             memcpy(target + at, view.data + start[i], size)

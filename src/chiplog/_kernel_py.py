@@ -390,8 +390,8 @@ class AppendCore:
     The fields belong to whoever holds the lock, as a context manager. An append that finds `offset` at or
     past `rest_at`, or whose frame is over `frame_bytes_max`, is left to `rest(payload)`, without the lock.
     `undo(frame, written, error)` is called with the lock held when a write was short or failed, and either
-    completes it or raises. `descriptor`, unless -1, is what `write` writes to: the compiled core calls
-    write(2) on it by itself.
+    completes it or raises; until it has, `torn` is set and everything is left to `rest`. `descriptor`, unless
+    -1, is what `write` writes to: the compiled core calls write(2) on it by itself.
     """
 
     def __init__(
@@ -413,6 +413,7 @@ class AppendCore:
         self.segment = self.offset = self.time_ns = self.records = 0
         self.rest_at = self.descriptor = -1
         self.frame_bytes_max = 2**63 - 1
+        self.torn = False
         self.write: Callable[[Any], int] = len
 
     @property
@@ -431,6 +432,13 @@ class AppendCore:
         """The time for a record that is written now: the clock's, but never one before the last."""
         return max(self._clock(), self.time_ns)
 
+    def advance(self, size: int, records: int, time_ns: int) -> None:
+        """Count what somebody else has written, in one step as far as an interrupt is concerned."""
+        self.offset += size
+        self.records += records
+        self.time_ns = time_ns
+        self.torn = False
+
     def append(self, payload: Any) -> Any:
         """Append one record; its position."""
         with self._mutex:
@@ -448,10 +456,12 @@ class AppendCore:
 
     def _put(self, frame: bytes) -> None:
         """Write all of it, or raise with nothing of it left."""
+        failure: OSError | None = None
         try:
             written = self.write(frame)
         except OSError as error:
-            written = len(frame)
-            self._undo(frame, 0, error)
+            written, failure = 0, error
         if written != len(frame):
-            self._undo(frame, written, None)
+            rest_at, self.rest_at, self.torn = self.rest_at, -1, True
+            self._undo(frame, written, failure)
+            self.rest_at, self.torn = rest_at, False

@@ -195,10 +195,13 @@ class OSLock:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     def release(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
+            if os.getpid() == self._pid:
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
             os.close(fd)
 
     def __del__(self) -> None:

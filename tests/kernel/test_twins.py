@@ -266,7 +266,9 @@ class TestAppendCore:
         core = self.make(kernel, fail, undo)
         with pytest.raises(OSError, match="full"):
             core.append(b"a")
-        assert (core.offset, core.records, core.locked) == (8, 0, False)
+        assert (core.offset, core.records, core.locked, core.torn) == (8, 0, False, True)
+        assert core.append(b"a") == ("rested", b"a"), "nothing is appended behind what is torn"
+        core.torn, core.rest_at = False, 1000
         core.write = lambda _: 3
         assert core.append(b"a") == (3, 8)
         assert calls == [(21, 0, 28), (21, 3, None)]

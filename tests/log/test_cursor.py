@@ -125,7 +125,7 @@ def test_a_time_is_found_without_reading_what_lies_before_it(tmp_path):
     assert len(before) < 8, "segments are looked at by halving, not one by one"
 
 
-def test_the_place_in_a_segment_without_an_index_is_found_by_heads_alone(tmp_path):
+def test_the_place_in_a_segment_without_an_index_is_found_by_scanning_that_one(tmp_path):
     stream, records = make(tmp_path / "log", list(range(1, 60)), per_segment=100)
     with stream.cursor(since=41) as cursor:
         assert next(cursor) == records[40]

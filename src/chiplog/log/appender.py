@@ -25,6 +25,7 @@ import contextlib
 import enum
 import errno
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +38,7 @@ from chiplog.log.commit import Entry, GroupCommit
 from chiplog.log.index import write_index
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
-from chiplog.log.recovery import Tail, create_segment, recover
+from chiplog.log.recovery import HalfMadeSegment, Tail, create_segment, recover
 from chiplog.log.segments import APPEND_LOCK, Directory, read_exactly
 from chiplog.log.watermark import Watermark
 
@@ -46,6 +47,8 @@ logger = logging.getLogger("chiplog")
 SEGMENT_BYTES = 64 << 20
 SYNC_INTERVAL_MS = 1000
 BATCH_BYTES_MAX = 256 << 20
+
+_FRAME_BYTES_MAX = 32  # more than time, length and checksum of a record take
 
 Payload = bytes | bytearray | memoryview
 
@@ -160,6 +163,8 @@ class Appender:
             self._commit.close()
         try:
             if self._error is None:
+                self._mend()
+                self._core.rest_at = -1
                 self._sync_to(self._tail.number, self._core.offset)
                 self._note_mark(self._tail.number, self._core.offset, closed=True)
         finally:
@@ -211,7 +216,7 @@ class Appender:
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
-            return self._commit.submit([self._checked(payload) for payload in batch])
+            return self._commit.submit(self._checked_batch(batch))
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch(batch)
@@ -227,7 +232,7 @@ class Appender:
         from chiplog.log import aio
 
         if self._commit is not None:
-            return await aio.submit(self._commit, [self._checked(payload) for payload in payloads])
+            return await aio.submit(self._commit, self._checked_batch(payloads))
         if self._core.locked or self._core.offset >= self._segment_bytes:
             # Starting a segment syncs, and so may whoever holds the lock: not on the event loop's thread.
             return await aio.in_thread(self.append_many, payloads)
@@ -243,6 +248,7 @@ class Appender:
         """Seal the current segment and start the next, unless it is empty; where the next record will be."""
         with self._core:
             self._check_usable()
+            self._mend()
             if self._core.offset > self._directory.format.header_bytes:
                 self._roll()
             return Position(self._core.segment, self._core.offset)
@@ -268,46 +274,52 @@ class Appender:
     def _checked(self, payload: Payload) -> bytes:
         """A payload that may wait in a queue: no longer anyone else's to change, and of a right size."""
         data = payload if type(payload) is bytes else bytes(memoryview(payload))
-        if len(data) > self._batch_bytes_max:
+        if len(data) + _FRAME_BYTES_MAX > self._batch_bytes_max:
             raise RecordTooLarge(
                 f"a payload of {len(data)} bytes: the limit is batch_bytes_max = {self._batch_bytes_max}"
             )
         self._check_usable()
         return data
 
+    def _checked_batch(self, payloads: Iterable[Payload]) -> list[bytes]:
+        batch = [self._checked(payload) for payload in payloads]
+        size = sum(map(len, batch)) + _FRAME_BYTES_MAX * len(batch)
+        if size > self._batch_bytes_max:
+            raise RecordTooLarge(
+                f"{len(batch)} records take up to {size} bytes in one append: the limit is batch_bytes_max = "
+                f"{self._batch_bytes_max}"
+            )
+        return batch
+
     # -- with the core held
 
-    def _write_batch(self, payloads: Sequence[Payload]) -> Positions:
+    def _write_batch(self, payloads: Sequence[Payload], *, checked: bool = False) -> Positions:
         self._check_usable()
+        self._mend()
         core = self._core
         if core.offset >= self._segment_bytes:
             self._roll()
         now = core.stamp()
         data, starts = self._directory.format.encode_many(payloads, now)
         size, offset, index = len(data), core.offset, self._tail.index
-        if size > self._batch_bytes_max:
+        if size > self._batch_bytes_max and not checked:
             raise RecordTooLarge(
                 f"{len(starts)} records take {size} bytes in one append: the limit is batch_bytes_max = "
                 f"{self._batch_bytes_max}"
             )
+        # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
+        core.rest_at, core.torn = -1, True
         try:
             written = core.write(data)
-            if written != size:
-                self._undo(data, written, None)
-            core.offset = offset + size
-        except ChiplogError:
-            raise  # told by _undo
         except OSError as error:
             self._undo(data, 0, error)
-        except BaseException:  # an interrupt, perhaps just after the write
-            if core.offset == offset:
-                self._cut_back(offset, "an interrupted write")
-            raise
-        core.time_ns = now
-        core.records += len(starts)
+        else:
+            if written != size:
+                self._undo(data, written, None)
+        core.advance(size, len(starts), now)
         if core.offset > index.next_mark:
             index.mark_batch(starts, offset, now)
-            core.rest_at = min(self._segment_bytes, index.next_mark)
+        core.rest_at = min(self._segment_bytes, index.next_mark)
         return Positions(core.segment, offset, starts)
 
     def _undo(self, data: bytes, written: int, error: OSError | None) -> None:
@@ -337,6 +349,8 @@ class Appender:
             with self._sync_lock:
                 self._tail.file.truncate(offset)
                 self._tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                self._core.torn = False
+                self._core.rest_at = min(self._segment_bytes, self._tail.index.next_mark)
         except OSError as error:
             path = self._directory.segment_path(self._tail.number)
             self._fail(error, f"{path}: {why} couldn't be undone")
@@ -347,6 +361,8 @@ class Appender:
             self._sync_to(core.segment, core.offset)
             try:
                 tail = create_segment(self._directory, core.segment + 1, core.time_ns)
+            except HalfMadeSegment as error:
+                self._fail(error, f"{self._directory.path}: starting a segment failed halfway")
             except OSError as error:
                 raise WriteFailed(
                     error.errno,
@@ -367,14 +383,14 @@ class Appender:
     def _seal(self, tail: Tail) -> None:
         """Leave an index beside a finished segment. Without it everything works, only slower."""
         fmt, core, index = self._directory.format, self._core, tail.index
-        index.records += core.records
+        index.records = tail.records + core.records
         index.last_time = core.time_ns
         try:
             index.first_time = fmt.exact_time(read_exactly(tail.file, fmt.record_bytes_min, fmt.header_bytes))
             end = read_exactly(tail.file, 4, core.offset - 4)
             path = self._directory.index_path(tail.number, core.offset)
             write_index(self._directory.files, path, index.build(core.offset, core.offset, end), sync=False)
-        except OSError as error:
+        except (OSError, struct.error) as error:
             logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)
 
     def _check_usable(self) -> None:
@@ -382,6 +398,11 @@ class Appender:
             raise AppenderFailed(*self._error.args) from self._error
         if self._closed:
             raise AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
+
+    def _mend(self) -> None:
+        """Cut off what a write left that was interrupted before it could be undone."""
+        if self._core.torn:
+            self._cut_back(self._core.offset, "an interrupted write")
 
     def _counts(self) -> dict[str, int]:
         return {
@@ -395,7 +416,7 @@ class Appender:
         """Write what several writers handed in, at once, and sync it."""
         payloads = [payload for entry in entries for payload in entry.payloads]
         with self._core:
-            positions = self._write_batch(payloads)
+            positions = self._write_batch(payloads, checked=True)
             segment, offset = self._core.segment, self._core.offset
         self._sync_to(segment, offset)
         row = 0

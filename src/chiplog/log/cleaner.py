@@ -74,6 +74,7 @@ class Cleaner:
         self._metrics = metrics
         self._clock = clock
         self._lock: Lock | None = None
+        self._numbers: list[int] = []
         directory.names()
         self.lock(timeout)
 
@@ -121,7 +122,7 @@ class Cleaner:
             if not dry_run:
                 sweep(self._directory)
             rule: Rule = _ByFunction(self._directory, forget) if _is_function(forget) else forget  # type: ignore[assignment]
-            numbers = self._directory.numbers()
+            numbers = self._numbers = self._directory.numbers()
             rule.begin(self._directory, numbers, self._clock())
             if rule.needs_last and numbers:
                 self._show_last(rule, numbers[-1])
@@ -139,6 +140,12 @@ class Cleaner:
     def _show_last(self, rule: Rule, number: int) -> None:
         for block in self._blocks_backward(number, on_corruption="skip"):
             rule.keep(block)
+        # What supersedes a record must be as durable as that was, before it goes.
+        last = self._directory.files.open_read(self._directory.segment_path(number))
+        try:
+            last.sync()
+        finally:
+            last.close()
 
     def _clean_segment(
         self, rule: Rule, number: int, report: CleanReport, on_corruption: str, dry_run: bool
@@ -219,7 +226,14 @@ class Cleaner:
             yield from reversed(blocks)
 
     def _walk(self, low: Position, high: Position, on_corruption: Literal["raise", "skip"]) -> Iterator[Block]:
-        walk = Walk(self._directory, start=low, stop=high, on_corruption=on_corruption, metrics=self._metrics)
+        walk = Walk(
+            self._directory,
+            start=low,
+            stop=high,
+            on_corruption=on_corruption,
+            metrics=self._metrics,
+            numbers=self._numbers,
+        )
         try:
             yield from walk
         finally:

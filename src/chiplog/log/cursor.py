@@ -90,8 +90,8 @@ class Cursor:
     def reset(self) -> None:
         """Start again at the beginning of what the cursor was opened for."""
         self._walk: Walk | None = None
-        self._segment = 0
         self._path = ""
+        self._numbers: list[int] = []
         self._rows: Iterator[Record] = iter(())
         self._position = self._start or Position(0, 0)
         self._reversed = self._reversed_chunks() if self._reverse else None
@@ -262,6 +262,7 @@ class Cursor:
             until_ns=self._until_ns,
             on_corruption=self._on_corruption,
             metrics=self._metrics,
+            numbers=self._numbers,
         )
 
     # -- following
@@ -277,7 +278,8 @@ class Cursor:
         start = self._start or Position(0, 0)
         if self._since_ns is not None:
             start = max(start, find_segment(self._directory, self._since_ns))
-        for number in reversed(self._directory.numbers()):
+        self._numbers = self._directory.numbers()
+        for number in reversed(self._numbers):
             if number < start.segment:
                 return
             if self._until is not None and Position(number, 0) >= self._until:

@@ -29,8 +29,10 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from chiplog import kernel
+from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.files import Files
 
 MARK_BYTES = 65_536
@@ -115,6 +117,10 @@ def _flip(pairs: array[int]) -> array[int]:
     return pairs
 
 
+def _clamped(time_ns: int) -> int:
+    return min(max(time_ns, TIME_MIN), TIME_MAX)
+
+
 def encode_index(index: SegmentIndex) -> bytes:
     head = _LAYOUT.pack(
         b"CLIX",
@@ -123,8 +129,8 @@ def encode_index(index: SegmentIndex) -> bytes:
         index.physical_bytes,
         index.logical_end,
         index.records,
-        index.first_time,
-        index.last_time,
+        _clamped(index.first_time),
+        _clamped(index.last_time),
         index.tail,
         len(index.runs) // 2,
         len(index.marks) // 2,
@@ -140,9 +146,14 @@ def decode_index(data: bytes) -> SegmentIndex | None:
     magic, version, segment, physical, logical, records, first, last, tail, runs, marks = _LAYOUT.unpack_from(data)
     if magic != b"CLIX" or version != 1 or len(data) != _LAYOUT.size + 16 * (runs + marks) + 4:
         return None
+    if physical < 0 or logical < physical or records < 0:
+        return None
     pairs: array[int] = array("q")
     pairs.frombytes(data[_LAYOUT.size : -4])
     pairs = _flip(pairs)
+    for column, end in ((pairs[: 2 * runs : 2], logical), (pairs[1 : 2 * runs : 2], physical)):
+        if any(a >= b for a, b in pairwise(column)) or (column and not 0 < column[0] <= column[-1] < end):
+            return None  # runs ascend, and lie inside of the segment
     return SegmentIndex(
         segment, physical, logical, records, first, last, tail, pairs[: 2 * runs], pairs[2 * runs :]
     )
@@ -203,10 +214,10 @@ class IndexBuilder:
         """Note a column of records."""
         if not offsets:
             return
-        if not self.records:
-            self.first_time = times[0]
+        # The earliest and the latest: another program's times may go back.
+        self.first_time = min(times) if not self.records else min(self.first_time, min(times))
+        self.last_time = max(times) if not self.records else max(self.last_time, max(times))
         self.records += len(offsets)
-        self.last_time = times[-1]
         row = bisect_left(offsets, self.next_mark)
         while row < len(offsets):
             self.mark(offsets[row], times[row])

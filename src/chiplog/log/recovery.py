@@ -18,7 +18,6 @@ without a trace, and no position that was handed out may come to mean another re
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import time
@@ -39,6 +38,10 @@ logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
 _FUTURE_NS = 60 * SECOND_NS
+
+
+class HalfMadeSegment(OSError):
+    """A new segment couldn't be started, and may be there all the same: nothing may be appended before it."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,8 @@ class Tail:
     file: File
     offset: int
     index: IndexBuilder
+    records: int
+    """How many it held when it was opened."""
     time_ns: int
     """No record after this may have an earlier time."""
 
@@ -128,12 +133,17 @@ def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     except FileExistsError:
         file.close()
         raise
-    except BaseException:
+    except BaseException as error:
         file.close()
-        with contextlib.suppress(OSError):
+        try:
             directory.files.remove(path)
+            directory.sync()
+        except OSError:
+            raise HalfMadeSegment(
+                errno.EIO, "a segment that couldn't be started couldn't be removed", path
+            ) from error
         raise
-    return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), time_ns)
+    return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)
 
 
 def _last_time(directory: Directory, numbers: list[int]) -> int:
@@ -181,7 +191,7 @@ def _recover_last(
         )
         if index.records and abs(index.last_time) < 2**62:
             time_ns = max(time_ns, index.last_time)
-        return Tail(number, file, offset, index, time_ns), fresh
+        return Tail(number, file, offset, index, index.records, time_ns), fresh
     except BaseException:
         file.close()
         raise

@@ -34,6 +34,8 @@ def rewrite_segment(
 ) -> int:
     """Keep only the marked records of a segment; returns its new size in bytes."""
     files = directory.files
+    found = files.stat(directory.segment_path(number))
+    old_bytes = found[0] if found else 0
     path = rewrite_path(directory, number)
     files.remove(path)
     file = files.open_append(path)
@@ -64,15 +66,19 @@ def rewrite_segment(
     directory.sync()
     files.rename(path, directory.segment_path(number))
     directory.sync()
-    remove_stale_indexes(directory, number, place)
+    if old_bytes != place:
+        files.remove(directory.index_path(number, old_bytes))
     return place
 
 
 def remove_segment(directory: Directory, number: int) -> None:
     """Remove a segment, then what is known of it."""
-    directory.files.remove(directory.segment_path(number))
+    path = directory.segment_path(number)
+    found = directory.files.stat(path)
+    directory.files.remove(path)
     directory.sync()
-    remove_stale_indexes(directory, number, None)
+    if found is not None:
+        directory.files.remove(directory.index_path(number, found[0]))
 
 
 def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int | None) -> None:

@@ -2,8 +2,7 @@
 
 Times never go back in a log that chiplog writes, so that a time is found by halving: the segment by the
 first record's time of a few segments, the place in it by the index's marks. Where there is no index (the
-segment is being appended to, or another program wrote it) the heads of records are hopped along, without
-checking or decoding what is between them.
+segment is being appended to, or another program wrote it) that one segment is scanned.
 """
 
 from __future__ import annotations
@@ -47,7 +46,9 @@ def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
     """A physical offset at or after `place`, at or shortly before the first record of `since_ns` or later."""
     if reader.index is not None:
         return max(place, reader.physical(reader.index.mark_before(since_ns)))
-    return hop(reader, place, reader.size, place, since_ns)
+    # Without an index only a checked scan from the start can tell: the time or the length in a head that is
+    # hopped over could be damaged, and records would be passed over in silence.
+    return place
 
 
 def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:
@@ -87,6 +88,8 @@ def chunk_bounds(
             if reader.position(place) <= bounds[-1]:
                 break  # a head that can't be read: the last range runs into it and tells
             bounds.append(reader.position(place))
+        # Not what is appended from now on, or a reader that goes back would chase the end.
+        stop = max(min(stop, reader.position(reader.size)), bounds[-1])
     finally:
         reader.close()
     return list(zip(bounds, [*bounds[1:], stop], strict=True))

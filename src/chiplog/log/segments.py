@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from chiplog._kernel_py import TRUNCATED
 from chiplog.errors import LogNotFound
 from chiplog.files import File, Files
 from chiplog.formats import Format
@@ -21,6 +22,7 @@ from chiplog.log.position import Position
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
+_FIRST_RECORD_BYTES = 4096
 
 
 class Directory:
@@ -122,13 +124,18 @@ class SegmentReader:
         return self.index.logical_end if self.index else max(self.size, self.header_bytes)
 
     def first_time(self) -> int | None:
-        """The time of the first record, from its head alone; None if there is no whole head."""
+        """The time of the first record; None if there is none that is right."""
         if self.index and self.index.records:
             return self.index.first_time
-        head = read_exactly(self.file, self.directory.format.record_bytes_min, self.header_bytes)
-        if len(head) < self.directory.format.record_bytes_min or self.header_defect:
+        fmt = self.directory.format
+        data = read_exactly(
+            self.file, min(_FIRST_RECORD_BYTES, max(self.size - self.header_bytes, 0)), self.header_bytes
+        )
+        scan = fmt.scan(data, 0, len(data), 0, 1)
+        long = scan.reason == TRUNCATED and scan.need <= self.size - self.header_bytes  # not looked at to its end
+        if self.header_defect or not (scan.offsets or (long and len(data) >= fmt.record_bytes_min)):
             return None
-        return self.directory.format.exact_time(head)
+        return fmt.exact_time(data)
 
     def close(self) -> None:
         self.file.close()

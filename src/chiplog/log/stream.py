@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
 from chiplog.formats import Captain, Format, detect
@@ -258,9 +259,10 @@ class Stream:
         return time.time_ns() if self._clock is None else self._clock()
 
     def _time(self, value: TimeLike | None) -> int | None:
-        if isinstance(value, str) and value.startswith("-"):
-            return parse_time(value, now_ns=self._now())
-        return None if value is None else parse_time(value)
+        if value is None:
+            return None
+        now_ns = self._now() if isinstance(value, str) and value.startswith("-") else None
+        return min(max(parse_time(value, now_ns=now_ns), TIME_MIN), TIME_MAX)
 
     def _bounds(self, until: Bound | None) -> tuple[Position | None, int | None]:
         """What `until` means: a position, or a time."""

@@ -191,7 +191,7 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
     total, done = sum(sizes), 0
     for number, size in zip(numbers, sizes, strict=True):
         counted = None if progress is None else _shifted(progress, done, total)
-        segment = _check_segment(directory, number, last=number == numbers[-1], progress=counted)
+        segment = _check_segment(directory, number, numbers, progress=counted)
         report.segments.append(segment)
         done += size
     if progress is not None:
@@ -218,7 +218,10 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
 # -- one segment
 
 
-def _check_segment(directory: Directory, number: int, *, last: bool, progress: Progress | None) -> SegmentReport:
+def _check_segment(
+    directory: Directory, number: int, numbers: list[int], *, progress: Progress | None
+) -> SegmentReport:
+    last = number == numbers[-1]
     report = SegmentReport(number, directory.segment_path(number), sealed=not last)
     metrics = Metrics()
     walk = Walk(
@@ -227,6 +230,7 @@ def _check_segment(directory: Directory, number: int, *, last: bool, progress: P
         stop=Position(number + 1, 0),
         on_corruption="skip",
         metrics=metrics,
+        numbers=numbers,
     )
     columns = _Columns(directory, report)
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -93,6 +94,7 @@ class Walk:
         metrics: Metrics | None = None,
         block_bytes: int = BLOCK_BYTES,
         block_rows: int = BLOCK_ROWS,
+        numbers: list[int] | None = None,
     ) -> None:
         if on_corruption not in ("raise", "stop", "skip"):
             raise ValueError(f"on_corruption is {on_corruption!r}: expected 'raise', 'stop' or 'skip'")
@@ -109,7 +111,7 @@ class Walk:
         self._metrics = metrics or Metrics()
         self._block_bytes = block_bytes
         self._block_rows = block_rows
-        self._numbers: list[int] = []
+        self._numbers = numbers or []  # as of a listing that the caller has made
         self._reader: SegmentReader | None = None
         self._at = 0  # physical offset of the next record to scan
         self._storage = bytearray(block_bytes)
@@ -167,15 +169,12 @@ class Walk:
         self._filled = 0
 
     def _next_number(self, after: int) -> int | None:
-        for numbers in (self._numbers, self._list()):
-            for number in numbers:
-                if number > after:
-                    return number
-        return None
-
-    def _list(self) -> list[int]:
-        self._numbers = self.directory.numbers()
-        return self._numbers
+        """The next segment; the directory is listed only if the last listing knows of none."""
+        place = bisect_right(self._numbers, after)
+        if place == len(self._numbers):
+            self._numbers = self.directory.numbers()
+            place = bisect_right(self._numbers, after)
+        return self._numbers[place] if place < len(self._numbers) else None
 
     def _open_next(self) -> SegmentReader | None:
         while True:
@@ -190,7 +189,7 @@ class Walk:
             try:
                 reader = SegmentReader(self.directory, number)
             except FileNotFoundError:
-                self._numbers = []  # cleaned away since it was listed
+                self.position = Position(number + 1, 0)  # cleaned away since it was listed
                 continue
             self._metrics.add(segments_opened=1)
             if reader.header_defect is None:
@@ -408,7 +407,8 @@ def header_is_torn(reader: SegmentReader) -> bool:
         return True
     mark = read_mark(reader.directory.files, reader.directory.path)
     if mark is not None:
-        return mark.segment < reader.number
+        # The header is synced before the first record is written: with records behind it, it isn't torn.
+        return mark.segment < reader.number and reader.size == reader.header_bytes
     return reader.header_blank and resync(reader, 0) >= reader.size
 
 
@@ -423,10 +423,31 @@ def resync(reader: SegmentReader, place: int) -> int:
         if place + after == reader.size:
             return reader.size
         if reason not in (END, TRUNCATED) and after < len(window):
-            if fmt.scan(window, after, len(window), 0, 1).offsets:
+            probe = fmt.scan(window, after, len(window), 0, 1)
+            if probe.reason == TRUNCATED and probe.need <= reader.size - place - after:
+                window = read_exactly(reader.file, probe.need, place + after)  # a record larger than the window
+                probe = fmt.scan(window, 0, len(window), 0, 1)
+            if probe.offsets:
                 return place + after
             break
-    return _search(reader, place)
+    found = _search(reader, place)
+    if place + after > reader.size and not _chain_ends(reader, found):
+        # A record that the file is too short for, with records in it: its payload's, not the log's.
+        return reader.size
+    return found
+
+
+def _chain_ends(reader: SegmentReader, place: int) -> bool:
+    """Whether right records lead from a place exactly to the segment's end."""
+    need = 0
+    while place < reader.size:
+        window = read_exactly(reader.file, min(max(BLOCK_BYTES, need), reader.size - place), place)
+        scan = reader.directory.format.scan(window, 0, len(window), 0, BLOCK_ROWS)
+        if not scan.offsets and (scan.reason != TRUNCATED or scan.need > reader.size - place):
+            return False
+        need = 0 if scan.offsets else scan.need
+        place += scan.end
+    return True
 
 
 def _search(reader: SegmentReader, place: int) -> int:

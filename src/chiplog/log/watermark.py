@@ -81,12 +81,10 @@ def read_mark(files: Files, directory: str) -> Mark | None:
     """The mark of a log that counts; None if it has none, as one that another program wrote."""
     try:
         file = files.open_read(f"{directory}/{NAME}")
-    except OSError:
-        return None
+    except FileNotFoundError:
+        return None  # any other error is raised: damage must not pass for a torn tail because of it
     try:
         return _latest(_read_marks(file))
-    except OSError:
-        return None
     finally:
         file.close()
 
