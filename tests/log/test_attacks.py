@@ -258,3 +258,20 @@ def test_closing_in_the_parent_frees_the_lock_that_a_child_inherited(tmp_path):
     os.close(writer)
     os.wait()
     assert stream.end() == Position(1, 8)
+
+
+def test_a_child_of_a_fork_is_refused_and_the_parent_goes_on(tmp_path):
+    stream = Stream(tmp_path / "log")
+    log = stream.appender()
+    log.append(b"one")
+    child = os.fork()
+    if child == 0:
+        try:
+            log.append(b"child")
+        except AppenderFailed:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    log.append(b"two")
+    log.close()
+    assert payloads(stream) == [b"one", b"two"]

@@ -25,12 +25,14 @@ import contextlib
 import enum
 import errno
 import logging
+import os
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import NoReturn, Self, cast
+from weakref import WeakSet
 
 from chiplog import kernel
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
@@ -59,6 +61,18 @@ class SyncPolicy(enum.StrEnum):
     OS = "os"
     INTERVAL = "interval"
     ALWAYS = "always"
+
+
+_opened: WeakSet[Appender] = WeakSet()
+
+
+def _disown_in_child() -> None:
+    """A child that a fork made must not append: its offsets and its parent's would be the same."""
+    for appender in list(_opened):
+        appender._disown()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class Appender:
@@ -136,6 +150,7 @@ class Appender:
         self._bytes_before = 0
         self._use(tail)
         self._metrics.add_source(self._counts)
+        _opened.add(self)
 
     def _use(self, tail: Tail) -> None:
         core = self._core
@@ -398,6 +413,12 @@ class Appender:
             raise AppenderFailed(*self._error.args) from self._error
         if self._closed:
             raise AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
+
+    def _disown(self) -> None:
+        self._error = AppenderFailed(
+            errno.EPERM, f"{self._directory.path}: this appender is the parent process's; open one in the child"
+        )
+        self._core.rest_at = -1
 
     def _mend(self) -> None:
         """Cut off what a write left that was interrupted before it could be undone."""
