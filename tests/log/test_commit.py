@@ -80,9 +80,11 @@ def test_a_lone_writer_waits_for_nobody():
 
 
 def test_threads_that_never_come_back_leave_nobody_waiting():
-    commit = GroupCommit(Recorder())
+    recorder = Recorder()
+    commit = GroupCommit(recorder)
     for _ in range(30):
         run_threads(24, lambda name: commit.submit([b"%d" % name]))
+    assert sum(map(len, recorder.rounds)) == 30 * 24
 
 
 def test_an_error_reaches_everyone_of_its_round_and_nobody_else():

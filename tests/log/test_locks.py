@@ -96,7 +96,8 @@ def test_a_forgotten_appender_lets_go_of_its_lock(stream):
     log.append(b"y")
     del log
     gc.collect()
-    stream.appender(blocking=False).close()
+    with stream.appender(blocking=False) as again:
+        assert again.recovery.records == 2
 
 
 def test_locks_exclude_within_a_process_too(stream):
