@@ -234,7 +234,8 @@ class OSFiles:
             os.close(fd)
 
     def open_read(self, path: str) -> File:
-        return OSFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        # Without O_NONBLOCK a pipe with a segment's name would hold up whoever reads the log.
+        return OSFile(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
     def open_append(self, path: str) -> File:
         return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))

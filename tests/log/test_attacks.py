@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 
 import pytest
@@ -159,6 +160,25 @@ def test_records_inside_of_a_torn_record_are_not_the_logs(tmp_path, cut):
         again.append(b"after")
     if not exactly_between:
         assert payloads(Stream(tmp_path / "log"), on_corruption="skip") == [b"one", b"after"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_log_gives_the_same_records_backward_as_forward(tmp_path, seed):
+    rng = random.Random(seed)
+    with Stream(tmp_path / "log").appender() as log:
+        for i in range(60):
+            log.append_many([b"%d-%d" % (i, j) + b"." * rng.randrange(4000) for j in range(40)])
+    path = tmp_path / "log/000000001.log"
+    data = bytearray(path.read_bytes())
+    for _ in range(6):
+        data[rng.randrange(8, len(data))] ^= 1 << rng.randrange(8)
+    with Stream(tmp_path / "log").cursor() as cursor:
+        heads = [record.position.offset for record in cursor]
+    data[heads[rng.randrange(len(heads))] + 16] ^= 0x40  # a length too
+    path.write_bytes(data)
+    stream = Stream(tmp_path / "log")
+    forward = payloads(stream, on_corruption="skip")
+    assert payloads(stream, on_corruption="skip", reverse=True) == forward[::-1]
 
 
 def test_damage_does_not_pass_for_a_torn_tail_because_the_mark_cannot_be_read():

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
 from chiplog.log.position import Position
-from chiplog.log.segments import Directory, SegmentReader
+from chiplog.log.segments import Directory, SegmentReader, read_exactly
 
 _WINDOW_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 16
 _HEAD_BYTES_MAX = 25
 
 
@@ -72,6 +73,18 @@ def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min:
     return min(place, stop)
 
 
+def _is_record(reader: SegmentReader, place: int) -> bool:
+    """Whether a whole and right record starts at a place."""
+    fmt, rest = reader.directory.format, reader.size - place
+    scan = fmt.scan(b"", 0, 0, 0, 1)
+    for want in (_PROBE_BYTES, 0):
+        data = read_exactly(reader.file, min(want or scan.need, rest), place)
+        scan = fmt.scan(data, 0, len(data), 0, 1)
+        if scan.offsets or scan.reason != TRUNCATED or scan.need > rest:
+            break
+    return len(scan.offsets) == 1
+
+
 def chunk_bounds(
     directory: Directory, number: int, first: Position, stop: Position
 ) -> list[tuple[Position, Position]]:
@@ -85,8 +98,8 @@ def chunk_bounds(
         place = reader.physical(first.offset)
         size = reader.size if stop.segment != number else min(reader.size, reader.physical(stop.offset))
         while (place := hop(reader, place, size, place + _WINDOW_BYTES)) < size:
-            if reader.position(place) <= bounds[-1]:
-                break  # a head that can't be read: the last range runs into it and tells
+            if reader.position(place) <= bounds[-1] or not _is_record(reader, place):
+                break  # led astray by damage: the last range runs into that and tells
             bounds.append(reader.position(place))
         # Not what is appended from now on, or a reader that goes back would chase the end.
         stop = max(min(stop, reader.position(reader.size)), bounds[-1])
