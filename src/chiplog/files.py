@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
 
-__all__ = ["File", "Files", "Lock", "OSFiles", "Watch"]
+__all__ = ["File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
 
 logger = logging.getLogger("chiplog")
 
@@ -130,6 +130,13 @@ class Files(Protocol):
 
     def boot_id(self) -> str:
         """A name for the time since the machine last started: what was cached then is still cached."""
+
+
+def write_all(file: File, data: bytes | memoryview) -> None:
+    """Write every byte, in as many calls as it takes."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 class OSFile:

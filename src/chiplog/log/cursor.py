@@ -29,7 +29,7 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Record, make_position, make_record
 from chiplog.log.seek import chunk_bounds, find_segment
 from chiplog.log.segments import READ_LOCK, Directory
-from chiplog.log.walk import Block, Defect, OnCorruption, Walk
+from chiplog.log.walk import Block, Defect, OnCorruption, Walk, check_on_corruption
 
 _OUTSIDE = (TIME_MIN, TIME_MAX)
 _WAIT_SECONDS_MAX = 1.0  # how long a follower relies on being told of a change before it looks by itself
@@ -68,7 +68,7 @@ class Cursor:
         self._watch: Watch | None = None
         self._closed = False
         directory.names()  # a log that isn't there is told here, not at the first record
-        Walk(directory, on_corruption=on_corruption).close()  # so is a wrong option
+        check_on_corruption(on_corruption)  # so is a wrong option
         if not follow:
             self.lock()
         self.reset()

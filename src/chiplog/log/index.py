@@ -33,7 +33,7 @@ from itertools import pairwise
 
 from chiplog import kernel
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
-from chiplog.files import Files
+from chiplog.files import Files, write_all
 
 MARK_BYTES = 65_536
 """A mark for the first record at or past each multiple of this."""
@@ -184,9 +184,7 @@ def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> 
     file = files.open_append(path)
     try:
         file.truncate(0)
-        data = encode_index(index)
-        while data:
-            data = data[file.write(data) :]
+        write_all(file, encode_index(index))
         if sync:
             file.sync()
     finally:

@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass
 
 from chiplog.errors import HeaderMismatch, LogFull
-from chiplog.files import File
+from chiplog.files import File, write_all
 from chiplog.formats.captain import SEGMENT_NUMBER_MAX
 from chiplog.log.index import IndexBuilder
 from chiplog.log.metrics import Metrics
@@ -127,7 +127,7 @@ def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
         if file.size() > directory.format.header_bytes:
             raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
         file.truncate(0)  # what an attempt that failed in the middle may have left
-        _write_all(file, directory.format.header())
+        write_all(file, directory.format.header())
         file.sync()
         directory.sync()
     except FileExistsError:
@@ -217,7 +217,7 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
     finally:
         reader.close()
     file.truncate(0)
-    _write_all(file, directory.format.header())
+    write_all(file, directory.format.header())
     file.sync()
     directory.sync()
     return False
@@ -250,17 +250,12 @@ def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -
     copy = directory.files.open_append(path)
     try:
         for place in range(0, size, _COPY_BYTES):
-            _write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
+            write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
         copy.sync()
     finally:
         copy.close()
     directory.sync()
     return path
-
-
-def _write_all(file: File, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
 
 
 def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterable
 
 from chiplog import kernel
-from chiplog.files import File
+from chiplog.files import write_all
 from chiplog.log.index import IndexBuilder, is_index_of, write_index
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Block
@@ -42,7 +42,7 @@ def rewrite_segment(
     builder = IndexBuilder(number)
     runs: array[int] = array("q")
     try:
-        _write(file, directory.format.header())
+        write_all(file, directory.format.header())
         place = expected = directory.format.header_bytes
         out = bytearray()
         for block, keep in blocks:
@@ -51,7 +51,7 @@ def rewrite_segment(
             if len(out) < size:
                 out = bytearray(size)
             count = kernel.active.compact(block.buffer, scan.offsets, block.base, scan.end, keep, out)
-            _write(file, memoryview(out)[:count])
+            write_all(file, memoryview(out)[:count])
             place, expected = kernel.active.kept_runs(
                 block.offsets, scan.offsets, block.base + scan.end, keep, place, expected, runs
             )
@@ -109,12 +109,6 @@ def sweep(directory: Directory) -> list[str]:
     for name in removed:
         directory.files.remove(f"{directory.path}/{name}")
     return removed
-
-
-def _write(file: File, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def logical_end_of(directory: Directory, number: int) -> int:

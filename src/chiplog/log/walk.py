@@ -79,6 +79,12 @@ class Block(NamedTuple):
         return following - offsets[row]
 
 
+def check_on_corruption(choice: str) -> None:
+    """Refuse a choice that there isn't."""
+    if choice not in ("raise", "stop", "skip"):
+        raise ValueError(f"on_corruption is {choice!r}: expected 'raise', 'stop' or 'skip'")
+
+
 class Walk:
     """Reads forward from `start` until `stop`, the first time past `until_ns`, or the end of the log."""
 
@@ -96,8 +102,7 @@ class Walk:
         block_rows: int = BLOCK_ROWS,
         numbers: list[int] | None = None,
     ) -> None:
-        if on_corruption not in ("raise", "stop", "skip"):
-            raise ValueError(f"on_corruption is {on_corruption!r}: expected 'raise', 'stop' or 'skip'")
+        check_on_corruption(on_corruption)
         self.directory = directory
         self.position = start
         self._start = start
