@@ -253,7 +253,7 @@ def test_damage_can_end_the_reading_or_be_skipped_and_is_counted(tmp_path, caplo
 
 def test_records_inside_a_damaged_payload_are_not_taken_for_the_logs(tmp_path):
     stream = Stream(tmp_path / "log")
-    inner = stream.format.encode_many([b"inner", b"secret"], 1)[0]
+    inner = stream.format.encoder(1).encode_many([b"inner", b"secret"], 1)[0]
     with stream.appender() as log:
         position = log.append(b"x" * 50 + inner + b"y" * 50)
         log.append(b"last")

@@ -119,7 +119,7 @@ def _row(measure: Measure) -> tuple[str, ...]:
 def _measure(place: str, seconds: float, payload: bytes) -> list[Measure]:
     share = seconds / 8
     log = Stream(f"{place}/os")
-    frame = log.format.encode(payload, time.time_ns())
+    frame, _ = log.format.encoder(1).encode_many([payload], time.time_ns())
     measures = [_append(log, "append, sync=os", payload, len(frame), share, sync="os")]
     measures.append(_write(f"{place}/write", frame, share))
     batched = Stream(f"{place}/many")

@@ -9,17 +9,41 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from chiplog._kernel_py import Scan
 from chiplog.errors import UnknownFormat
 from chiplog.formats.captain import Captain
 
-__all__ = ["REASONS", "Captain", "Format", "Scan", "detect"]
+__all__ = ["Captain", "Checker", "Encoder", "Format", "Scan", "detect"]
 
-REASONS = {2: "truncated", 3: "time", 4: "length", 5: "crc"}
-"""One word for each reason of the kernel's to stop at a record."""
+
+class Encoder(Protocol):
+    """Makes the bytes of one segment's records, in order.
+
+    What it remembers of a batch is staged until `accept`: a write may fail and be undone, and then the next
+    batch is encoded as if it had never been.
+    """
+
+    def encode_many(self, items: Sequence[Any], time_ns: int, /) -> tuple[bytes, array[int]]:
+        """Items of one time, to the bytes of their records and where each record starts."""
+
+    def places(self) -> array[int]:
+        """For each item of the last batch, where the record starts that it begins in."""
+
+    def accept(self) -> None:
+        """The last batch has been written."""
+
+
+class Checker(Protocol):
+    """Follows what spans records, to find where a segment may be cut."""
+
+    end: int
+    """The physical offset after the last record that leaves nothing unfinished."""
+
+    def feed(self, buffer: Any, scan: Scan, /) -> None:
+        """Take in the next records of the segment."""
 
 
 class Format(Protocol):
@@ -29,12 +53,27 @@ class Format(Protocol):
     header_bytes: ClassVar[int]
     """How long a segment's header is: where its first record starts."""
     record_bytes_min: ClassVar[int]
+    segment_number_max: ClassVar[int]
+    reasons: ClassVar[Mapping[int, str]]
+    """A word or two for each reason of the kernel's to stop at a record."""
+    appends_in_place: ClassVar[bool]
+    """Whether a segment with records can be appended to when a log is opened; if not, a new one is started."""
+    folder: ClassVar[str]
+    """Where a commit log of this format keeps its segments, inside of its path; empty for the path itself."""
+    encode: ClassVar[Any]
+    """One item and its time to the bytes of a record, a function; None if records depend on earlier ones."""
 
-    def encode(self, payload: Any, time_ns: int, /) -> bytes:
-        """One payload and its time, to the bytes of a record."""
+    def item(self, *args: Any, **kwargs: Any) -> Any:
+        """What a commit log was asked to write, checked, and no longer anyone else's to change."""
 
-    def encode_many(self, payloads: Sequence[Any], time_ns: int, /) -> tuple[bytes, array[int]]:
-        """Payloads of one time, to the bytes of their records and where each starts."""
+    def item_bytes(self, item: Any, /) -> int:
+        """How many bytes an item takes in a segment, at most."""
+
+    def encoder(self, number: int) -> Encoder:
+        """An encoder for a new or resumed segment."""
+
+    def checker(self) -> Checker | None:
+        """A checker for a segment, if anything can span records."""
 
     def scan(self, buffer: Any, start: int, stop: int, base: int, limit: int, /) -> Scan:
         """Records to columns, until the first that isn't whole and right."""

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from chiplog import kernel
 from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
@@ -35,9 +37,25 @@ from chiplog.times import SECOND_NS
 
 MAGIC = 0x6370746E  # "cptn"
 VERSION = 1
-SEGMENT_NUMBER_MAX = 999_999_999
+FRAME_BYTES_MAX = 32  # more than time, length and checksum of a record take
 
 _NAME = re.compile(r"(\d{9})\.log", re.ASCII)
+
+
+class CaptainEncoder:
+    """Records that know nothing of each other: there is nothing to stage."""
+
+    __slots__ = ("_starts",)
+
+    def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
+        data, self._starts = kernel.active.captain_encode_many(items, time_ns)
+        return data, self._starts
+
+    def places(self) -> array[int]:
+        return self._starts
+
+    def accept(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +68,11 @@ class Captain:
     name: ClassVar[str] = "captain"
     header_bytes: ClassVar[int] = 8
     record_bytes_min: ClassVar[int] = RECORD_BYTES_MIN
-    encode = staticmethod(kernel.active.captain_encode)
-    encode_many = staticmethod(kernel.active.captain_encode_many)
+    segment_number_max: ClassVar[int] = 999_999_999
+    reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 3: "time", 4: "length", 5: "crc"}
+    appends_in_place: ClassVar[bool] = True
+    folder: ClassVar[str] = ""
+    encode: ClassVar[Any] = staticmethod(kernel.active.captain_encode)
     scan = staticmethod(kernel.active.captain_scan)
     hop = staticmethod(kernel.active.captain_hop)
     find = staticmethod(kernel.active.captain_find)
@@ -60,6 +81,18 @@ class Captain:
         for field, value in (("magic", self.magic), ("version", self.version)):
             if not 0 <= value < 2**32:
                 raise ValueError(f"{field} is {value:#x}: expected an unsigned 32 bit number")
+
+    def item(self, payload: bytes | bytearray | memoryview) -> bytes:
+        return payload if type(payload) is bytes else bytes(memoryview(payload))
+
+    def item_bytes(self, item: bytes) -> int:
+        return len(item) + FRAME_BYTES_MAX
+
+    def encoder(self, number: int) -> CaptainEncoder:  # noqa: ARG002 - every segment's is the same
+        return CaptainEncoder()
+
+    def checker(self) -> None:
+        return None
 
     def segment_name(self, number: int) -> str:
         return f"{number:09d}.log"

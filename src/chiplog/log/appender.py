@@ -26,7 +26,6 @@ import enum
 import errno
 import logging
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -49,8 +48,6 @@ logger = logging.getLogger("chiplog")
 SEGMENT_BYTES = 64 << 20
 SYNC_INTERVAL_MS = 1000
 BATCH_BYTES_MAX = 256 << 20
-
-_FRAME_BYTES_MAX = 32  # more than time, length and checksum of a record take
 
 Payload = bytes | bytearray | memoryview
 
@@ -155,6 +152,7 @@ class Appender:
     def _use(self, tail: Tail) -> None:
         core = self._core
         self._tail = tail
+        self._encoder = self._directory.format.encoder(tail.number)
         self._synced_offset = tail.offset
         core.segment = tail.number
         core.offset = tail.offset
@@ -162,7 +160,13 @@ class Appender:
         core.records = 0
         core.write = tail.file.write
         core.descriptor = tail.file.descriptor()
-        core.rest_at = min(self._segment_bytes, tail.index.next_mark)
+        core.rest_at = self._next_rest()
+
+    def _next_rest(self) -> int:
+        """Up to which offset appends need no more than the core does."""
+        if self._directory.format.encode is None:
+            return -1
+        return min(self._segment_bytes, self._tail.index.next_mark)
 
     def close(self) -> None:
         """Sync what was appended, release the lock. Raises if that sync fails; closes all the same."""
@@ -288,8 +292,8 @@ class Appender:
 
     def _checked(self, payload: Payload) -> bytes:
         """A payload that may wait in a queue: no longer anyone else's to change, and of a right size."""
-        data = payload if type(payload) is bytes else bytes(memoryview(payload))
-        if len(data) + _FRAME_BYTES_MAX > self._batch_bytes_max:
+        data: bytes = self._directory.format.item(payload)
+        if self._directory.format.item_bytes(data) > self._batch_bytes_max:
             raise RecordTooLarge(
                 f"a payload of {len(data)} bytes: the limit is batch_bytes_max = {self._batch_bytes_max}"
             )
@@ -298,7 +302,7 @@ class Appender:
 
     def _checked_batch(self, payloads: Iterable[Payload]) -> list[bytes]:
         batch = [self._checked(payload) for payload in payloads]
-        size = sum(map(len, batch)) + _FRAME_BYTES_MAX * len(batch)
+        size = sum(map(self._directory.format.item_bytes, batch))
         if size > self._batch_bytes_max:
             raise RecordTooLarge(
                 f"{len(batch)} records take up to {size} bytes in one append: the limit is batch_bytes_max = "
@@ -315,7 +319,7 @@ class Appender:
         if core.offset >= self._segment_bytes:
             self._roll()
         now = core.stamp()
-        data, starts = self._directory.format.encode_many(payloads, now)
+        data, starts = self._encoder.encode_many(payloads, now)
         size, offset, index = len(data), core.offset, self._tail.index
         if size > self._batch_bytes_max and not checked:
             raise RecordTooLarge(
@@ -332,10 +336,11 @@ class Appender:
             if written != size:
                 self._undo(data, written, None)
         core.advance(size, len(starts), now)
+        self._encoder.accept()
         if core.offset > index.next_mark:
             index.mark_batch(starts, offset, now)
-        core.rest_at = min(self._segment_bytes, index.next_mark)
-        return Positions(core.segment, offset, starts)
+        core.rest_at = self._next_rest()
+        return Positions(core.segment, offset, self._encoder.places())
 
     def _undo(self, data: bytes, written: int, error: OSError | None) -> None:
         """Complete a short write; if it can't be, cut off what there is of it, and raise."""
@@ -365,7 +370,7 @@ class Appender:
                 self._tail.file.truncate(offset)
                 self._tail.file.sync()  # or a crash could bring back what the caller was told had failed
                 self._core.torn = False
-                self._core.rest_at = min(self._segment_bytes, self._tail.index.next_mark)
+                self._core.rest_at = self._next_rest()
         except OSError as error:
             path = self._directory.segment_path(self._tail.number)
             self._fail(error, f"{path}: {why} couldn't be undone")
@@ -397,15 +402,15 @@ class Appender:
 
     def _seal(self, tail: Tail) -> None:
         """Leave an index beside a finished segment. Without it everything works, only slower."""
-        fmt, core, index = self._directory.format, self._core, tail.index
+        core, index = self._core, tail.index
         index.records = tail.records + core.records
         index.last_time = core.time_ns
         try:
-            index.first_time = fmt.exact_time(read_exactly(tail.file, fmt.record_bytes_min, fmt.header_bytes))
+            index.first_time = index.marks[1]  # its first mark is the first record's
             end = read_exactly(tail.file, 4, core.offset - 4)
             path = self._directory.index_path(tail.number, core.offset)
             write_index(self._directory.files, path, index.build(core.offset, core.offset, end), sync=False)
-        except (OSError, struct.error) as error:
+        except OSError as error:
             logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)
 
     def _check_usable(self) -> None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, write_all
-from chiplog.formats.captain import SEGMENT_NUMBER_MAX
 from chiplog.log.index import IndexBuilder
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
@@ -119,8 +118,10 @@ def _find_tail(directory: Directory, numbers: list[int], watermark: Watermark, f
 
 def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     """Start a segment: its header and its directory entry are on disk when this returns."""
-    if number > SEGMENT_NUMBER_MAX:
-        raise LogFull(f"{directory.path}: segment {SEGMENT_NUMBER_MAX} was the last that nine digits can name")
+    if number > directory.format.segment_number_max:
+        raise LogFull(
+            f"{directory.path}: segment {directory.format.segment_number_max} was the last that a name can hold"
+        )
     path = directory.segment_path(number)
     file = directory.files.open_append(path)
     try:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from chiplog import kernel
 from chiplog._kernel_py import END, TIME_MIN, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
-from chiplog.formats import REASONS, Scan
+from chiplog.formats import Scan
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.seek import hop, seek_time
@@ -312,7 +312,7 @@ class Walk:
             return True  # it grew since the last look
         if scan.reason == END:
             return self._leave(reader, following)
-        return self._defect(reader, REASONS[scan.reason], last=following is None)
+        return self._defect(reader, reader.directory.format.reasons[scan.reason], last=following is None)
 
     def _shrunk(self, reader: SegmentReader) -> bool:
         reader.refresh()
