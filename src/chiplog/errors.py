@@ -59,7 +59,7 @@ class CorruptRecord(ChiplogError):
     """Bytes in a segment are not what was written.
 
     `position` is where the damage starts, `reason` one word for what is wrong (`crc`, `length`, `time`,
-    `truncated`, `header`), `path` the segment's file, `physical_offset` the place in it, and `data` the
+    `truncated`, `header`, `map`), `path` the segment's file, `physical_offset` the place in it, and `data` the
     first bytes found there.
     """
 

@@ -1,6 +1,7 @@
-"""What is known of a sealed segment without reading it: the file `NAME.SIZE.idx` beside it.
+"""What is known of a sealed segment without reading it: a file beside it.
 
-It is written when a segment is sealed or rewritten, and holds
+It is `NAME.SIZE.idx`, written when a segment is sealed, or `NAME.SIZE.map`, written when it is rewritten, and
+holds
 
 - marks: the offset and time of one record in every 64 KiB, so that a time is found without decoding the
   segment;
@@ -11,8 +12,12 @@ It is written when a segment is sealed or rewritten, and holds
 The segment's size is in the name and, with its last four bytes, in the content: an index that doesn't
 belong to the bytes beside it is never used. That pairing is what makes rewriting safe. The new index is
 in place before the new segment is renamed over the old one, so a crash on either side of the rename finds
-the index that fits. An index of a segment that was never rewritten is a cache: without it everything
-works, only slower.
+the index that fits.
+
+An index of a segment that was never rewritten is a cache: without it everything works, only slower. Without
+its map a rewritten segment's positions would lead to other records. Hence the name of its own: where there is
+a map it is used, or the segment counts as damaged. (An `.idx` with runs, as maps were named at first, is read
+as well.)
 
 ::
 
@@ -60,6 +65,11 @@ class SegmentIndex:
     runs: array[int] = field(default_factory=_new_pairs)
     marks: array[int] = field(default_factory=_new_pairs)
 
+    @property
+    def rewritten(self) -> bool:
+        """Whether cleaning or repair has taken bytes out of the segment."""
+        return self.logical_end > self.physical_bytes
+
     def physical(self, logical: int) -> int:
         """Where the first surviving byte at or after a logical offset is."""
         if not self.runs:
@@ -104,10 +114,18 @@ def index_name(segment_name: str, physical_bytes: int) -> str:
     return f"{segment_name.removesuffix('.log')}.{physical_bytes}.idx"
 
 
-def is_index_of(name: str, segment_name: str) -> bool:
-    """Whether a file name is that of an index of the segment, of whatever size."""
-    stem = segment_name.removesuffix(".log")
-    return name.startswith(f"{stem}.") and name.endswith(".idx")
+def map_name(segment_name: str, physical_bytes: int) -> str:
+    """The file name of the index of a rewritten segment with so many bytes."""
+    return f"{segment_name.removesuffix('.log')}.{physical_bytes}.map"
+
+
+def indexed_bytes(name: str, segment_name: str) -> int | None:
+    """Of which size of the segment a file is the index or the map; None if it is neither."""
+    stem, _, rest = name.partition(".")
+    size, _, kind = rest.partition(".")
+    if f"{stem}.log" != segment_name or kind not in ("idx", "map") or not size.isdecimal():
+        return None
+    return int(size)
 
 
 def _flip(pairs: array[int]) -> array[int]:

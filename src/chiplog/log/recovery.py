@@ -205,7 +205,7 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
         if reader.header_defect is None:
             # It wasn't the last one then: somebody removed those after it. Its offsets are mapped, so
             # nothing may be appended to it.
-            return reader.index is not None and len(reader.index.runs) > 0
+            return reader.rewritten
         if not header_is_torn(reader):
             raise HeaderMismatch(
                 f"{reader.path} {reader.header_defect}: refusing to append to another log, or to one whose "

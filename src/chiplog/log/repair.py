@@ -12,6 +12,8 @@ bytes of it or segments missing       that positions stay unique
 damaged records                       the segment is rewritten without them      NAME.broken
 0 to 7 bytes, or a header of zeros    the header is written                      NAME.broken
 an index that is damaged or missing   it is built anew
+a rewritten segment's damaged map     its records get new positions, after       NAME.broken.map
+                                      all that it has ever had
 unfinished rewrites, stale indexes    they are removed
 another log's header                  nothing: it is only told
 ====================================  =========================================  ==================
@@ -37,12 +39,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from chiplog.files import File
-from chiplog.log.index import IndexBuilder, decode_index, write_index
+from chiplog.log.index import IndexBuilder, SegmentIndex, decode_index, write_index
 from chiplog.log.position import Position
 from chiplog.log.recovery import recover
 from chiplog.log.rewrite import (
@@ -62,7 +65,9 @@ logger = logging.getLogger("chiplog")
 _COPY_BYTES = 1 << 20
 _ROUNDS_MAX = 4  # mending a tail seals the segment before it, which then wants its index; no more follows
 
-Kind = Literal["tail", "header", "records", "index", "debris", "foreign"]
+_NEW_POSITIONS_AT = 1 << 48  # no segment is that large: a position from here on was never given to a record
+
+Kind = Literal["tail", "header", "records", "index", "map", "debris", "foreign"]
 
 
 @dataclass(slots=True)
@@ -148,15 +153,23 @@ def _plan(directory: Directory, report: VerifyReport) -> list[Repair]:
         problem = "an interrupted rewrite left it" if name in report.rewrites else "it is an index of no segment"
         plan.append(Repair("debris", f"{directory.path}/{name}", problem, "remove it", damage=False))
     for segment in report.segments:
-        if segment.index not in ("missing", "damaged") or any(step.segment == segment.number for step in plan):
-            continue  # what rewrites a segment writes its index too
-        damaged = segment.index == "damaged"
-        problem = "its index is damaged or doesn't fit its records" if damaged else "it has no index"
-        action = "build it anew"
-        if damaged:
-            action += "; if cleaning had rewritten the segment, positions in it move"
-        plan.append(Repair("index", segment.path, problem, action, damaged, segment.number))
+        if segment.index in ("missing", "damaged") and all(step.segment != segment.number for step in plan):
+            plan.append(_plan_index(segment))  # what rewrites a segment writes its index too
     return plan
+
+
+def _plan_index(segment: SegmentReport) -> Repair:
+    if segment.index == "missing":
+        return Repair("index", segment.path, "it has no index", "build it anew", False, segment.number)
+    if not segment.rewritten:
+        problem = "its index is damaged or doesn't fit its records"
+        return Repair("index", segment.path, problem, "build it anew", True, segment.number)
+    problem = "it was rewritten, and the map of its positions is damaged or doesn't fit its records"
+    action = (
+        "give its records new positions after all old ones, so that who resumes in it reads it again and misses "
+        "nothing; keep the damaged map as NAME.broken.map"
+    )
+    return Repair("map", segment.path, problem, action, True, segment.number)
 
 
 def _plan_tail(report: VerifyReport) -> list[Repair]:
@@ -221,7 +234,7 @@ def _mend_records(directory: Directory, repair: Repair) -> None:
         # segment, and from then on nothing is ever appended to this one.
         _mend_tail(directory, repair)
     keep_copy(directory, repair.segment)
-    _trust_index(directory, repair.segment)
+    _mend_map(directory, repair)
     _drop_damage(directory, repair.segment)
 
 
@@ -229,6 +242,7 @@ def _mend_header(directory: Directory, repair: Repair) -> None:
     number = repair.segment
     keep_copy(directory, number)
     _replace(directory, number, header_only=False)
+    _mend_map(directory, repair)
     if number != directory.numbers()[-1] and _has_damage(directory, number):
         _drop_damage(directory, number)  # the copy has its bytes too
 
@@ -254,6 +268,37 @@ def _build_index(directory: Directory, repair: Repair) -> None:
     directory.sync()
 
 
+def _mend_map(directory: Directory, repair: Repair) -> None:
+    """See that a segment which is about to be rewritten has a map that is right, if it needs one."""
+    if not _trust_map(directory, repair.segment):
+        _build_map(directory, repair)
+
+
+def _build_map(directory: Directory, repair: Repair) -> None:
+    """Make a map by which every old position leads to the segment's first record, and no new one is an old one."""
+    number = repair.segment
+    shift = _NEW_POSITIONS_AT * (1 + len(_broken_maps(directory, number))) - directory.format.header_bytes
+    builder = IndexBuilder(number)
+    for block, _ in _good_blocks(directory, number):
+        builder.add(array("q", (offset + shift for offset in block.scan.offsets)), block.scan.times)
+    reader = SegmentReader(directory, number)
+    try:
+        _keep(directory, reader.index_path, number, ".broken.map")
+        tail = read_exactly(reader.file, 4, reader.size - 4)
+        first = directory.format.header_bytes
+        index = builder.build(reader.size, reader.size + shift, tail, array("q", (first + shift, first)))
+        _replace_index(directory, directory.map_path(number, reader.size), index)
+        directory.files.remove(directory.index_path(number, reader.size))
+    finally:
+        reader.close()
+
+
+def _broken_maps(directory: Directory, number: int) -> list[str]:
+    """The copies of damaged maps that earlier repairs have kept."""
+    prefix = directory.side_path(number, ".broken.map").rpartition("/")[2]
+    return [name for name in directory.names() if name.startswith(prefix) and not name.endswith(".part")]
+
+
 def _remove(directory: Directory, repair: Repair) -> None:
     directory.files.remove(repair.path)
     directory.sync()
@@ -264,6 +309,7 @@ _STEPS = {
     "header": _mend_header,
     "records": _mend_records,
     "index": _build_index,
+    "map": _build_map,
     "debris": _remove,
 }
 
@@ -273,20 +319,25 @@ _STEPS = {
 
 def keep_copy(directory: Directory, number: int) -> str:
     """Copy a segment to NAME.broken, or .broken.2 and so on; it is on disk when this returns."""
+    return _keep(directory, directory.segment_path(number), number, ".broken")
+
+
+def _keep(directory: Directory, path: str, number: int, suffix: str) -> str:
+    """Copy a file to the segment's name with a suffix, or with the suffix and .2 and so on, durably."""
     files = directory.files
-    part = directory.side_path(number, ".broken.part")
-    source = files.open_read(directory.segment_path(number))
+    part = directory.side_path(number, f"{suffix}.part")
+    source = files.open_read(path)
     try:
         _copy(source, 0, part, b"", directory)
     finally:
         source.close()
     for attempt in range(1, 10_000):
-        path = directory.side_path(number, ".broken" if attempt == 1 else f".broken.{attempt}")
-        if files.stat(path) is None:
+        copy = directory.side_path(number, suffix if attempt == 1 else f"{suffix}.{attempt}")
+        if files.stat(copy) is None:
             break
-    files.rename(part, path)
+    files.rename(part, copy)
     directory.sync()
-    return path
+    return copy
 
 
 def _copy(source: File, start: int, target: str, head: bytes, directory: Directory) -> None:
@@ -361,27 +412,31 @@ def _chain(
     yield from rest
 
 
-def _trust_index(directory: Directory, number: int) -> None:
-    """Keep the map of a rewritten segment whose last bytes are damaged.
+def _trust_map(directory: Directory, number: int) -> bool:
+    """Keep the map of a rewritten segment whose last bytes are damaged. Whether all is well then.
 
-    An index names the last four bytes of its segment. Where those are what is damaged, the index is still
-    right, if its own checksum, number and size are; without it the segment's positions would move.
+    A map names the last four bytes of its segment. Where those are what is damaged, the map is still right,
+    if its own checksum, number and size are; without it the segment's positions would move.
     """
     reader = SegmentReader(directory, number)
     try:
-        path = directory.index_path(number, reader.size)
-        if reader.index is not None or directory.files.stat(path) is None:
-            return
-        file = directory.files.open_read(path)
+        if reader.index is not None or directory.files.stat(reader.index_path) is None:
+            return True
+        file = directory.files.open_read(reader.index_path)
         try:
             index = decode_index(read_exactly(file, file.size(), 0))
         finally:
             file.close()
-        if index is None or (index.segment, index.physical_bytes) != (number, reader.size) or not index.runs:
-            return
+        if index is None or (index.segment, index.physical_bytes) != (number, reader.size):
+            return not reader.map_damaged
         index.tail = read_exactly(reader.file, 4, reader.size - 4)
-        write_index(directory.files, f"{path}.rw", index, sync=True)
-        directory.files.rename(f"{path}.rw", path)
-        directory.sync()
+        _replace_index(directory, reader.index_path, index)
+        return True
     finally:
         reader.close()
+
+
+def _replace_index(directory: Directory, path: str, index: SegmentIndex) -> None:
+    write_index(directory.files, f"{path}.rw", index, sync=True)
+    directory.files.rename(f"{path}.rw", path)
+    directory.sync()

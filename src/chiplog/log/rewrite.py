@@ -3,14 +3,14 @@
 ::
 
     write NAME.log.rw, sync it        the surviving records, byte for byte
-    write NAME.SIZE.idx, sync it      with the runs that keep positions valid
+    write NAME.SIZE.map, sync it      with the runs that keep positions valid
     sync the directory
     rename NAME.log.rw to NAME.log    the only moment at which anything changes
     sync the directory
-    remove the index of the old size
+    remove the index or map of the old size
 
 Before the rename the old segment and its index are in place, after it the new ones. What a crash leaves
-besides (a .rw file, an index that fits no segment) is ignored by everyone, and swept up by the next clean.
+besides (a .rw file, an index or map that fits no segment) is ignored by everyone, and swept up by the next clean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from chiplog import kernel
 from chiplog.files import write_all
-from chiplog.log.index import IndexBuilder, is_index_of, write_index
+from chiplog.log.index import IndexBuilder, indexed_bytes, write_index
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Block
 
@@ -62,12 +62,13 @@ def rewrite_segment(
     finally:
         file.close()
     index = builder.build(place, logical_end, tail, runs)
-    write_index(files, directory.index_path(number, place), index, sync=True)
+    write_index(files, directory.map_path(number, place), index, sync=True)
     directory.sync()
     files.rename(path, directory.segment_path(number))
     directory.sync()
+    files.remove(directory.index_path(number, old_bytes))
     if old_bytes != place:
-        files.remove(directory.index_path(number, old_bytes))
+        files.remove(directory.map_path(number, old_bytes))
     return place
 
 
@@ -79,32 +80,30 @@ def remove_segment(directory: Directory, number: int) -> None:
     directory.sync()
     if found is not None:
         directory.files.remove(directory.index_path(number, found[0]))
+        directory.files.remove(directory.map_path(number, found[0]))
 
 
 def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int | None) -> None:
-    """Remove the indexes of a segment but the one for its size."""
-    current = None if physical_bytes is None else directory.index_path(number, physical_bytes)
+    """Remove the indexes and maps of a segment but those for its size."""
     name = directory.segment_name(number)
     for other in directory.names():
-        path = f"{directory.path}/{other}"
-        if is_index_of(other, name) and path != current:
-            directory.files.remove(path)
+        if indexed_bytes(other, name) not in (None, physical_bytes):
+            directory.files.remove(f"{directory.path}/{other}")
 
 
 def sweep(directory: Directory) -> list[str]:
     """Remove what an interrupted rewrite left. Only for who holds the read lock alone."""
     removed = []
-    sizes: dict[str, int] = {}
-    numbers = directory.numbers()
-    for number in numbers:
-        found = directory.files.stat(directory.segment_path(number))
-        sizes[directory.segment_name(number).removesuffix(".log")] = found[0] if found else 0
     for name in directory.names():
-        if name.endswith(".rw") and directory.format.segment_number(name.removesuffix(".rw")) is not None:
+        segment_name = f"{name.partition('.')[0]}.log"
+        number = directory.format.segment_number(segment_name)
+        if number is None:
+            continue
+        if name == f"{segment_name}.rw":
             removed.append(name)
-        elif name.endswith(".idx") and name.count(".") == 2:
-            stem, size, _ = name.split(".")
-            if directory.format.segment_number(f"{stem}.log") is not None and str(sizes.get(stem)) != size:
+        elif (indexed := indexed_bytes(name, segment_name)) is not None:
+            found = directory.files.stat(directory.segment_path(number))
+            if found is None or found[0] != indexed:
                 removed.append(name)
     for name in removed:
         directory.files.remove(f"{directory.path}/{name}")

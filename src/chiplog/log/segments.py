@@ -5,6 +5,7 @@
     orders.log/
       000000001.log            segments, in order of their numbers; gaps are fine
       000000001.67108991.idx   what is known of a sealed segment (index.py)
+      000000001.52428800.map   the same of a rewritten one, with the map of its positions
       000000002.log            the last segment is the one that is appended to
       append.lock read.lock    locks, always empty
       append.synced            how far the log was synced (watermark.py)
@@ -17,7 +18,7 @@ from chiplog._kernel_py import TRUNCATED
 from chiplog.errors import LogNotFound
 from chiplog.files import File, Files
 from chiplog.formats import Format
-from chiplog.log.index import SegmentIndex, index_name, read_index
+from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
 from chiplog.log.position import Position
 
 APPEND_LOCK = "append.lock"
@@ -56,6 +57,9 @@ class Directory:
     def index_path(self, number: int, physical_bytes: int) -> str:
         return f"{self.path}/{index_name(self.format.segment_name(number), physical_bytes)}"
 
+    def map_path(self, number: int, physical_bytes: int) -> str:
+        return f"{self.path}/{map_name(self.format.segment_name(number), physical_bytes)}"
+
     def side_path(self, number: int, suffix: str) -> str:
         """`000000007` with a suffix, such as `.torn`."""
         return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
@@ -84,6 +88,8 @@ class SegmentReader:
             head = read_exactly(self.file, min(self.size, self.header_bytes), 0)
             self.header_blank = not any(head)
             self.header_defect = directory.format.header_defect(head)
+            self.map_damaged = False
+            self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
             self.index = self._read_index()
         except BaseException:
             self.file.close()
@@ -93,8 +99,18 @@ class SegmentReader:
         if self.size <= self.header_bytes:
             return None
         tail = read_exactly(self.file, 4, self.size - 4)
-        path = self.directory.index_path(self.number, self.size)
-        return read_index(self.directory.files, path, self.number, self.size, tail)
+        files, map_path = self.directory.files, self.directory.map_path(self.number, self.size)
+        mapped = files.stat(map_path) is not None
+        if mapped:
+            self.index_path = map_path
+        index = read_index(files, self.index_path, self.number, self.size, tail)
+        self.map_damaged = mapped and index is None
+        return index
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether cleaning or repair has taken bytes out of it, as far as is known."""
+        return self.map_damaged or (self.index is not None and self.index.rewritten)
 
     def refresh(self) -> bool:
         """Take a new look at the size; whether it grew."""

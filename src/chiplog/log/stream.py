@@ -235,7 +235,7 @@ class Stream:
                         records=index.records if index else None,
                         first_time_ns=reader.first_time(),
                         last_time_ns=index.last_time if index and index.records else None,
-                        rewritten=index is not None and len(index.runs) > 0,
+                        rewritten=reader.rewritten,
                     )
                 )
             finally:

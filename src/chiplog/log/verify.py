@@ -5,7 +5,7 @@ the size of the log. Cleaners wait meanwhile, appenders and cursors go on: what 
 half written is the end of the log, not a defect.
 
 What is found is of two kinds. *Problems* are damage: records that can't be read, a torn tail that nobody
-is writing, an index that doesn't fit, synced bytes that are gone. *Notes* are worth knowing and nothing
+is writing, an index or a map that doesn't fit, synced bytes that are gone. *Notes* are worth knowing and nothing
 is lost by them: an index that isn't there, what an interrupted rewrite left, times that go back.
 
 >>> import chiplog, tempfile
@@ -30,12 +30,12 @@ from typing import Literal
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import LockTimeout
 from chiplog.files import Files
-from chiplog.log.index import SegmentIndex, is_index_of
+from chiplog.log.index import SegmentIndex, indexed_bytes
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import APPEND_LOCK, READ_LOCK, Directory, SegmentReader
 from chiplog.log.stream import Stream
-from chiplog.log.walk import Block, Defect, Walk
+from chiplog.log.walk import BAD_MAP, Block, Defect, Walk
 from chiplog.log.watermark import Mark, read_mark
 
 Progress = Callable[[int, int], None]
@@ -60,7 +60,7 @@ class SegmentReport:
     rewritten: bool = False
     """Whether cleaning has moved its records."""
     index: IndexState = "none"
-    """`none`: the last segment and one without records need none."""
+    """`none`: the last segment and one without records need none. Of a rewritten segment it is the map."""
     defects: list[Defect] = field(default_factory=list)
     """The first thousand of them."""
     defects_found: int = 0
@@ -91,7 +91,7 @@ class VerifyReport:
     rewrites: list[str] = field(default_factory=list)
     """Names of unfinished rewrites and copies: debris."""
     indexes_stale: list[str] = field(default_factory=list)
-    """Names of indexes that belong to no segment as it is now: debris."""
+    """Names of indexes and maps that belong to no segment as it is now: debris."""
     evidence: list[str] = field(default_factory=list)
     """Names of what recovery and repair have put aside."""
 
@@ -164,7 +164,8 @@ def _segment_problems(segment: SegmentReport, *, live: bool) -> list[str]:
     if segment.torn is not None and not live:
         lines.append(str(segment.torn))
     if segment.index == "damaged":
-        lines.append(f"the index of {segment.path} is damaged or doesn't fit its records")
+        kind = "map" if segment.rewritten else "index"
+        lines.append(f"the {kind} of {segment.path} is damaged or doesn't fit its records")
     return lines
 
 
@@ -238,12 +239,13 @@ def _check_segment(
             columns.add(block)
             if progress is not None:
                 progress(block.base + block.scan.end, 0)
-        report.defects = walk.defects
+        report.defects = [defect for defect in walk.defects if defect.reason != BAD_MAP]
+        maps_damaged = len(walk.defects) - len(report.defects)
         report.torn = walk.torn
     finally:
         walk.close()
     counts = metrics.snapshot()
-    report.defects_found = counts["defects_skipped"]
+    report.defects_found = counts["defects_skipped"] - maps_damaged
     report.defect_bytes = counts["defect_bytes_skipped"]
     _check_header_and_index(directory, report, columns, last=last)
     return report
@@ -298,11 +300,12 @@ def _check_header_and_index(directory: Directory, report: SegmentReport, columns
             elif report.torn is not None:
                 report.header = "unfinished"
             return
-        report.rewritten = reader.index is not None and len(reader.index.runs) > 0
-        path = directory.index_path(report.number, reader.size)
-        if reader.index is not None and _describes(reader.index, report, columns):
+        report.rewritten = reader.rewritten
+        if reader.map_damaged:
+            report.index = "damaged"
+        elif reader.index is not None and _describes(reader.index, report, columns):
             report.index = "fits"
-        elif directory.files.stat(path) is not None and reader.size > reader.header_bytes:
+        elif directory.files.stat(reader.index_path) is not None and reader.size > reader.header_bytes:
             report.index = "damaged"
         elif report.sealed and reader.size > reader.header_bytes:
             report.index = "missing"
@@ -380,8 +383,8 @@ def _sort_names(directory: Directory, report: VerifyReport) -> None:
             report.rewrites.append(name)
         elif rest.split(".")[0] in ("torn", "broken"):
             report.evidence.append(name)
-        elif is_index_of(name, directory.segment_name(number)) and name.count(".") == 2:
+        elif (indexed := indexed_bytes(name, directory.segment_name(number))) is not None:
             # The size as of now: an appender may have sealed the segment since it was read.
-            path = directory.index_path(number, _size(directory, number))
-            if path != f"{directory.path}/{name}" or directory.files.stat(directory.segment_path(number)) is None:
+            found = directory.files.stat(directory.segment_path(number))
+            if found is None or found[0] != indexed:
                 report.indexes_stale.append(name)

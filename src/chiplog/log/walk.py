@@ -33,6 +33,7 @@ BLOCK_BYTES = 1 << 20
 BLOCK_ROWS = 16_384
 DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
+BAD_MAP = "map"  # why a rewritten segment's positions can't be told, where its records may all be right
 _PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first
 _SEARCH_BYTES = 64 << 20  # and then at once
 _EVIDENCE_BYTES = 32
@@ -207,12 +208,14 @@ class Walk:
                 return None
             self.position = Position(number + 1, 0)
 
-    def _enter(self, reader: SegmentReader) -> SegmentReader:
+    def _enter(self, reader: SegmentReader) -> SegmentReader | None:
         self._reader = reader
-        self._at = reader.physical(self.position.offset)
         self._filled = 0
+        if reader.map_damaged and not self._bad_map(reader):
+            return None
+        self._at = reader.physical(self.position.offset)
         if self._at > reader.size:
-            if self._next_number(reader.number) is None:
+            if self._next_number(reader.number) is None and not reader.map_damaged:
                 end = reader.position(reader.size)
                 self._close_reader()
                 raise BadPosition(
@@ -241,6 +244,22 @@ class Walk:
             raise self._corrupt(reader, 0, "header", message)
         logger.warning("%s", message)
         return self._skipped(reader, 0, "header", reader.size)
+
+    def _bad_map(self, reader: SegmentReader) -> bool:
+        """Whether to go on in a rewritten segment without its map, as if nothing in it had been moved."""
+        message = (
+            f"the map {reader.index_path} is damaged: {reader.path} was rewritten, and its positions can't be "
+            "told. `chiplog repair` makes a new map; on_corruption='skip' takes offsets in the file for positions"
+        )
+        if self._on_corruption == "raise":
+            error = self._corrupt(reader, 0, BAD_MAP, message)
+            self._close_reader()
+            raise error
+        logger.warning("%s", message)
+        passed = self._skipped(reader, 0, BAD_MAP, 0)
+        if not passed:
+            self._close_reader()
+        return passed
 
     # -- reading and scanning
 
