@@ -1,8 +1,8 @@
 """Loops over bytes, in plain Python.
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
-compiled, and the oracle that the compiled ones are tested against. It also holds what both share: the
-shape of a scan and the names of the reasons for which one stops.
+compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
+`_kernel_m3_py`, and what scans of both formats share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -26,7 +26,42 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
+
+from chiplog._kernel_m3_py import (
+    M3Checker,
+    M3Decoder,
+    M3Encoder,
+    m3_chunks,
+    m3_find,
+    m3_hop,
+    m3_message,
+    m3_scan,
+    m3_time,
+)
+from chiplog._kernel_scan import (
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_TIME,
+    END,
+    FOUND,
+    LIMIT,
+    NEED_MAX,
+    TIME_MAX,
+    TIME_MIN,
+    TRUNCATED,
+    Scan,
+    check_range,
+)
+
+__all__ = [
+    "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
+    "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
+    "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode", "captain_encode_many",
+    "captain_find", "captain_hop", "captain_scan", "compact", "crc32c", "crc32c_hardware", "crc32c_portable",
+    "first_since", "gather", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
+    "m3_scan", "m3_time", "relocate", "select",
+]  # fmt: skip
 
 COMPILED = False
 
@@ -34,35 +69,8 @@ TIME_BYTES = 15
 CRC_BYTES = 4
 RECORD_BYTES_MIN = TIME_BYTES + 1 + CRC_BYTES
 UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where captain's seconds start
-TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1  # a time column's value for a time that int64 ns can't hold
 _UNIX_SECONDS_MAX = 9_223_372_033  # any int32 of nanoseconds may still be added without overflow
 _U64_MAX = 2**64 - 1
-_NEED_MAX = 2**63 - 1
-
-# Why a scan stopped.
-END = 0  # at the end of the range, after a whole record
-LIMIT = 1  # as many records as were asked for
-TRUNCATED = 2  # the record needs more bytes than the range has
-BAD_TIME = 3  # the time's version byte is not 1
-BAD_LENGTH = 4  # the length is no 64 bit number
-BAD_CRC = 5  # the checksum doesn't match
-FOUND = 6  # a hop reached the record that it looked for
-
-
-class Scan(NamedTuple):
-    """The records found in a buffer, as columns, with where and why the scan stopped.
-
-    `offsets` has the base added; `starts` and `ends` of the payloads, and `end`, count from the start of
-    the buffer. `need` is, for TRUNCATED, how many bytes the record at `end` takes as far as is known.
-    """
-
-    offsets: array[int]
-    starts: array[int]
-    ends: array[int]
-    times: array[int]
-    end: int
-    reason: int
-    need: int
 
 
 def _crc_table() -> list[int]:
@@ -165,7 +173,7 @@ def _record(view: memoryview, at: int, stop: int) -> tuple[int, int, int]:
     if reason != END:
         return reason, start, 0
     if length > stop - start - CRC_BYTES:
-        return TRUNCATED, min(start - at + length + CRC_BYTES, _NEED_MAX), 0
+        return TRUNCATED, min(start - at + length + CRC_BYTES, NEED_MAX), 0
     end = start + length
     if crc32c(view[at:end]) != int.from_bytes(view[end : end + CRC_BYTES], "big"):
         return BAD_CRC, 0, 0
@@ -175,8 +183,7 @@ def _record(view: memoryview, at: int, stop: int) -> tuple[int, int, int]:
 def captain_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
     """Decode records from `start`, at most `limit`, until `stop` or the first that isn't whole and right."""
     view = memoryview(buffer).cast("B")
-    if not 0 <= start <= stop <= len(view):
-        raise ValueError(f"scan of {start}..{stop} in a buffer of {len(view)} bytes")
+    check_range("scan of", start, stop, len(view))
     offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
     at = start
     while True:
@@ -200,8 +207,7 @@ def captain_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: i
     Returns (end, reason, need) as a scan does; `end` may lie past `stop`, where the next record starts.
     """
     view = memoryview(buffer).cast("B")
-    if not 0 <= start <= stop <= len(view):
-        raise ValueError(f"hop over {start}..{stop} in a buffer of {len(view)} bytes")
+    check_range("hop over", start, stop, len(view))
     at = start
     while at < stop:
         reason, payload, length = _head(view, at, stop)
@@ -209,8 +215,8 @@ def captain_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: i
             return at, reason, payload
         if at >= offset_min and _time(view, at) >= time_min:
             return at, FOUND, 0
-        if length > _NEED_MAX - payload - CRC_BYTES:
-            return at, TRUNCATED, _NEED_MAX
+        if length > NEED_MAX - payload - CRC_BYTES:
+            return at, TRUNCATED, NEED_MAX
         at = payload + length + CRC_BYTES
     return at, END, 0
 
@@ -223,8 +229,7 @@ def captain_find(buffer: Any, start: int, stop: int, final: bool) -> int:
     hostile bytes, in which every place looks like the head of something long, end the search early.
     """
     view = memoryview(buffer).cast("B")
-    if not 0 <= start <= stop <= len(view):
-        raise ValueError(f"find in {start}..{stop} of a buffer of {len(view)} bytes")
+    check_range("find in", start, stop, len(view))
     budget = 64 * (stop - start) + 65_536
     raw = bytes(view[start:stop])
     at = raw.find(b"\x01")

@@ -4,6 +4,7 @@ A `Format` names segment files, writes and checks their header, encodes records,
 them with the kernel. It knows nothing of directories, policies or payloads, and does no I/O.
 
     captain    Captain's Log, and the default: header, then records with time, length and CRC-32C
+    m3         M3's commit log: chunks of messages, with series and datapoints in them
 """
 
 from __future__ import annotations
@@ -104,4 +105,9 @@ def detect(name: str, head: bytes) -> Format:
     """The format of a segment file, by its name and first bytes."""
     if Captain().segment_number(name) is not None and len(head) >= 8:
         return Captain(int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big"))
+    if name.startswith("commitlog-"):
+        from chiplog.formats.m3 import M3  # for who has such files
+
+        if M3().segment_number(name) is not None:
+            return M3()
     raise UnknownFormat(f"{name} is no segment of a format that chiplog knows (it starts {head[:8].hex(' ')})")
