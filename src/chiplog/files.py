@@ -16,6 +16,7 @@ import functools
 import logging
 import os
 import select
+import stat
 import struct
 import sys
 import time
@@ -102,7 +103,7 @@ class Files(Protocol):
         """Return when the entries of the directory are on stable storage."""
 
     def open_read(self, path: str) -> File:
-        """Open an existing file to read."""
+        """Open an existing file to read. IsADirectoryError if it is a directory."""
 
     def open_append(self, path: str) -> File:
         """Open a file to read and write at its end, creating it empty if there is none."""
@@ -242,7 +243,11 @@ class OSFiles:
 
     def open_read(self, path: str) -> File:
         # Without O_NONBLOCK a pipe with a segment's name would hold up whoever reads the log.
-        return OSFile(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):  # opening one to read works, and only reading would fail
+            os.close(fd)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return OSFile(fd)
 
     def open_append(self, path: str) -> File:
         return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
@@ -265,17 +270,21 @@ class OSFiles:
         return status.st_size, (status.st_dev, status.st_ino)
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
-        fd = _open_lock_file(path, exclusive=exclusive)
         operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        try:
-            if timeout is None:
-                _wait_flock(fd, operation, path)
-            else:
-                _poll_flock(fd, operation, timeout, path)
-        except BaseException:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            fd = _open_lock_file(path, exclusive=exclusive)
+            try:
+                if deadline is None:
+                    _wait_flock(fd, operation, path)
+                else:
+                    _poll_flock(fd, operation, max(deadline - time.monotonic(), 0), path)
+                if _is_where_others_look(fd, path):
+                    return OSLock(fd)
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)
-            raise
-        return OSLock(fd)
 
     def watch(self, path: str) -> Watch:
         if sys.platform == "linux":
@@ -304,6 +313,16 @@ def _open_lock_file(path: str, *, exclusive: bool) -> int:
                 raise error from None
             # Nobody can have cleaned a log without this file: reading a copy on read-only media is fine.
             return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _is_where_others_look(fd: int, path: str) -> bool:
+    """Whether a locked file still has its name: one that was removed while we waited keeps nobody away."""
+    found = os.fstat(fd)
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return stat.S_ISDIR(found.st_mode)  # on read-only media, where nobody can make the file
+    return os.path.samestat(found, named) or stat.S_ISDIR(found.st_mode)
 
 
 def _wait_flock(fd: int, operation: int, path: str) -> None:

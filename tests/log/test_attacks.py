@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from chiplog import (
+    Appender,
     AppenderFailed,
     CorruptRecord,
     HeaderMismatch,
@@ -18,9 +19,11 @@ from chiplog import (
     Position,
     RecordTooLarge,
     Stream,
+    UnknownFormat,
     verify,
 )
 from chiplog.formats import Captain
+from chiplog.log import watermark
 from chiplog.testing import CrashDisk
 
 CAPTAIN = Captain()
@@ -29,6 +32,12 @@ CAPTAIN = Captain()
 def payloads(stream: Stream, **options) -> list[bytes]:
     with stream.cursor(**options) as cursor:
         return [record.payload for record in cursor]
+
+
+def let_go(log: Appender) -> None:
+    """Leave a log as a process does that is killed."""
+    log._lock.release()
+    log._watermark.close()
 
 
 def test_a_durable_record_is_not_forgotten_for_one_that_is_not():
@@ -137,7 +146,7 @@ def test_a_record_larger_than_the_search_is_found_after_damage(tmp_path):
     log.append(b"one")
     position = log.append(b"two")
     log.append(bytes(70 << 20))
-    log._lock.release()
+    let_go(log)
     with open(tmp_path / "log/000000001.log", "r+b") as file:
         file.seek(position.offset + 17)
         file.write(b"X")
@@ -151,7 +160,7 @@ def test_records_inside_of_a_torn_record_are_not_the_logs(tmp_path, cut):
     log = Stream(tmp_path / "log").appender()
     log.append(b"one")
     log.append(b"".join(CAPTAIN.encode(b"inner%d" % i, 5) for i in range(5)))
-    log._lock.release()
+    let_go(log)
     path = tmp_path / "log/000000001.log"
     os.truncate(path, path.stat().st_size - cut)
     with Stream(tmp_path / "log").appender() as again:
@@ -295,3 +304,46 @@ def test_a_child_of_a_fork_is_refused_and_the_parent_goes_on(tmp_path):
     log.append(b"two")
     log.close()
     assert payloads(stream) == [b"one", b"two"]
+
+
+# -- what is no segment, and no mark
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_directory_named_like_a_segment_is_told_with_its_path(tmp_path, number):
+    stream = Stream(tmp_path)
+    with stream.appender() as log:
+        for _ in range(3):
+            log.append(b"x")
+            log.roll()
+    path = tmp_path / f"{number:09d}.log"
+    path.unlink()
+    path.mkdir()
+    message = f"{path} is a directory with the name of a segment"
+    for use in (lambda: list(stream.cursor()), lambda: verify(stream), lambda: Stream.open(tmp_path)):
+        with pytest.raises(UnknownFormat, match=message):
+            use()
+    if number == 4:
+        with pytest.raises(UnknownFormat, match=message):
+            stream.appender()
+    path.rmdir()
+    with stream.appender() as log:
+        assert log.append(b"new").segment >= 4, "its number was not given away"
+
+
+@pytest.mark.parametrize(
+    "far", [{"opening": 2**64 - 1}, {"segment": 2**63}, {"segment": 10**9}, {"offset": 2**63}], ids=str
+)
+def test_a_mark_that_no_log_can_have_reached_is_ignored_and_told(tmp_path, caplog, far):
+    stream = Stream(tmp_path)
+    with stream.appender() as log:
+        log.append(b"x")
+    marks = tmp_path / "append.synced"
+    data = bytearray(marks.read_bytes())
+    right = watermark._decode(bytes(data[4096:4152]))
+    data[4096:4152] = watermark._encode(right._replace(**far))
+    marks.write_bytes(data)
+    with stream.appender() as log:
+        assert log.append(b"y").segment == 1
+    assert f"{marks}: the mark at byte 4096 is ignored" in caplog.text
+    assert verify(stream).tidy

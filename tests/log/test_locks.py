@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from chiplog import LockTimeout, Stream
+from chiplog import LockTimeout, Stream, files
 
 HOLD = (
     "import sys; from chiplog import Stream\n"
@@ -132,6 +132,34 @@ def test_lock_files_are_empty_and_stay(stream, tmp_path):
         file = tmp_path / "log" / name
         assert file.read_bytes() == b""
         assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, tmp_path, monkeypatch):
+    monkeypatch.setattr("chiplog.log.watermark._DYING_SECONDS", 0.01)
+    with stream.appender() as log:
+        (tmp_path / "log" / "append.lock").unlink()
+        with pytest.raises(LockTimeout, match=r"append\.lock was removed"):
+            stream.appender(blocking=False)
+        log.append(b"y")
+    with stream.appender(blocking=False) as log:
+        assert log.recovery.records == 2
+
+
+def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path, monkeypatch):
+    path, flock, waits = tmp_path / "some.lock", files._poll_flock, []
+
+    def removed_while_waiting(*arguments) -> None:
+        if not waits:
+            path.unlink()
+        waits.append(arguments)
+        flock(*arguments)
+
+    monkeypatch.setattr(files, "_poll_flock", removed_while_waiting)
+    held = files.OSFiles().lock(str(path), exclusive=True, timeout=30)
+    with pytest.raises(LockTimeout):
+        files.OSFiles().lock(str(path), exclusive=True, timeout=0)
+    assert len(waits) == 3
+    held.release()
 
 
 def test_two_processes_that_fight_for_the_lock_lose_nothing(tmp_path):

@@ -141,7 +141,7 @@ class Cleaner:
         for block in self._blocks_backward(number, on_corruption="skip"):
             rule.keep(block)
         # What supersedes a record must be as durable as that was, before it goes.
-        last = self._directory.files.open_read(self._directory.segment_path(number))
+        last = self._directory.open_segment(number)
         try:
             last.sync()
         finally:

@@ -166,7 +166,7 @@ def _recover_last(
     directory: Directory, number: int, watermark: Watermark, found: Recovery, time_ns: int
 ) -> tuple[Tail, bool]:
     """The last segment as the tail, and whether a new one must be started after it."""
-    file = directory.files.open_append(directory.segment_path(number))
+    file = directory.open_segment(number, append=True)
     try:
         mark = watermark.found
         found.segment = number

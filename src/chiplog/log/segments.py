@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from chiplog._kernel_py import TRUNCATED
-from chiplog.errors import LogNotFound
+from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import Format
 from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
@@ -64,6 +64,15 @@ class Directory:
         """`000000007` with a suffix, such as `.torn`."""
         return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
 
+    def open_segment(self, number: int, *, append: bool = False) -> File:
+        """Open a segment's file to read, or also to append."""
+        path = self.segment_path(number)
+        try:
+            return self.files.open_append(path) if append else self.files.open_read(path)
+        except IsADirectoryError:
+            # Not passed over: its number would be given to a segment that can't be made.
+            raise UnknownFormat(f"{path} is a directory with the name of a segment: move it away") from None
+
     def sync(self) -> None:
         self.files.sync_dir(self.path)
 
@@ -81,7 +90,7 @@ class SegmentReader:
         self.directory = directory
         self.number = number
         self.path = directory.segment_path(number)
-        self.file = directory.files.open_read(self.path)
+        self.file = directory.open_segment(number)
         try:
             self.size = self.file.size()
             self.header_bytes = directory.format.header_bytes

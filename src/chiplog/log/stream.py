@@ -86,7 +86,7 @@ class Stream:
         numbers = probe.numbers()
         formats: Counter[Format] = Counter()
         for number in numbers[:_HEADERS_COMPARED]:
-            file = files.open_read(probe.segment_path(number))
+            file = probe.open_segment(number)
             try:
                 head = read_exactly(file, 16, 0)
             finally:

@@ -10,6 +10,9 @@ loss the note itself may be an older one. What it is good for:
   a reboot, records past the mark may be gone without a trace. Then appending goes on in a new segment, so
   that no position is ever given to two records.
 
+The file is locked while the log is open to append: that tells when somebody removes `append.lock` meanwhile,
+which would let a second appender in.
+
 The file has two marks. Both are written and synced when the log is opened, one after the other; the second
 is overwritten with every note, and may be lost or garbled by a crash. Of two marks that of the later
 opening counts, and of one opening the higher. ::
@@ -21,16 +24,22 @@ opening counts, and of one opening the higher. ::
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import NamedTuple
 
 from chiplog import kernel
+from chiplog.errors import LockTimeout
 from chiplog.files import File, Files
+
+logger = logging.getLogger("chiplog")
 
 NAME = "append.synced"
 _LAYOUT = struct.Struct(">4sIQQQ16sI")
 _BYTES = _LAYOUT.size + 4
 _FIRST, _SECOND = 0, 4096  # apart, so that no sector holds both
+_DYING_SECONDS = 2.0  # a process that is killed lets go of append.lock a moment before it lets go of this
+_OPENING_MAX, _SEGMENT_MAX, _OFFSET_MAX = 2**63 - 1, 999_999_999, 2**62 - 1
 
 
 class Mark(NamedTuple):
@@ -42,6 +51,11 @@ class Mark(NamedTuple):
     offset: int
     boot: bytes
     closed: bool
+
+    @property
+    def plausible(self) -> bool:
+        """Whether a log can have got there. One that it can't would have no room for anything after it."""
+        return self.opening <= _OPENING_MAX and self.segment <= _SEGMENT_MAX and self.offset <= _OFFSET_MAX
 
 
 def boot_digest(boot_id: str) -> bytes:
@@ -62,13 +76,23 @@ def _decode(data: bytes) -> Mark | None:
     return Mark(opening, segment, offset, boot, bool(closed)) if magic == b"CLSY" and version == 1 else None
 
 
-def _read_marks(file: File) -> list[Mark]:
+def _read_marks(file: File, path: str) -> list[Mark]:
     marks = []
     for place in (_FIRST, _SECOND):
         buffer = bytearray(_BYTES)
         count = file.read_into(memoryview(buffer), place)
-        if (mark := _decode(bytes(buffer[:count]))) is not None:
+        mark = _decode(bytes(buffer[:count]))
+        if mark is not None and mark.plausible:
             marks.append(mark)
+        elif mark is not None:
+            logger.error(
+                "%s: the mark at byte %d is ignored, no log gets that far: opening %d, segment %d, offset %d",
+                path,
+                place,
+                mark.opening,
+                mark.segment,
+                mark.offset,
+            )
     return marks
 
 
@@ -79,12 +103,13 @@ def _latest(marks: list[Mark]) -> Mark | None:
 
 def read_mark(files: Files, directory: str) -> Mark | None:
     """The mark of a log that counts; None if it has none, as one that another program wrote."""
+    path = f"{directory}/{NAME}"
     try:
-        file = files.open_read(f"{directory}/{NAME}")
+        file = files.open_read(path)
     except FileNotFoundError:
         return None  # any other error is raised: damage must not pass for a torn tail because of it
     try:
-        return _latest(_read_marks(file))
+        return _latest(_read_marks(file, path))
     finally:
         file.close()
 
@@ -96,11 +121,22 @@ class Watermark:
         self.boot = boot_digest(files.boot_id())
         self._files = files
         self._directory = directory
-        self._file: File = files.open_update(f"{directory}/{NAME}")
+        path = f"{directory}/{NAME}"
         try:
-            self.found = _latest(_read_marks(self._file))
+            self._lock = files.lock(path, exclusive=True, timeout=_DYING_SECONDS)
+        except LockTimeout:
+            raise LockTimeout(
+                f"{directory} is open to append elsewhere, and its append.lock was removed: close it there first"
+            ) from None
+        try:
+            self._file: File = files.open_update(path)
+            try:
+                self.found = _latest(_read_marks(self._file, path))
+            except BaseException:
+                self._file.close()
+                raise
         except BaseException:
-            self._file.close()
+            self._lock.release()
             raise
         self._opening = self.found.opening + 1 if self.found else 1
 
@@ -124,3 +160,4 @@ class Watermark:
 
     def close(self) -> None:
         self._file.close()
+        self._lock.release()
