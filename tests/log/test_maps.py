@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
 from chiplog import CorruptRecord, Position, Record, Stream
+from chiplog.formats import Captain
 from chiplog.log.index import decode_index, encode_index
 from chiplog.log.repair import apply_repairs, plan_repair
 from chiplog.log.verify import verify
@@ -265,3 +267,44 @@ def test_power_lost_at_any_moment_of_mending_a_map_misleads_nobody():
         apply_repairs(found)
         assert verify(found).tidy
     assert states > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("000000007.torn", 7),
+        ("000000007.77.map", 7),
+        ("000000007.log.rw", 7),
+        ("000000007.broken.map.2", 7),
+        ("000000007.log", None),
+        ("append.lock", None),
+        ("7.torn", None),
+    ],
+)
+def test_a_file_beside_a_segment_is_known_by_its_name(name, number):
+    assert Stream("log", files=CrashDisk())._directory.owner(name) == number
+
+
+def test_a_file_beside_a_segment_is_known_in_a_format_with_other_names():
+    class Other(Captain):
+        def segment_name(self, number: int) -> str:
+            return f"other-{number}.db"
+
+        def segment_number(self, name: str) -> int | None:
+            match = re.fullmatch(r"other-(\d+)\.db", name)
+            return int(match[1]) if match else None
+
+    disk = CrashDisk()
+    stream = Stream("log", format=Other(), files=disk)
+    with stream.appender() as log:
+        records = log.append_many([b"drop", b"keep"])
+        log.roll()
+    clean(stream, lambda _, record: record.payload == b"drop")
+    assert [record.position for record in read(stream, start=records[0])] == [records[1]]
+    debris = {"log/other-1.db.rw": b"", "log/other-1.db.77.map": b"", "log/other-9.db.30.idx": b""}
+    stream = Stream("log", format=Other(), files=CrashDisk.of({**disk.contents(), **debris}))
+    report = verify(stream)
+    assert report.rewrites == ["other-1.db.rw"]
+    assert report.indexes_stale == ["other-1.db.77.map", "other-9.db.30.idx"]
+    clean(stream, lambda *_: False)
+    assert verify(stream).tidy

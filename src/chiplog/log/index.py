@@ -121,9 +121,9 @@ def map_name(segment_name: str, physical_bytes: int) -> str:
 
 def indexed_bytes(name: str, segment_name: str) -> int | None:
     """Of which size of the segment a file is the index or the map; None if it is neither."""
-    stem, _, rest = name.partition(".")
-    size, _, kind = rest.partition(".")
-    if f"{stem}.log" != segment_name or kind not in ("idx", "map") or not size.isdecimal():
+    stem = segment_name.removesuffix(".log")
+    size, _, kind = name.removeprefix(f"{stem}.").partition(".")
+    if not name.startswith(f"{stem}.") or kind not in ("idx", "map") or not size.isdecimal():
         return None
     return int(size)
 
@@ -170,7 +170,7 @@ def decode_index(data: bytes) -> SegmentIndex | None:
     pairs.frombytes(data[_LAYOUT.size : -4])
     pairs = _flip(pairs)
     for column, end in ((pairs[: 2 * runs : 2], logical), (pairs[1 : 2 * runs : 2], physical)):
-        if any(a >= b for a, b in pairwise(column)) or (column and not 0 < column[0] <= column[-1] < end):
+        if any(a >= b for a, b in pairwise(column)) or (column and not 0 <= column[0] <= column[-1] < end):
             return None  # runs ascend, and lie inside of the segment
     return SegmentIndex(
         segment, physical, logical, records, first, last, tail, pairs[: 2 * runs], pairs[2 * runs :]

@@ -95,10 +95,10 @@ def sweep(directory: Directory) -> list[str]:
     """Remove what an interrupted rewrite left. Only for who holds the read lock alone."""
     removed = []
     for name in directory.names():
-        segment_name = f"{name.partition('.')[0]}.log"
-        number = directory.format.segment_number(segment_name)
+        number = directory.owner(name)
         if number is None:
             continue
+        segment_name = directory.segment_name(number)
         if name == f"{segment_name}.rw":
             removed.append(name)
         elif (indexed := indexed_bytes(name, segment_name)) is not None:

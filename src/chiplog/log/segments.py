@@ -64,6 +64,17 @@ class Directory:
         """`000000007` with a suffix, such as `.torn`."""
         return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
 
+    def owner(self, name: str) -> int | None:
+        """The number of the segment that a file such as `000000007.torn` lies beside; None for any other file."""
+        parts = name.split(".")
+        for count in range(1, len(parts)):
+            stem = ".".join(parts[:count])
+            for segment_name in (f"{stem}.log", stem):
+                number = self.format.segment_number(segment_name)
+                if number is not None and name != segment_name:
+                    return number
+        return None
+
     def open_segment(self, number: int, *, append: bool = False) -> File:
         """Open a segment's file to read, or also to append."""
         path = self.segment_path(number)

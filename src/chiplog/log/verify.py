@@ -373,13 +373,12 @@ def _compare_mark(directory: Directory, report: VerifyReport, mark: Mark | None,
 
 
 def _sort_names(directory: Directory, report: VerifyReport) -> None:
-    parse = directory.format.segment_number
     for name in sorted(directory.names()):
-        stem, dot, rest = name.partition(".")
-        number = parse(f"{stem}.log") if dot else None
+        number = directory.owner(name)
         if number is None:
             continue
-        if rest.endswith((".rw", ".part")):
+        rest = name.removeprefix(directory.side_path(number, ".").rpartition("/")[2])
+        if name.endswith((".rw", ".part")):
             report.rewrites.append(name)
         elif rest.split(".")[0] in ("torn", "broken"):
             report.evidence.append(name)
