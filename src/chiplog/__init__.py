@@ -17,6 +17,7 @@ What is where, each importing only from those before it:
     chiplog.files      the only module that touches the filesystem
     chiplog.formats    how bytes lie in a segment
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner
+    chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
     chiplog.cli        the command `chiplog`
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         LogFull,
         LogNotFound,
         MissingExtra,
+        QueueFull,
         RecordTooLarge,
         SkipSegment,
         TimeOutOfRange,
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "chiplog.errors": (
         "AppenderClosed", "AppenderFailed", "BadPosition", "ChiplogError", "CorruptRecord", "HeaderMismatch",
-        "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "RecordTooLarge", "SkipSegment",
+        "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "SkipSegment",
         "TimeOutOfRange", "UnknownFormat", "WriteFailed",
     ),
     "chiplog.log.appender": ("Appender", "SyncPolicy"),
@@ -111,6 +113,7 @@ __all__ = [
     "MissingExtra",
     "OlderThan",
     "Position",
+    "QueueFull",
     "Record",
     "RecordTooLarge",
     "Recovery",

@@ -26,6 +26,7 @@ from array import array as _array
 from chiplog._kernel_m3_py import (
     M3Checker, M3Decoder, M3Encoder, m3_chunks, m3_find, m3_hop, m3_message, m3_scan, m3_time,
 )
+from chiplog._kernel_py import REENTERED
 from chiplog._kernel_scan import Scan
 
 cdef extern from "_crc32c.h" nogil:

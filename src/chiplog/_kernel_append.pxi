@@ -13,6 +13,10 @@ cdef extern from "unistd.h" nogil:
     ssize_t write(int descriptor, const void *data, size_t size)
 
 
+cdef extern from "pythread.h" nogil:
+    unsigned long PyThread_get_thread_ident()
+
+
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
     object PyErr_SetFromErrno(object kind)
@@ -35,7 +39,7 @@ cdef inline object new_pair(object kind, object first, object second):
 cdef class AppendCore:
     """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock."""
     cdef cython.pymutex mutex
-    cdef readonly bint locked
+    cdef unsigned long owner
     cdef public bint torn
     cdef public int64_t segment, offset, rest_at, time_ns, records, frame_bytes_max
     cdef public object write
@@ -56,14 +60,28 @@ cdef class AppendCore:
         self.descriptor = -1
         self.frame_bytes_max = INT64_MAX
 
-    def __enter__(self):
+    @property
+    def locked(self):
+        return self.owner != 0
+
+    cdef int acquire(self) except -1:
+        cdef unsigned long own = PyThread_get_thread_ident()
+        if self.owner == own:
+            raise RuntimeError(REENTERED)
         self.mutex.acquire()
-        self.locked = True
+        self.owner = own
+        return 0
+
+    cdef void release(self) noexcept:
+        self.owner = 0
+        self.mutex.release()
+
+    def __enter__(self):
+        self.acquire()
         return self
 
     def __exit__(self, *error):
-        self.locked = False
-        self.mutex.release()
+        self.release()
 
     cdef inline int64_t now(self) except? -1:
         cdef timespec ts
@@ -103,23 +121,19 @@ cdef class AppendCore:
     cdef int put(self, bytes frame) except -1:
         """Write all of it, or raise with nothing of it left."""
         cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
-        self.locked = True
         try:
-            try:
-                written = self.hand_over(frame)
-                failure = None
-            except OSError as error:
-                written = 0
-                failure = error
-            if written != size:
-                # Until this is set right, also if an interrupt comes between, nothing may be appended.
-                self.torn = True
-                self.rest_at = -1
-                self.undo(frame, written, failure)
-                self.torn = False
-                self.rest_at = rest_at
-        finally:
-            self.locked = False
+            written = self.hand_over(frame)
+            failure = None
+        except OSError as error:
+            written = 0
+            failure = error
+        if written != size:
+            # Until this is set right, also if an interrupt comes between, nothing may be appended.
+            self.torn = True
+            self.rest_at = -1
+            self.undo(frame, written, failure)
+            self.torn = False
+            self.rest_at = rest_at
         return 0
 
     def advance(self, int64_t size, int64_t records, int64_t time_ns):
@@ -131,7 +145,8 @@ cdef class AppendCore:
     def append(self, payload):
         cdef int64_t offset, now
         cdef bytes frame
-        with self.mutex:
+        self.acquire()
+        try:
             offset = self.offset
             if offset < self.rest_at:
                 now = self.now()
@@ -142,4 +157,6 @@ cdef class AppendCore:
                     self.offset = offset + PyBytes_GET_SIZE(frame)
                     self.records += 1
                     return new_pair(self.kind, self.segment, offset)
+        finally:
+            self.release()
         return self.rest(payload)

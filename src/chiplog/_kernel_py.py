@@ -389,14 +389,21 @@ def relocate(physical: array[int], runs: array[int]) -> array[int]:
     return logical
 
 
+REENTERED = (
+    "an append from inside of another append of the same thread, as by a signal handler, a logging handler or "
+    "a clock: hand it to another thread"
+)
+
+
 class AppendCore:
     """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock.
 
-    The fields belong to whoever holds the lock, as a context manager. An append that finds `offset` at or
-    past `rest_at`, or whose frame is over `frame_bytes_max`, is left to `rest(payload)`, without the lock.
-    `undo(frame, written, error)` is called with the lock held when a write was short or failed, and either
-    completes it or raises; until it has, `torn` is set and everything is left to `rest`. `descriptor`, unless
-    -1, is what `write` writes to: the compiled core calls write(2) on it by itself.
+    The fields belong to whoever holds the lock, as a context manager; its holder can't take it twice. An
+    append that finds `offset` at or past `rest_at`, or whose frame is over `frame_bytes_max`, is left to
+    `rest(payload)`, without the lock. `undo(frame, written, error)` is called with the lock held when a write
+    was short or failed, and either completes it or raises; until it has, `torn` is set and everything is left
+    to `rest`. `descriptor`, unless -1, is what `write` writes to: the compiled core calls write(2) on it by
+    itself.
     """
 
     def __init__(
@@ -415,6 +422,7 @@ class AppendCore:
         self._kind = kind
         self._clock = clock or time.time_ns
         self._mutex = threading.Lock()
+        self._owner = 0
         self.segment = self.offset = self.time_ns = self.records = 0
         self.rest_at = self.descriptor = -1
         self.frame_bytes_max = 2**63 - 1
@@ -427,10 +435,15 @@ class AppendCore:
         return self._mutex.locked()
 
     def __enter__(self) -> Self:
+        own = threading.get_ident()
+        if self._owner == own:
+            raise RuntimeError(REENTERED)
         self._mutex.acquire()
+        self._owner = own
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._owner = 0
         self._mutex.release()
 
     def stamp(self) -> int:
@@ -446,7 +459,7 @@ class AppendCore:
 
     def append(self, payload: Any) -> Any:
         """Append one record; its position."""
-        with self._mutex:
+        with self:
             offset = self.offset
             if offset < self.rest_at:
                 now = self.stamp()

@@ -8,6 +8,7 @@
     ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)
     ├── AppenderFailed          nothing more can be appended until the log is reopened (also an OSError)
     ├── AppenderClosed          append after close (also a ValueError)
+    ├── QueueFull               the queue of writes has no room, and its time to wait is over
     ├── RecordTooLarge          a record or batch is over its limit (also a ValueError)
     ├── LogFull                 there are no segment numbers left
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
@@ -31,6 +32,7 @@ __all__ = [
     "LogFull",
     "LogNotFound",
     "MissingExtra",
+    "QueueFull",
     "RecordTooLarge",
     "SkipSegment",
     "TimeOutOfRange",
@@ -84,6 +86,10 @@ class AppenderFailed(ChiplogError, OSError):
 
 class AppenderClosed(ChiplogError, ValueError):
     """The appender was closed, or not opened yet."""
+
+
+class QueueFull(ChiplogError):
+    """The queue of writes has no room, and none came while the writer was willing to wait."""
 
 
 class RecordTooLarge(ChiplogError, ValueError):

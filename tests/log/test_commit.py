@@ -35,14 +35,18 @@ class Recorder:
         assert self.busy.acquire(blocking=False), "two rounds at once"
         try:
             time.sleep(self.seconds)
-            payloads = [payload for entry in entries for payload in entry.payloads]
+            payloads = [payload for entry in entries for payload in entry.items]
             self.rounds.append(payloads)
             for entry in entries:
-                entry.result = (len(self.rounds), tuple(entry.payloads))
+                entry.result = (len(self.rounds), tuple(entry.items))
             if b"fail" in payloads:
                 raise OSError(5, "broken")
         finally:
             self.busy.release()
+
+
+def entry(items: list[bytes]) -> Entry:
+    return Entry(items, sum(map(len, items)))
 
 
 def run_threads(count: int, work) -> None:
@@ -62,7 +66,7 @@ def test_every_thread_gets_its_own_result(pause):
         rng = random.Random(name)
         for i in range(60):
             payload = b"%d-%d" % (name, i)
-            assert commit.submit([payload])[1] == (payload,)
+            assert commit.submit(entry([payload]))[1] == (payload,)
             if pause:
                 time.sleep(rng.random() * pause)
 
@@ -75,7 +79,7 @@ def test_every_thread_gets_its_own_result(pause):
 def test_a_lone_writer_waits_for_nobody():
     recorder = Recorder(0)
     commit = GroupCommit(recorder)
-    assert [commit.submit([b"x"])[0] for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert [commit.submit(entry([b"x"]))[0] for _ in range(5)] == [1, 2, 3, 4, 5]
     assert threading.active_count() == 1
 
 
@@ -83,7 +87,7 @@ def test_threads_that_never_come_back_leave_nobody_waiting():
     recorder = Recorder()
     commit = GroupCommit(recorder)
     for _ in range(30):
-        run_threads(24, lambda name: commit.submit([b"%d" % name]))
+        run_threads(24, lambda name: commit.submit(entry([b"%d" % name])))
     assert sum(map(len, recorder.rounds)) == 30 * 24
 
 
@@ -94,19 +98,19 @@ def test_an_error_reaches_everyone_of_its_round_and_nobody_else():
     def work(name: int) -> None:
         for i in range(40):
             try:
-                commit.submit([b"fail" if (name, i) == (3, 20) else b"fine"])
+                commit.submit(entry([b"fail" if (name, i) == (3, 20) else b"fine"]))
             except OSError:
                 failed.append(name)
 
     run_threads(16, work)
     assert 1 <= len(failed) <= 16
-    assert commit.submit([b"fine"])
+    assert commit.submit(entry([b"fine"]))
 
 
 def test_a_round_is_bounded_and_its_leader_served_in_a_later_one():
     recorder = Recorder(0.001)
     commit = GroupCommit(recorder)
-    run_threads(12, lambda name: commit.submit([bytes([name]) * (6 << 20)]))
+    run_threads(12, lambda name: commit.submit(entry([bytes([name]) * (6 << 20)])))
     assert max(sum(map(len, payloads)) for payloads in recorder.rounds) <= 16 << 20
     assert sum(map(len, recorder.rounds)) == 12
 
@@ -114,12 +118,17 @@ def test_a_round_is_bounded_and_its_leader_served_in_a_later_one():
 def test_tasks_and_threads_share_rounds():
     recorder = Recorder()
     commit = GroupCommit(recorder)
-    threads = [threading.Thread(target=lambda: [commit.submit([b"t"]) for _ in range(50)]) for _ in range(4)]
+
+    def submit_all() -> None:
+        for _ in range(50):
+            commit.submit(entry([b"t"]))
+
+    threads = [threading.Thread(target=submit_all) for _ in range(4)]
 
     async def work(name: int) -> None:
         for i in range(20):
             payload = b"%d-%d" % (name, i)
-            assert (await aio.submit(commit, [payload]))[1] == (payload,)
+            assert (await aio.submit(commit, entry([payload])))[1] == (payload,)
 
     async def main() -> None:
         await asyncio.gather(*(work(n) for n in range(40)))
@@ -130,7 +139,7 @@ def test_tasks_and_threads_share_rounds():
     for thread in threads:
         thread.join()
     assert sum(map(len, recorder.rounds)) == 4 * 50 + 40 * 20
-    commit.close()
+    commit.close(ValueError("closed"))
     assert not [t for t in threading.enumerate() if t.name == "chiplog-commit"]
 
 
@@ -139,10 +148,10 @@ def test_a_cancelled_task_harms_nobody_and_closing_serves_who_waits():
     commit = GroupCommit(recorder)
 
     async def main() -> None:
-        tasks = [asyncio.create_task(aio.submit(commit, [b"%d" % i])) for i in range(10)]
+        tasks = [asyncio.create_task(aio.submit(commit, entry([b"%d" % i]))) for i in range(10)]
         await asyncio.sleep(0)
         tasks[3].cancel()
-        closing = asyncio.create_task(aio.in_thread(commit.close))
+        closing = asyncio.create_task(aio.in_thread(commit.close, ValueError("closed")))
         results = await asyncio.gather(*tasks, return_exceptions=True)
         await closing
         assert [isinstance(result, asyncio.CancelledError) for result in results] == [i == 3 for i in range(10)]

@@ -15,8 +15,8 @@ LAYERS = [
     "formats", "log", "commitlog", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
-    "position", "metrics", "index", "segments", "watermark", "seek", "walk", "spare", "recovery", "commit", "aio",
-    "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify", "repair",
+    "position", "metrics", "index", "segments", "watermark", "seek", "walk", "spare", "recovery", "active",
+    "commit", "aio", "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify", "repair",
 ]  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from chiplog import errors, testing
 
 PUBLIC = """
 Appender AppenderClosed AppenderFailed BadPosition ChiplogError CleanReport Cleaner CorruptRecord Cursor Defect
-HeaderMismatch KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position Record
-RecordTooLarge Recovery Repair SegmentInfo SkipSegment Stream SyncPolicy TimeOutOfRange
+HeaderMismatch KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
+QueueFull Record RecordTooLarge Recovery Repair SegmentInfo SkipSegment Stream SyncPolicy TimeOutOfRange
 UnknownFormat VerifyReport WriteFailed
 apply_repairs
 plan_repair prometheus_collector verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -20,12 +20,6 @@ _POLL_SECONDS = 0.05
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call what may block on a thread of the loop's executor."""
     return await asyncio.to_thread(function, *args, **kwargs)
-
-
-class TaskEntry(Entry[T]):
-    """An entry whose result goes to a future of an event loop."""
-
-    future: asyncio.Future[T]
 
 
 _deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[list[Entry[Any]]], None]] = WeakKeyDictionary()
@@ -48,23 +42,29 @@ def _delivery(loop: asyncio.AbstractEventLoop) -> Callable[[list[Entry[Any]]], N
 
 
 def _settle(entries: list[Entry[Any]]) -> None:
-    for entry in cast(list[TaskEntry[Any]], entries):
-        if entry.future.done():
+    for entry in entries:
+        future: asyncio.Future[Any] = entry.future
+        if future.done():
             continue  # its task was cancelled meanwhile
         if entry.error is not None:
-            entry.future.set_exception(entry.error)
+            future.set_exception(entry.error)
         else:
-            entry.future.set_result(entry.result)
+            future.set_result(entry.result)
 
 
-async def submit(commit: GroupCommit[T], payloads: Sequence[bytes]) -> T:
+async def submit(commit: GroupCommit[T], entry: Entry[T]) -> T:
     """GroupCommit.submit() for a task."""
     loop = asyncio.get_running_loop()
-    entry: TaskEntry[T] = TaskEntry(payloads)
-    entry.future = loop.create_future()
+    future = entry.future = loop.create_future()
     entry.deliver = _delivery(loop)
-    commit.submit_entry(entry)
-    return await entry.future
+    await post(commit, entry)
+    return cast(T, await future)
+
+
+async def post(commit: GroupCommit[T], entry: Entry[T]) -> None:
+    """GroupCommit.post() for a task: if the queue is full, room is waited for on another thread."""
+    if not commit.post(entry, wait=False):
+        await in_thread(commit.post, entry)
 
 
 async def wait_for_change(watch: Watch, timeout: float) -> None:

@@ -21,29 +21,25 @@ only reopening, which reads what is really there, goes on.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import errno
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import NoReturn, Self, cast
+from typing import Self, cast
 from weakref import WeakSet
 
 from chiplog import kernel
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
+from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
-from chiplog.log.index import write_index
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
-from chiplog.log.recovery import HalfMadeSegment, Tail, create_segment, recover
-from chiplog.log.segments import APPEND_LOCK, Directory, read_exactly
+from chiplog.log.recovery import recover
+from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.watermark import Watermark
-
-logger = logging.getLogger("chiplog")
 
 SEGMENT_BYTES = 64 << 20
 SYNC_INTERVAL_MS = 1000
@@ -84,6 +80,7 @@ class Appender:
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        spare: bool = False,
         timeout: float | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -102,18 +99,15 @@ class Appender:
         self._metrics = metrics
         self._segment_bytes = segment_bytes
         self._batch_bytes_max = batch_bytes_max
-        self._error: AppenderFailed | None = None
         self._closed = False
-        # Who writes holds the core, who syncs or swaps the segment holds the sync lock; in that order.
         self._core = kernel.active.AppendCore(
             directory.format.encode, self._undo, self._append_resting, Position, clock
         )
         self._core.frame_bytes_max = batch_bytes_max
-        self._sync_lock = threading.Lock()
         self._commit: GroupCommit[Positions] | None = None
         if self._policy is SyncPolicy.ALWAYS:
             self._commit = GroupCommit(self._commit_round)
-        self._open(timeout)
+        self._open(timeout, spare=spare)
         if self._commit is None:
             self.append = self._core.append  # type: ignore[method-assign] # the same, without a Python frame
         self._stop_interval = threading.Event()
@@ -129,47 +123,35 @@ class Appender:
 
     # -- opening and closing
 
-    def _open(self, timeout: float | None) -> None:
+    def _open(self, timeout: float | None, *, spare: bool) -> None:
         files, path = self._directory.files, self._directory.path
         files.make_dir(path)
         self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
         try:
-            self._watermark = Watermark(files, path)
+            watermark = Watermark(files, path)
             try:
-                tail, self.recovery = recover(self._directory, self._watermark, self._metrics)
+                tail, self.recovery = recover(self._directory, watermark, self._metrics)
             except BaseException:
-                self._watermark.close()
+                watermark.close()
                 raise
         except BaseException:
             self._lock.release()
             raise
-        self._records_before = 0
-        self._bytes_before = 0
-        self._use(tail)
-        self._metrics.add_source(self._counts)
+        self._active = ActiveSegment(
+            self._directory,
+            self._metrics,
+            self._core,
+            watermark,
+            tail,
+            segment_bytes=self._segment_bytes,
+            spare=spare,
+        )
         _opened.add(self)
-
-    def _use(self, tail: Tail) -> None:
-        core = self._core
-        self._tail = tail
-        self._encoder = self._directory.format.encoder(tail.number)
-        self._synced_offset = tail.offset
-        core.segment = tail.number
-        core.offset = tail.offset
-        core.time_ns = tail.time_ns
-        core.records = 0
-        core.write = tail.file.write
-        core.descriptor = tail.file.descriptor()
-        core.rest_at = self._next_rest()
-
-    def _next_rest(self) -> int:
-        """Up to which offset appends need no more than the core does."""
-        if self._directory.format.encode is None:
-            return -1
-        return min(self._segment_bytes, self._tail.index.next_mark)
 
     def close(self) -> None:
         """Sync what was appended, release the lock. Raises if that sync fails; closes all the same."""
+        if self._commit is not None:
+            self._commit.close(self._closed_error())
         with self._core:
             if self._closed:
                 return
@@ -178,19 +160,15 @@ class Appender:
         self._stop_interval.set()
         if self._interval_thread is not None:
             self._interval_thread.join()
-        if self._commit is not None:
-            self._commit.close()
+        synced = False
         try:
-            if self._error is None:
+            if self._active.error is None:
                 self._mend()
                 self._core.rest_at = -1
-                self._sync_to(self._tail.number, self._core.offset)
-                self._note_mark(self._tail.number, self._core.offset, closed=True)
+                self._active.sync_to(self._core.segment, self._core.offset)
+                synced = True
         finally:
-            self._metrics.remove_source(self._counts)
-            self._core.descriptor = -1
-            self._tail.file.close()
-            self._watermark.close()
+            self._active.close(in_order=synced)
             self._lock.release()
 
     def __enter__(self) -> Self:
@@ -216,7 +194,7 @@ class Appender:
     def append(self, payload: Payload) -> Position:
         """Append one record and return its position, once it is as safe as the sync policy says."""
         if self._commit is not None:
-            return self._commit.submit((self._checked(payload),))[0]
+            return self._commit.submit(self._entry((payload,)))[0]
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
@@ -235,7 +213,7 @@ class Appender:
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
-            return self._commit.submit(self._checked_batch(batch))
+            return self._commit.submit(self._entry(batch))
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch(batch)
@@ -251,7 +229,7 @@ class Appender:
         from chiplog.log import aio
 
         if self._commit is not None:
-            return await aio.submit(self._commit, self._checked_batch(payloads))
+            return await aio.submit(self._commit, self._entry(payloads))
         if self._core.locked or self._core.offset >= self._segment_bytes:
             # Starting a segment syncs, and so may whoever holds the lock: not on the event loop's thread.
             return await aio.in_thread(self.append_many, payloads)
@@ -264,12 +242,15 @@ class Appender:
         await aio.in_thread(self.sync)
 
     def roll(self) -> Position:
-        """Seal the current segment and start the next, unless it is empty; where the next record will be."""
+        """Seal the current segment and start the next, unless it is empty; where the next record will be.
+
+        With a spare this takes no longer than an append: `wait_sealed` tells when the old segment is sealed.
+        """
         with self._core:
             self._check_usable()
             self._mend()
             if self._core.offset > self._directory.format.header_bytes:
-                self._roll()
+                self._active.roll()
             return Position(self._core.segment, self._core.offset)
 
     def sync(self) -> None:
@@ -277,7 +258,21 @@ class Appender:
         with self._core:
             self._check_usable()
             segment, offset = self._core.segment, self._core.offset
-        self._sync_to(segment, offset)
+        self._active.sync_to(segment, offset)
+
+    def wait_sealed(self, timeout: float | None = None) -> bool:
+        """Until all segments before the current one are sealed, and it has its name; False after `timeout`."""
+        return self._active.wait_sealed(timeout)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How many bytes of the current segment are not known to be on stable storage."""
+        return self._active.unsynced_bytes()
+
+    @property
+    def open_segments(self) -> list[str]:
+        """The paths of the segments that are being written or sealed, in order."""
+        return self._active.paths()
 
     @property
     def position(self) -> Position:
@@ -288,27 +283,20 @@ class Appender:
     @property
     def failed(self) -> AppenderFailed | None:
         """The error that ended this appender, if one did."""
-        return self._error
+        return self._active.error
 
-    def _checked(self, payload: Payload) -> bytes:
-        """A payload that may wait in a queue: no longer anyone else's to change, and of a right size."""
-        data: bytes = self._directory.format.item(payload)
-        if self._directory.format.item_bytes(data) > self._batch_bytes_max:
-            raise RecordTooLarge(
-                f"a payload of {len(data)} bytes: the limit is batch_bytes_max = {self._batch_bytes_max}"
-            )
-        self._check_usable()
-        return data
-
-    def _checked_batch(self, payloads: Iterable[Payload]) -> list[bytes]:
-        batch = [self._checked(payload) for payload in payloads]
-        size = sum(map(self._directory.format.item_bytes, batch))
+    def _entry(self, payloads: Iterable[Payload]) -> Entry[Positions]:
+        """Payloads that may wait in a queue: no longer anyone else's to change, and of a right size."""
+        fmt = self._directory.format
+        items = [fmt.item(payload) for payload in payloads]
+        size = sum(map(fmt.item_bytes, items))
         if size > self._batch_bytes_max:
             raise RecordTooLarge(
-                f"{len(batch)} records take up to {size} bytes in one append: the limit is batch_bytes_max = "
+                f"{len(items)} records take up to {size} bytes in one append: the limit is batch_bytes_max = "
                 f"{self._batch_bytes_max}"
             )
-        return batch
+        self._check_usable()
+        return Entry(items, size)
 
     # -- with the core held
 
@@ -317,10 +305,11 @@ class Appender:
         self._mend()
         core = self._core
         if core.offset >= self._segment_bytes:
-            self._roll()
+            self._active.roll()
         now = core.stamp()
-        data, starts = self._encoder.encode_many(payloads, now)
-        size, offset, index = len(data), core.offset, self._tail.index
+        encoder = self._active.encoder
+        data, starts = encoder.encode_many(payloads, now)
+        size, offset, index = len(data), core.offset, self._active.tail.index
         if size > self._batch_bytes_max and not checked:
             raise RecordTooLarge(
                 f"{len(starts)} records take {size} bytes in one append: the limit is batch_bytes_max = "
@@ -336,11 +325,11 @@ class Appender:
             if written != size:
                 self._undo(data, written, None)
         core.advance(size, len(starts), now)
-        self._encoder.accept()
+        encoder.accept()
         if core.offset > index.next_mark:
             index.mark_batch(starts, offset, now)
-        core.rest_at = self._next_rest()
-        return Positions(core.segment, offset, self._encoder.places())
+        core.rest_at = self._active.next_rest()
+        return Positions(core.segment, offset, encoder.places())
 
     def _undo(self, data: bytes, written: int, error: OSError | None) -> None:
         """Complete a short write; if it can't be, cut off what there is of it, and raise."""
@@ -357,137 +346,54 @@ class Appender:
         if error is None:
             return
         self._metrics.add(writes_failed=1)
-        self._cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
+        self._active.cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
         raise WriteFailed(
             error.errno,
             f"{error.strerror or error}: nothing was appended, the log is as before",
-            self._directory.segment_path(self._core.segment),
+            self._active.path,
         ) from error
 
-    def _cut_back(self, offset: int, why: str) -> None:
-        try:
-            with self._sync_lock:
-                self._tail.file.truncate(offset)
-                self._tail.file.sync()  # or a crash could bring back what the caller was told had failed
-                self._core.torn = False
-                self._core.rest_at = self._next_rest()
-        except OSError as error:
-            path = self._directory.segment_path(self._tail.number)
-            self._fail(error, f"{path}: {why} couldn't be undone")
-
-    def _roll(self) -> None:
-        with self._metrics.timed("roll"):
-            core = self._core
-            self._sync_to(core.segment, core.offset)
-            try:
-                tail = create_segment(self._directory, core.segment + 1, core.time_ns)
-            except HalfMadeSegment as error:
-                self._fail(error, f"{self._directory.path}: starting a segment failed halfway")
-            except OSError as error:
-                raise WriteFailed(
-                    error.errno,
-                    f"{error.strerror or error}: couldn't start a segment, nothing was appended",
-                    self._directory.segment_path(core.segment + 1),
-                ) from error
-            with self._sync_lock:
-                old = self._tail
-                self._seal(old)
-                counts = self._counts()
-                self._records_before = counts["records_appended"]
-                self._bytes_before = counts["bytes_appended"]
-                self._use(tail)
-                self._note_mark(tail.number, tail.offset)
-                old.file.close()
-            self._metrics.add(rolls=1)
-
-    def _seal(self, tail: Tail) -> None:
-        """Leave an index beside a finished segment. Without it everything works, only slower."""
-        core, index = self._core, tail.index
-        index.records = tail.records + core.records
-        index.last_time = core.time_ns
-        try:
-            index.first_time = index.marks[1]  # its first mark is the first record's
-            end = read_exactly(tail.file, 4, core.offset - 4)
-            path = self._directory.index_path(tail.number, core.offset)
-            write_index(self._directory.files, path, index.build(core.offset, core.offset, end), sync=False)
-        except OSError as error:
-            logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)
-
     def _check_usable(self) -> None:
-        if self._error is not None:
-            raise AppenderFailed(*self._error.args) from self._error
+        self._active.check()
         if self._closed:
-            raise AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
+            raise self._closed_error()
+
+    def _closed_error(self) -> AppenderClosed:
+        return AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
 
     def _disown(self) -> None:
-        self._error = AppenderFailed(
-            errno.EPERM, f"{self._directory.path}: this appender is the parent process's; open one in the child"
+        self._active.disown(
+            AppenderFailed(
+                errno.EPERM,
+                f"{self._directory.path}: this appender is the parent process's; open one in the child",
+            )
         )
-        self._core.rest_at = -1
+        self._commit = None
 
     def _mend(self) -> None:
         """Cut off what a write left that was interrupted before it could be undone."""
         if self._core.torn:
-            self._cut_back(self._core.offset, "an interrupted write")
-
-    def _counts(self) -> dict[str, int]:
-        return {
-            "records_appended": self._records_before + self._core.records,
-            "bytes_appended": self._bytes_before + self._core.offset - self._tail.offset,
-        }
+            self._active.cut_back(self._core.offset, "an interrupted write")
 
     # -- syncing
 
     def _commit_round(self, entries: list[Entry[Positions]]) -> None:
         """Write what several writers handed in, at once, and sync it."""
-        payloads = [payload for entry in entries for payload in entry.payloads]
+        payloads = [item for entry in entries for item in entry.items]
         with self._core:
             positions = self._write_batch(payloads, checked=True)
             segment, offset = self._core.segment, self._core.offset
-        self._sync_to(segment, offset)
+        self._active.sync_to(segment, offset)
         row = 0
         for entry in entries:
-            entry.result = positions.part(row, row + len(entry.payloads))
-            row += len(entry.payloads)
+            entry.result = positions.part(row, row + len(entry.items))
+            row += len(entry.items)
         # The one that waited longest; to note every one would cost a tenth of the throughput.
         self._metrics.observe("append", time.perf_counter() - entries[0].begun)
 
-    def _sync_to(self, segment: int, offset: int) -> None:
-        """Return when everything up to there is synced, by whomever; one sync at a time."""
-        with self._sync_lock:
-            tail = self._tail
-            if (tail.number, self._synced_offset) >= (segment, offset):
-                return
-            if self._error is not None:
-                raise AppenderFailed(*self._error.args) from self._error
-            offset = self._core.offset  # whatever has been written meanwhile is covered too
-            try:
-                with self._metrics.timed("sync"):
-                    tail.file.sync()
-            except OSError as error:
-                self._metrics.add(syncs_failed=1)
-                self._fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
-            self._metrics.add(syncs=1)
-            self._synced_offset = offset
-            self._note_mark(tail.number, offset)
-
-    def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
-        with contextlib.suppress(OSError):  # a mark that is too low is still a true one
-            self._watermark.note(number, offset, closed=closed)
-
-    def _fail(self, error: OSError, what: str) -> NoReturn:
-        self._error = AppenderFailed(
-            error.errno,
-            f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
-            "until the log is reopened, which recovers what is really there",
-        )
-        self._core.rest_at = -1
-        logger.error("%s", self._error)
-        raise self._error from error
-
     def _sync_at_intervals(self, interval: float) -> None:
         while not self._stop_interval.wait(interval):
-            if self._core.offset != self._synced_offset:
+            if self._active.unsynced_bytes():
                 try:
                     self.sync()
                 except ChiplogError:

@@ -6,8 +6,10 @@ meanwhile is led by one of their own number, so that the next round starts at on
 arrived during the last. Under load one sync serves as many as there are writers; alone, a writer waits
 for nobody.
 
-Threads wait at a gate, a lock of their own; tasks have their results delivered, and where only they are
-waiting, a thread of the commit's own leads.
+Threads wait at a gate, a lock of their own; tasks have their results delivered; and some only leave their
+entry and go on. Where no thread is waiting, one of the commit's own leads.
+
+The queue is bounded, by writes and by bytes: who finds it full waits for room, or is refused.
 
 How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
 the interpreter's lock, at the price of several switches between processors each. So the leader opens one
@@ -18,14 +20,22 @@ ends opens all that were left over from the last, if hardly anyone came back to 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
+
+from chiplog._kernel_py import REENTERED
+from chiplog.errors import QueueFull
 
 T = TypeVar("T")
 
+logger = logging.getLogger("chiplog")
+
+QUEUE_WRITES_MAX = 65_536
+QUEUE_BYTES_MAX = 64 << 20
 ROUND_ENTRIES_MAX = 4096
 ROUND_BYTES_MAX = 16 << 20
 _OPENED_MIN = 4  # fewer than this during a round, and those left over are let loose at once
@@ -36,92 +46,161 @@ class Entry(Generic[T]):
 
     deliver: Callable[[list[Entry[T]]], None] | None = None
     """Called with all entries of a round that have the same one, when they are settled."""
+    future: Any = None
+    """Where a task waits for the result."""
     gate: threading.Lock | None = None
-    leads = False
     settled = False
     result: T | None = None
     error: Exception | None = None
+    under_way: Sequence[Entry[T]] = ()
+    """The entries of the round that this one's thread leads."""
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
-        self.payloads = payloads
+    def __init__(self, items: Sequence[Any], byte_count: int) -> None:
+        self.items = items
+        self.byte_count = byte_count
         self.begun = time.perf_counter()
 
 
 class GroupCommit(Generic[T]):
     """Shares rounds of `commit` among threads and tasks.
 
-    `commit(entries)` makes all entries durable and sets each one's result, or raises: then every entry of
-    the round gets the error. Exactly one thread leads at a time: the one that found nobody leading, then
-    whoever the lead was passed to, under the mutex.
+    `commit(entries)` makes all entries durable and sets each one's result or error, or raises: then every
+    entry of the round gets that error. Exactly one thread leads at a time: the one that found nobody
+    leading, then whoever the lead was passed to, under the mutex.
+
+    `queue_timeout` is for how many seconds a writer waits for room in a full queue, None for ever.
     """
 
-    def __init__(self, commit: Callable[[list[Entry[T]]], None]) -> None:
+    def __init__(
+        self,
+        commit: Callable[[list[Entry[T]]], None],
+        *,
+        queue_max_writes: int = QUEUE_WRITES_MAX,
+        queue_max_bytes: int = QUEUE_BYTES_MAX,
+        queue_timeout: float | None = None,
+    ) -> None:
         self._commit = commit
-        self._mutex = threading.Lock()
+        self._queue_max_writes = queue_max_writes
+        self._queue_max_bytes = queue_max_bytes
+        self._queue_timeout = queue_timeout
+        self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
         self._queue: deque[Entry[T]] = deque()
-        self._led = False
+        self.queue_writes = 0
+        """How many writes are in the queue."""
+        self.queue_bytes = 0
+        self._room = threading.Condition(self._mutex)
+        self._waiting_for_room = 0
+        self._leader: Entry[T] | GroupCommit[T] | None = None
+        """The entry whose thread leads; this object itself for the commit's own thread; None for nobody."""
+        self._committing = 0
+        """The thread that is inside of `commit`."""
         self._released: deque[threading.Lock] = deque()
         """The gates of those whose entries are settled, not opened yet."""
         self._opened = 0
         """How many of them were opened since the last round ended."""
         self._thread: threading.Thread | None = None
         self._thread_leads = threading.Semaphore(0)
-        self._stopping = False
+        self._refusal: Exception | None = None
 
-    def submit(self, payloads: Sequence[bytes]) -> T:
-        """Wait until a round that began after this call has made the payloads durable."""
-        entry: Entry[T] = Entry(payloads)
-        gate: threading.Lock | None = None
-        with self._mutex:
-            self._queue.append(entry)
-            if self._led:
-                gate = entry.gate = threading.Lock()
-                gate.acquire()
-            else:
-                self._led = entry.leads = True
-            self._open_next()
-        if gate is not None:
-            self._wait(gate, entry)
-        if entry.leads:
-            self._lead(entry)
+    def submit(self, entry: Entry[T]) -> T:
+        """Wait until a round that began after this call has settled the entry."""
+        self._refuse_reentry()
+        try:
+            with self._mutex:
+                self._enter(entry)
+                if self._leader is None:
+                    self._leader = entry
+                else:
+                    entry.gate = gate = threading.Lock()
+                    gate.acquire()
+                self._open_next()
+            if self._leader is not entry:
+                self._wait(gate)
+            if self._leader is entry:
+                self._lead(entry)
+        except BaseException:  # an interrupt: never leave the others without a leader, or without results
+            self._step_down(entry)
+            raise
         if entry.error is not None:
             raise entry.error
         return cast(T, entry.result)
 
-    def submit_entry(self, entry: Entry[T]) -> None:
-        """The same for a task: the entry's `deliver` is called from another thread when it is settled."""
-        assert entry.deliver is not None
-        with self._mutex:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
-                self._thread.start()
-            self._queue.append(entry)
-            if not self._led:
-                self._led = True
-                self._thread_leads.release()
+    def post(self, entry: Entry[T], *, wait: bool = True) -> bool:
+        """Leave an entry for a later round; its `deliver`, if any, is called when it is settled.
 
-    def close(self) -> None:
-        """End the commit's own thread, after what was submitted to it is settled."""
+        False if the queue is full and the caller can't wait for room.
+        """
+        self._refuse_reentry()
         with self._mutex:
-            self._stopping = True
+            if not wait and self._refusal is None and not self._has_room_for(entry):
+                return False
+            self._enter(entry)
+            if self._leader is None:
+                self._leader = self
+                self._thread_leads.release()
+            if self._thread is None:
+                self._start_thread()
+        return True
+
+    def close(self, refusal: Exception) -> None:
+        """Refuse what comes from now on, settle what came before, and end the commit's own thread."""
+        with self._mutex:
+            self._refusal = refusal
+            self._room.notify_all()
+            if self._committing == threading.get_ident():
+                return  # called from inside of a commit, which ends by itself
+            self._room.wait_for(lambda: self._leader is None)
             thread = self._thread
         if thread is not None:
             self._thread_leads.release()
             thread.join()
 
+    # -- entering
+
+    def _refuse_reentry(self) -> None:
+        """A signal handler, a logging handler or a clock that appends would wait for its own thread for ever."""
+        if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(REENTERED)
+
+    def _enter(self, entry: Entry[T]) -> None:
+        if self._refusal is None and not self._has_room_for(entry):
+            self._wait_for_room(entry)
+        if self._refusal is not None:
+            raise self._refusal
+        self._queue.append(entry)
+        self.queue_writes += len(entry.items)
+        self.queue_bytes += entry.byte_count
+
+    def _has_room_for(self, entry: Entry[T]) -> bool:
+        # What is larger than the whole queue is let into an empty one.
+        return not self.queue_writes or (
+            self.queue_writes + len(entry.items) <= self._queue_max_writes
+            and self.queue_bytes + entry.byte_count <= self._queue_max_bytes
+        )
+
+    def _wait_for_room(self, entry: Entry[T]) -> None:
+        self._waiting_for_room += 1
+        try:
+            room = self._room.wait_for(
+                lambda: self._refusal is not None or self._has_room_for(entry), self._queue_timeout
+            )
+        finally:
+            self._waiting_for_room -= 1
+        if not room:
+            raise QueueFull(
+                f"the queue is full: {self.queue_writes} writes of {self._queue_max_writes}, {self.queue_bytes} "
+                f"bytes of {self._queue_max_bytes} (waited {self._queue_timeout:g} s). The disk is slower than "
+                "the writers: write less, in larger batches, or give the queue more room"
+            )
+
     # -- waiting
 
-    def _wait(self, gate: threading.Lock, entry: Entry[T]) -> None:
+    def _wait(self, gate: threading.Lock) -> None:
+        """Until a leader opens the gate: the entry is settled, or the next to lead."""
         try:
-            gate.acquire()  # opened by a leader: settled, or the next to lead
-        except BaseException:  # an interrupt: never leave the others without a leader
-            with self._mutex:
-                entry.gate = None
-            if entry.leads:
-                self._lead(entry)
-            raise
+            gate.acquire()
         finally:
-            if not self._led:
+            if self._leader is None:
                 with self._mutex:
                     self._open_next()
 
@@ -131,78 +210,106 @@ class GroupCommit(Generic[T]):
             self._opened += 1
             self._released.popleft().release()
 
-    def _serve(self) -> None:
-        while True:
-            self._thread_leads.acquire()
-            if self._queue:
-                self._lead(None)
-            with self._mutex:
-                if self._stopping and not self._queue:
-                    self._thread = None
-                    return
+    def _step_down(self, entry: Entry[T]) -> None:
+        """After an interrupt: settle what was under way, and pass the lead on."""
+        with self._mutex:
+            gate, entry.gate = entry.gate, None
+            if gate is not None and gate in self._released:
+                self._released.remove(gate)
+            else:
+                self._open_next()  # whoever came through a gate opens the next
+            entries = list(entry.under_way)
+            if self._leader is entry:
+                self._committing = 0
+                _settle(entries, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
+                self._pass_on()
+                self._release(entries)
+        self._deliver(entries)
 
     # -- leading
 
-    def _lead(self, own: Entry[T] | None) -> None:
-        """Rounds until the leader's own entry is settled; then pass the lead on, or give it up."""
-        while True:
-            with self._mutex:
-                entries = self._take()
-            interrupt = self._round(entries)
-            with self._mutex:
-                # A full round may have left the leader's own entry for the next one.
-                done = own is None or own.settled or interrupt is not None
-                if done:
-                    self._pass_on()
-                self._release(entries)
-            self._deliver(entries)
-            if interrupt is not None:
-                raise interrupt
-            if done:
-                return
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
+        self._thread.start()
 
-    def _round(self, entries: list[Entry[T]]) -> BaseException | None:
-        """Commit and settle; an interrupt is returned, to be raised when everyone has been released."""
-        interrupt: BaseException | None = None
+    def _serve(self) -> None:
+        own: Entry[T] = Entry((), 0)
+        while True:
+            self._thread_leads.acquire()
+            while self._leader is self:
+                try:
+                    self._round(own)
+                except BaseException:  # it has been told to everyone in the round; the others still need a leader
+                    logger.exception("a commit was interrupted")
+            with self._mutex:
+                if self._refusal is not None and not self._queue and self._leader is not self:
+                    self._thread = None
+                    return
+
+    def _lead(self, own: Entry[T]) -> None:
+        """Rounds until the leader's own entry is settled: a full one may leave it for the next."""
+        while self._leader is own:
+            self._round(own)
+
+    def _round(self, own: Entry[T]) -> None:
+        """Take what is queued, commit it, release everyone in it; pass the lead on once that is due."""
+        with self._mutex:
+            own.under_way = entries = self._take()
+            self._committing = threading.get_ident()
         error: Exception | None = None
+        interrupt: BaseException | None = None
         try:
             self._commit(entries)
         except Exception as failure:
             error = failure
-        except BaseException as other:
+        except BaseException as other:  # raised again when everyone has been released
             interrupt = other
             error = RuntimeError("the thread that led this commit was interrupted: its outcome is unknown")
-        for entry in entries:
-            entry.settled = True
-            if error is not None:
-                entry.error = error
-        return interrupt
+        _settle(entries, error)
+        with self._mutex:
+            self._committing = 0
+            if own.settled or interrupt is not None or self._leader is self:
+                self._pass_on()
+            self._release(entries)
+        self._deliver(entries)
+        own.under_way = ()
+        if interrupt is not None:
+            raise interrupt
 
     def _take(self) -> list[Entry[T]]:
         queue = self._queue
         entries: list[Entry[T]] = []
         room = ROUND_BYTES_MAX
         while queue and len(entries) < ROUND_ENTRIES_MAX:
-            room -= sum(map(len, queue[0].payloads))
+            room -= queue[0].byte_count
             if room < 0 and entries:
                 break
-            entries.append(queue.popleft())
+            entry = queue.popleft()
+            self.queue_writes -= len(entry.items)
+            self.queue_bytes -= entry.byte_count
+            entries.append(entry)
+        if self._waiting_for_room:
+            self._room.notify_all()
         return entries
 
     def _pass_on(self) -> None:
         """Give the lead to the first waiting thread, to the commit's own, or to nobody."""
         for entry in self._queue:
             if entry.gate is not None:
-                gate, entry.gate, entry.leads = entry.gate, None, True
+                gate, entry.gate, self._leader = entry.gate, None, entry
                 gate.release()
                 return
-        if any(entry.deliver is not None for entry in self._queue):
+        if not self._queue:
+            self._leader = None
+            if self._refusal is not None:
+                self._room.notify_all()  # close() waits for this
+        elif self._leader is not self:
+            self._leader = self
             self._thread_leads.release()
-        else:
-            self._queue.clear()  # those whose threads were interrupted
-            self._led = False
+            if self._thread is None:  # these are of threads that were interrupted
+                self._start_thread()
 
-    def _deliver(self, entries: list[Entry[T]]) -> None:
+    def _deliver(self, entries: Sequence[Entry[T]]) -> None:
         groups: dict[Callable[[list[Entry[T]]], None], list[Entry[T]]] = {}
         for entry in entries:
             if entry.deliver is not None:
@@ -210,7 +317,7 @@ class GroupCommit(Generic[T]):
         for deliver, group in groups.items():
             deliver(group)
 
-    def _release(self, entries: list[Entry[T]]) -> None:
+    def _release(self, entries: Sequence[Entry[T]]) -> None:
         """Line up the waiting threads of a settled round, and open the first one's gate."""
         if self._opened < _OPENED_MIN:
             while self._released:
@@ -218,3 +325,11 @@ class GroupCommit(Generic[T]):
         self._opened = 0
         self._released.extend(entry.gate for entry in entries if entry.gate is not None)
         self._open_next()
+
+
+def _settle(entries: Sequence[Entry[T]], error: Exception | None) -> None:
+    for entry in entries:
+        if not entry.settled:
+            entry.settled = True
+            if error is not None:
+                entry.error = error

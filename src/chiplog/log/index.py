@@ -219,6 +219,8 @@ class IndexBuilder:
         self.last_time = 0
         self.marks = _new_pairs()
         self.next_mark = 0
+        self.end = 0
+        """The physical and logical end of a segment that was finished."""
 
     def mark(self, offset: int, time_ns: int) -> None:
         """Note a record at or past `next_mark`."""

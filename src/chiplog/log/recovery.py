@@ -10,10 +10,12 @@ damage to synced data           leave every byte where it is, go on in a new seg
 synced bytes missing            tell loudly, go on in a new segment
 0 to 7 bytes                    a crash while it was created: write the header, go on
 another log's header            refuse
+a spare with records            make it the next segment; after a reboot, keep it as evidence (spare.py)
 ==============================  ====================================================================
 
 A new segment is also started after a reboot that found the log unclosed: unsynced records may be gone
-without a trace, and no position that was handed out may come to mean another record.
+without a trace, and no position that was handed out may come to mean another record. And so it is in a
+format whose segments can't be resumed.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from chiplog.log.index import IndexBuilder
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.log.spare import spare_path
 from chiplog.log.walk import Defect, Walk, header_is_torn
-from chiplog.log.watermark import Watermark
+from chiplog.log.watermark import Mark, Watermark
 from chiplog.times import SECOND_NS, format_time
 
 logger = logging.getLogger("chiplog")
@@ -58,6 +61,10 @@ class Recovery:
     """Damage to synced data in the last segment, left as it is."""
     missing_bytes: int = 0
     """How many synced bytes are gone from its end."""
+    spare_bytes: int = 0
+    """How many bytes of the next segment, none of them synced, came after what a power loss may have taken."""
+    spare_path: str | None = None
+    """Where those are kept."""
 
 
 @dataclass(slots=True)
@@ -78,11 +85,13 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
     """Find the tail of a log, mend it if it is torn, and say what was done."""
     with metrics.timed("recovery"):
         found = Recovery()
-        numbers = directory.numbers()
         mark = watermark.found
+        rebooted = mark is None or (mark.boot != watermark.boot and not mark.closed)
+        spared = _settle_spare(directory, mark, found, rebooted=rebooted)
+        numbers = directory.numbers()
         if mark is not None or not numbers:
             watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
-        tail = _find_tail(directory, numbers, watermark, found)
+        tail = _find_tail(directory, numbers, watermark, found, step=2 if spared and rebooted else 1)
         if mark is None and numbers:
             # Another program wrote it: nothing was known of how far it was synced, until now.
             watermark.begin(tail.number, tail.offset)
@@ -97,7 +106,34 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         return tail, found
 
 
-def _find_tail(directory: Directory, numbers: list[int], watermark: Watermark, found: Recovery) -> Tail:
+def _settle_spare(directory: Directory, mark: Mark | None, found: Recovery, *, rebooted: bool) -> bool:
+    """Make the records of a spare the next segment, or evidence. Whether there was a spare."""
+    files, path = directory.files, spare_path(directory)
+    stat = files.stat(path)
+    if stat is None:
+        return False
+    last = max([*directory.numbers(), mark.segment if mark else 0])
+    if stat[0] <= directory.format.header_bytes:
+        files.remove(path)
+    elif rebooted:
+        found.spare_bytes, found.spare_path = stat[0], _free_path(directory, last + 1)
+        files.rename(path, found.spare_path)
+    else:
+        before = files.open_append(directory.segment_path(last))
+        try:
+            before.sync()
+            before.drop_cache()
+        finally:
+            before.close()
+        files.rename(path, directory.segment_path(last + 1))
+    directory.sync()
+    return True
+
+
+def _find_tail(
+    directory: Directory, numbers: list[int], watermark: Watermark, found: Recovery, *, step: int
+) -> Tail:
+    """The segment to append to; `step` is how far its number is from the last one's if it is a new one."""
     time_ns = _last_time(directory, numbers)
     synced = watermark.found.segment if watermark.found else 0
     last = numbers[-1] if numbers else 0
@@ -108,20 +144,23 @@ def _find_tail(directory: Directory, numbers: list[int], watermark: Watermark, f
             synced,
         )
     if not numbers or synced > last:
-        return create_segment(directory, max(synced, last) + 1, time_ns)
+        return create_segment(directory, max(synced, last) + step, time_ns)
     tail, fresh = _recover_last(directory, last, watermark, found, time_ns)
     if not fresh:
         return tail
     tail.file.close()
-    return create_segment(directory, last + 1, tail.time_ns)
+    return create_segment(directory, last + step, tail.time_ns)
+
+
+def check_number(directory: Directory, number: int) -> None:
+    """Raise if a segment's number can't be in a file name."""
+    if number > directory.format.segment_number_max:
+        raise LogFull(f"{directory.path}: segment {number - 1} was the last that a name can hold")
 
 
 def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     """Start a segment: its header and its directory entry are on disk when this returns."""
-    if number > directory.format.segment_number_max:
-        raise LogFull(
-            f"{directory.path}: segment {directory.format.segment_number_max} was the last that a name can hold"
-        )
+    check_number(directory, number)
     path = directory.segment_path(number)
     file = directory.files.open_append(path)
     try:
@@ -181,14 +220,20 @@ def _recover_last(
             file.drop_cache()
         rewritten = _mend_header(directory, number, file, found)
         index = IndexBuilder(number)
-        offset = _scan_last(directory, number, index, found)
+        offset = _scan_last(directory, number, index, found, mark)
         if found.torn is not None and found.torn.physical_offset >= directory.format.header_bytes:
             found.torn_path = _keep_evidence(directory, number, file, offset)
             file.truncate(offset)
             file.sync()
         rebooted = not clean and mark is not None and mark.boot != watermark.boot
+        closed_for_good = not directory.format.appends_in_place and offset > directory.format.header_bytes
         fresh = (
-            rebooted or rewritten or found.torn is not None or found.damage is not None or found.missing_bytes > 0
+            rebooted
+            or rewritten
+            or closed_for_good
+            or found.torn is not None
+            or found.damage is not None
+            or found.missing_bytes > 0
         )
         if index.records and abs(index.last_time) < 2**62:
             time_ns = max(time_ns, index.last_time)
@@ -224,30 +269,55 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
     return False
 
 
-def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Recovery) -> int:
+def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Recovery, mark: Mark | None) -> int:
     """Fill the index; return the physical offset after the last good record."""
     walk = Walk(directory, start=Position(number, 0), on_corruption="stop")
+    checker = directory.format.checker()
     try:
         end = directory.format.header_bytes
         for block in walk:
             index.add(block.offsets, block.scan.times)
             end = block.base + block.scan.end
+            if checker is not None:
+                checker.feed(block.buffer, block.scan)
         found.records = index.records
         found.torn = walk.torn or found.torn
         if walk.defects:
             found.damage = walk.defects[0]
+        elif checker is not None and checker.end < end:
+            end = _cut_unfinished(directory, number, checker.end, found, mark)
         return end
     finally:
         walk.close()
 
 
-def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -> str:
-    """Copy what will be cut to a file beside the segment, durably."""
-    size = file.size() - offset
+def _cut_unfinished(directory: Directory, number: int, end: int, found: Recovery, mark: Mark | None) -> int:
+    """What spans records and lacks its last is torn too, or damaged if it had been synced."""
+    path = directory.segment_path(number)
+    stat = directory.files.stat(path)
+    size = stat[0] if stat else end
+    synced = mark is not None and mark.segment == number and end < mark.offset
+    defect = Defect(Position(number, end), "unfinished", path, end, size - end, torn=not synced)
+    if synced:
+        found.damage = defect
+        return size
+    found.torn = defect
+    return end
+
+
+def _free_path(directory: Directory, number: int) -> str:
+    """A name for evidence that isn't taken."""
     for attempt in range(1, 10_000):
         path = directory.side_path(number, ".torn" if attempt == 1 else f".torn.{attempt}")
         if directory.files.stat(path) is None:
             break
+    return path
+
+
+def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -> str:
+    """Copy what will be cut to a file beside the segment, durably."""
+    size = file.size() - offset
+    path = _free_path(directory, number)
     copy = directory.files.open_append(path)
     try:
         for place in range(0, size, _COPY_BYTES):
@@ -276,6 +346,14 @@ def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:
             "%s: synced data is damaged: %s. It was left as it is; see `chiplog verify`",
             directory.path,
             found.damage,
+        )
+    if found.spare_bytes:
+        metrics.add(torn_tails=1, torn_bytes=found.spare_bytes)
+        logger.warning(
+            "%s: %d bytes of a segment whose predecessor wasn't synced before the power was lost are kept in %s",
+            directory.path,
+            found.spare_bytes,
+            found.spare_path,
         )
     if found.missing_bytes:
         metrics.add(synced_bytes_missing=found.missing_bytes)

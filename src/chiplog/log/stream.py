@@ -110,13 +110,15 @@ class Stream:
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        spare: bool = False,
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Appender:
         """Open the log to append, creating or recovering it; waits while another appender has it.
 
-        A segment is sealed by the first append that finds it at `segment_bytes` or more. `timeout` seconds,
-        or `blocking=False`, end the wait for the lock with LockTimeout.
+        A segment is sealed by the first append that finds it at `segment_bytes` or more. With `spare=True`
+        the next one is kept open, so that no append waits while a segment is sealed and the next started.
+        `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         return Appender(
             self._directory,
@@ -125,6 +127,7 @@ class Stream:
             sync_interval_ms=sync_interval_ms,
             segment_bytes=segment_bytes,
             batch_bytes_max=batch_bytes_max,
+            spare=spare,
             timeout=_lock_timeout(timeout, blocking),
             clock=self._clock,
         )

@@ -280,7 +280,7 @@ class _Columns:
             report.times_back_first = Position(report.number, block.offsets[row])
         report.times_back += back
 
-    def _time(self, block: Block, row: int) -> int:
+    def _time(self, block: Block, row: int) -> int | None:
         time_ns = block.scan.times[row]
         if time_ns in (TIME_MIN, TIME_MAX):
             place = block.scan.offsets[row] - block.base

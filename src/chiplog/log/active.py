@@ -1,0 +1,274 @@
+"""The segment that is appended to: synced, sealed, and replaced by the next.
+
+Who writes holds the core, the appender's lock; who syncs or closes a segment holds the sync lock; who takes
+or replaces the tail together with its offset holds the tail lock. In that order. A signal handler that syncs
+while its own thread does finds them held by itself, which the core refuses and the other two can bear.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import NoReturn
+
+from chiplog._kernel_py import AppendCore
+from chiplog.errors import AppenderFailed, WriteFailed
+from chiplog.files import File
+from chiplog.log.index import IndexBuilder, write_index
+from chiplog.log.metrics import Metrics
+from chiplog.log.recovery import HalfMadeSegment, Tail, check_number, create_segment
+from chiplog.log.segments import Directory, read_exactly
+from chiplog.log.spare import Spare, spare_path
+from chiplog.log.watermark import Watermark
+
+logger = logging.getLogger("chiplog")
+
+
+class ActiveSegment:
+    """The tail of a log that is open to append, and those before it that are being sealed."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        metrics: Metrics,
+        core: AppendCore,
+        watermark: Watermark,
+        tail: Tail,
+        *,
+        segment_bytes: int,
+        spare: bool,
+    ) -> None:
+        self._directory = directory
+        self._metrics = metrics
+        self._core = core
+        self._watermark = watermark
+        self._segment_bytes = segment_bytes
+        self._sync_lock = threading.RLock()
+        self._tail_lock = threading.RLock()
+        self._noted = (0, 0)
+        self._sealing: int | None = None
+        self._records_before = 0
+        self._bytes_before = 0
+        self.error: AppenderFailed | None = None
+        """Why nothing more can be appended, once that is so."""
+        self._use(tail)
+        self._spare = Spare(directory) if spare else None
+        metrics.add_source(self.counts)
+
+    def _use(self, tail: Tail) -> None:
+        core = self._core
+        with self._tail_lock:
+            self.tail = tail
+            self.encoder = self._directory.format.encoder(tail.number)
+            self.synced_offset = tail.offset
+            core.segment = tail.number
+            core.offset = tail.offset
+            core.time_ns = tail.time_ns
+            core.records = 0
+            core.write = tail.file.write
+            core.descriptor = tail.file.descriptor()
+            core.rest_at = self.next_rest()
+
+    def next_rest(self) -> int:
+        """Up to which offset appends need no more than the core does."""
+        if self._directory.format.encode is None:
+            return -1
+        return min(self._segment_bytes, self.tail.index.next_mark)
+
+    @property
+    def path(self) -> str:
+        return self._directory.segment_path(self.tail.number)
+
+    def paths(self) -> list[str]:
+        """The segments that are being written or sealed, in order."""
+        with self._tail_lock:
+            numbers = [self.tail.number] if self._sealing is None else [self._sealing, self.tail.number]
+        return [self._directory.segment_path(number) for number in numbers]
+
+    def unsynced_bytes(self) -> int:
+        with self._tail_lock:
+            return self._core.offset - self.synced_offset
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "records_appended": self._records_before + self._core.records,
+            "bytes_appended": self._bytes_before + self._core.offset - self.tail.offset,
+        }
+
+    # -- failing and closing
+
+    def check(self) -> None:
+        """Raise if it has failed."""
+        if self.error is not None:
+            raise AppenderFailed(*self.error.args) from self.error
+
+    def fail(self, error: OSError, what: str) -> NoReturn:
+        self.error = AppenderFailed(
+            error.errno,
+            f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
+            "until the log is reopened, which recovers what is really there",
+        )
+        self._core.rest_at = -1
+        logger.error("%s", self.error)
+        raise self.error from error
+
+    def disown(self, error: AppenderFailed) -> None:
+        """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
+        self.error = error
+        self._core.rest_at = -1
+        self._spare = None
+
+    def close(self, *, in_order: bool) -> None:
+        """Release the files; `in_order` if everything has been synced."""
+        if in_order:
+            self._note_mark(self.tail.number, self._core.offset, closed=True)
+        if self._spare is not None:
+            self._spare.close()
+        self._metrics.remove_source(self.counts)
+        self._core.descriptor = -1
+        self.tail.file.close()
+        self._watermark.close()
+
+    # -- cutting and syncing
+
+    def cut_back(self, offset: int, why: str) -> None:
+        """Cut off what was written past `offset`, for good."""
+        try:
+            with self._sync_lock:
+                self.tail.file.truncate(offset)
+                self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                self._core.torn = False
+                self._core.rest_at = self.next_rest()
+        except OSError as error:
+            self.fail(error, f"{self.path}: {why} couldn't be undone")
+
+    def sync_to(self, segment: int, offset: int) -> None:
+        """Return when everything up to there is synced, by whomever; one sync at a time."""
+        while not self._try_sync_to(segment, offset):
+            pass
+
+    def _try_sync_to(self, segment: int, offset: int) -> bool:
+        """The same, or False if the segment was swapped meanwhile."""
+        if self._spare is not None:
+            self._spare.wait_named()  # nothing is safe before what came before it is
+        with self._sync_lock:
+            with self._tail_lock:
+                tail, synced = self.tail, self.synced_offset
+                end = self._core.offset  # what has been written meanwhile is covered too
+                if self._spare is not None and not self._spare.named:
+                    return False
+            self.check()
+            if (tail.number, synced) >= (segment, offset):
+                return True
+            try:
+                with self._metrics.timed("sync"):
+                    tail.file.sync()
+            except OSError as error:
+                self._metrics.add(syncs_failed=1)
+                self.fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
+            self._metrics.add(syncs=1)
+            with self._tail_lock:
+                if self.tail is tail:
+                    self.synced_offset = max(end, self.synced_offset)
+            self._note_mark(tail.number, end)
+            return True
+
+    def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
+        if (number, offset) >= self._noted:
+            self._noted = (number, offset)
+            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+                self._watermark.note(number, offset, closed=closed)
+
+    def wait_sealed(self, timeout: float | None) -> bool:
+        """Until all segments before the tail are sealed, and it has its name; False after `timeout`."""
+        if self._spare is not None and not self._spare.wait_named(timeout):
+            return False
+        self.check()
+        return True
+
+    # -- the next segment; with the core held
+
+    def roll(self) -> None:
+        """Go on in the next segment."""
+        with self._metrics.timed("roll"):
+            file = self._spare.take() if self._spare is not None else None
+            self.check()  # what was waited for may have failed
+            if file is None:
+                self._start_segment()
+            else:
+                self._swap(file)
+            self._metrics.add(rolls=1)
+
+    def _start_segment(self) -> None:
+        """Seal the segment and create the next, one after the other."""
+        core = self._core
+        self.sync_to(core.segment, core.offset)
+        try:
+            tail = create_segment(self._directory, core.segment + 1, core.time_ns)
+        except HalfMadeSegment as error:
+            self.fail(error, f"{self._directory.path}: starting a segment failed halfway")
+        except OSError as error:
+            raise WriteFailed(
+                error.errno,
+                f"{error.strerror or error}: couldn't start a segment, nothing was appended",
+                self._directory.segment_path(core.segment + 1),
+            ) from error
+        with self._sync_lock:
+            old = self.tail
+            self._write_index(old, self._finish_index())
+            self._use(tail)
+            self._note_mark(tail.number, tail.offset)
+            old.file.close()
+
+    def _swap(self, file: File) -> None:
+        """Go on in the spare at once; the segment before it is sealed in the background."""
+        core, old = self._core, self.tail
+        number = core.segment + 1
+        check_number(self._directory, number)
+        index = self._finish_index()
+        tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)
+        assert self._spare is not None
+        self._sealing = old.number
+        self._spare.begin(lambda: self._seal_behind(old, index, tail))
+        self._use(tail)
+
+    def _seal_behind(self, old: Tail, index: IndexBuilder, tail: Tail) -> None:
+        """Sync the old segment, and only then let the new one have its name. On the spare's thread."""
+        directory = self._directory
+        try:
+            with self._metrics.timed("sync"):
+                old.file.sync()
+            self._metrics.add(syncs=1)
+            directory.files.rename(spare_path(directory), directory.segment_path(tail.number))
+            directory.sync()
+        except OSError as error:
+            with contextlib.suppress(AppenderFailed):  # it is told to whoever appends or syncs next
+                self.fail(error, f"{directory.segment_path(old.number)}: sealing failed")
+        else:
+            with self._sync_lock:
+                self._note_mark(tail.number, tail.offset)
+            self._write_index(old, index)
+        with self._sync_lock:
+            old.file.close()
+        self._sealing = None
+
+    def _finish_index(self) -> IndexBuilder:
+        tail, core = self.tail, self._core
+        index = tail.index
+        index.records = tail.records + core.records
+        index.first_time = index.marks[1]  # its first mark is the first record's
+        index.last_time = core.time_ns
+        index.end = core.offset
+        counts = self.counts()
+        self._records_before, self._bytes_before = counts["records_appended"], counts["bytes_appended"]
+        return index
+
+    def _write_index(self, tail: Tail, index: IndexBuilder) -> None:
+        """Leave an index beside a finished segment. Without it everything works, only slower."""
+        try:
+            last_bytes = read_exactly(tail.file, 4, index.end - 4)
+            path = self._directory.index_path(tail.number, index.end)
+            write_index(self._directory.files, path, index.build(index.end, index.end, last_bytes), sync=False)
+        except OSError as error:
+            logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)

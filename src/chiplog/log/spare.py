@@ -1,0 +1,122 @@
+"""The next segment, open before it is needed.
+
+To start a segment, the one before has to be synced, a file created, its header and its directory entry
+synced: milliseconds in which nobody appends. With a spare, appending goes on at once in a file that is open
+already, and a thread does the rest::
+
+    000000007.log     000000007.log          000000007.log  synced, index written
+    append.spare      append.spare           000000008.log  = the spare, renamed; appending goes on in it
+                      appended to            append.spare   a new one
+    ------------------------------------------------------------------------------------> time
+            swap ^            in the background ^
+
+The spare gets its segment's name only when everything before it is on stable storage. So what is true
+without a spare stays true with one: of the segments in a directory only the last can be torn, whatever
+survives a crash is what was written first, and a reader that finds a next segment knows that the one
+before is complete.
+
+A crash between the two steps leaves records in `append.spare`, none of them acknowledged as synced. Opening
+the log makes them the next segment if the machine wasn't restarted; if it was, the end of the segment
+before may be lost, so that they are kept as evidence, and their positions are never given to others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from chiplog.files import File, write_all
+from chiplog.log.segments import Directory
+
+logger = logging.getLogger("chiplog")
+
+SPARE = "append.spare"
+
+
+def spare_path(directory: Directory) -> str:
+    return f"{directory.path}/{SPARE}"
+
+
+class Spare:
+    """An open, empty segment without a name, and the thread that makes it and gives it one."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._file = self._make()
+        self._work: Callable[[], None] | None = None
+        self._due = threading.Semaphore(0)
+        self._named = threading.Event()
+        self._named.set()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._serve, name="chiplog-spare", daemon=True)
+        self._thread.start()
+
+    def take(self) -> File | None:
+        """The open file, now the caller's, after the work for the last one is done; None if there is none."""
+        self._idle.wait()
+        file, self._file = self._file, None
+        return file
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Have `work` seal the old segment and name the one that was taken, then make the next spare."""
+        self._named.clear()
+        self._idle.clear()
+        self._work = work
+        self._due.release()
+
+    def wait_named(self, timeout: float | None = None) -> bool:
+        """Until the segment that is appended to has its name, durably, or that has failed."""
+        return self._named.wait(timeout)
+
+    @property
+    def named(self) -> bool:
+        return self._named.is_set()
+
+    def close(self) -> None:
+        """Finish what is under way; leave no spare behind."""
+        self._idle.wait()
+        self._work = None
+        self._due.release()
+        self._thread.join()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            try:
+                self._directory.files.remove(spare_path(self._directory))
+            except OSError as error:
+                logger.warning("%s: an empty spare stays behind: %s", self._directory.path, error)
+
+    def _serve(self) -> None:
+        while True:
+            self._due.acquire()
+            if self._work is None:
+                return
+            try:
+                self._work()
+            except BaseException:  # it tells of errors itself: this is a defect, and must not leave others waiting
+                logger.exception("%s: sealing a segment was interrupted", self._directory.path)
+            self._named.set()
+            self._file = self._make()
+            self._idle.set()
+
+    def _make(self) -> File | None:
+        """Create a spare; without one, the next segment is started the slow way."""
+        path = spare_path(self._directory)
+        if self._directory.files.stat(path) is not None:
+            return None  # its name couldn't be given to it: it has records
+        try:
+            file = self._directory.files.open_append(path)
+            try:
+                write_all(file, self._directory.format.header())
+                file.sync()
+                # Opening tells by this entry that positions in the next segment may have been handed out.
+                self._directory.sync()
+            except BaseException:
+                file.close()
+                raise
+        except OSError as error:
+            logger.warning("%s: no spare segment, the next roll will take longer: %s", self._directory.path, error)
+            return None
+        return file
