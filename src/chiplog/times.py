@@ -6,6 +6,8 @@ A log's times are integers: `datetime` stops at microseconds and at the year 999
 1794765600000000001
 >>> format_time(1794765600000000001)
 '2026-11-15T18:00:00.000000001Z'
+>>> format_time(parse_time("2026-11-15"))
+'2026-11-15T00:00:00Z'
 >>> parse_time("-15m", now_ns=1794765600 * 10**9)
 1794764700000000000
 """
@@ -33,7 +35,10 @@ TimeLike = int | str | datetime
 
 
 def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
-    """Nanoseconds since 1970 from an RFC 3339 text, an aware datetime, `-15m`, or nanoseconds themselves."""
+    """Nanoseconds since 1970 from an RFC 3339 text, an aware datetime, `-15m`, or nanoseconds themselves.
+
+    A time of day needs its zone, because there is no telling which was meant; a plain date is its start in UTC.
+    """
     if isinstance(value, bool):
         raise TypeError("a time is a text, a datetime or an integer of nanoseconds, not a bool")
     if isinstance(value, int):

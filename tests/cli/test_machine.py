@@ -42,6 +42,19 @@ def test_bench_needs_a_directory(run: Run, tmp_path: Path) -> None:
     assert run("bench", tmp_path / "nowhere").code == 2
 
 
+@pytest.mark.parametrize("seconds", ["0", "0ms"])
+def test_bench_refuses_to_take_no_time(run: Run, tmp_path: Path, seconds: str) -> None:
+    result = run("bench", tmp_path, "--seconds", seconds)
+    assert (result.code, result.out) == (2, "")
+    assert "expected more than zero seconds" in result.err
+
+
+def test_doctor_says_that_a_path_is_not_there(run: Run, tmp_path: Path) -> None:
+    result = run("doctor", tmp_path / "no" / "where")
+    assert f"{tmp_path}/no/where, which isn't there: this is about {tmp_path}\n" in result.out
+    assert json.loads(run("doctor", tmp_path / "nowhere", "--json").out)["filesystem"]["exists"] is False
+
+
 def test_doctor_tells_what_it_runs_on(run: Run, tmp_path: Path) -> None:
     result = run("doctor", tmp_path)
     facts = dict(line.split(maxsplit=1) for line in result.out.splitlines())

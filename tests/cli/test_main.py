@@ -48,7 +48,47 @@ def test_a_mistyped_command_is_wrong_usage_with_a_suggestion(run: Run) -> None:
 
 
 def test_an_unknown_option_is_wrong_usage(run: Run, log: Path) -> None:
-    assert run("dump", log, "--frobnicate").code == 2
+    expected = "chiplog: unrecognized arguments: --frobnicate: try chiplog dump --help\n"
+    assert run("dump", log, "--frobnicate") == (2, "", expected)
+
+
+def test_a_wrong_value_is_told_in_one_line_without_the_usage(run: Run, log: Path) -> None:
+    result = run("dump", log, "--limit", "many")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith("chiplog: argument --limit: 'many' is no count")
+
+
+@pytest.mark.parametrize(
+    "words", [["dump"], ["verify"], ["repair"], ["stats"], ["clean", "--latest-until", "="]], ids=lambda w: w[0]
+)
+def test_a_log_whose_headers_mislead_is_read_with_its_magic_number_by_hand(
+    run: Run, tmp_path: Path, words: list[str]
+) -> None:
+    with Stream(tmp_path, magic=0x6F726473, version=7).appender() as log:
+        for payload in (b"one", b"two", b"three"):
+            log.append(payload)
+            log.roll()
+    for number in (1, 2, 3):
+        with open(tmp_path / f"{number:09d}.log", "r+b") as file:
+            file.write(b"?")
+    command, *rest = words
+    right = run(command, tmp_path, *rest, "--magic", "ords", "--version-number", "7", "--json")
+    damage = "magic 0x3f726473, expected 0x6f726473"
+    told = damage in right.out + right.err or '"defects": 3' in right.out
+    assert told, "what is damaged is the three headers, not the one that is right"
+    assert damage not in run(command, tmp_path, *rest, "--json").out
+
+
+def test_a_log_without_magic_numbers_takes_none(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain:
+        name = "plain"
+
+    stream = Stream(tmp_path)
+    stream.format = Plain()  # type: ignore[assignment]
+    monkeypatch.setattr(Stream, "open", lambda _: stream)
+    result = run("verify", tmp_path, "--magic", "ords")
+    assert result.code == 2
+    assert "in the format plain, which has no magic number" in result.err
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", "repair", "stats"])

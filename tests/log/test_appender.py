@@ -350,3 +350,19 @@ def test_a_disk_that_lied_about_a_sync_is_found_out(caplog):
     assert "synced bytes are missing" in caplog.text
     assert again.metrics.snapshot()["synced_bytes_missing"] == 28
     assert payloads(again) == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("segment_bytes", "64M"),
+        ("segment_bytes", 64e6),
+        ("sync_interval_ms", None),
+        ("batch_bytes_max", b"1"),
+        ("timeout", "5s"),
+    ],
+)
+def test_an_option_of_another_type_is_told_by_its_name_and_creates_nothing(tmp_path, option, value):
+    with pytest.raises(TypeError, match=f"^{option} is {value!r}: expected "):
+        Stream(tmp_path / "log").appender(**{option: value})
+    assert not (tmp_path / "log").exists()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import BadPosition, CorruptRecord, LogNotFound, Position, Record, Stream
+from chiplog import BadPosition, CorruptRecord, LogNotFound, Position, Record, Stream, TimeOutOfRange
 from chiplog.files import OSFiles, PollWatch
 from chiplog.testing import CrashDisk
 
@@ -394,3 +394,18 @@ def test_tasks_get_errors_and_positions(tmp_path, policy):
             assert sum(1 for _ in cursor) == 32
 
     asyncio.run(main())
+
+
+def test_a_plain_date_is_its_start_in_utc_and_a_time_of_day_needs_a_zone(tmp_path):
+    midnight = 1_794_700_800 * 10**9  # 2026-11-15T00:00:00Z
+    ticks = iter((midnight - 1, midnight, midnight + 1))
+    stream = Stream(tmp_path, clock=lambda: next(ticks))
+    with stream.appender() as log:
+        for payload in (b"before", b"at", b"after"):
+            log.append(payload)
+    with stream.cursor(since="2026-11-15") as cursor:
+        assert [record.payload for record in cursor] == [b"at", b"after"]
+    with stream.cursor(until="2026-11-15") as cursor:
+        assert [record.payload for record in cursor] == [b"before"]
+    with pytest.raises(TimeOutOfRange, match="has no time zone: end it with Z"):
+        stream.cursor(since="2026-11-15T18:00:00")

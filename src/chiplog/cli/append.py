@@ -52,17 +52,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="at which size a segment is finished and the next one started (default: 64MiB)",
     )
-    parser.add_argument(
-        "--magic",
-        type=options.u32,
-        metavar="NUMBER",
-        help="what marks the segments of a new log as its own (default: cptn); an existing log must have it",
-    )
-    parser.add_argument(
-        "--version-number",
-        type=options.u32,
-        metavar="NUMBER",
-        help="the version of a new log's content (default: 1); an existing log must have it",
+    options.add_header(
+        parser,
+        "what marks the segments of a new log as its own (default: cptn); an existing log must have it",
+        "the version of a new log's content (default: 1); an existing log must have it",
     )
     parser.add_argument("--positions", action="store_true", help="print the position of each record")
     options.add_timeout(parser, "for another appender to close the log")
@@ -90,19 +83,14 @@ def run(chosen: argparse.Namespace) -> int:
 def _stream(chosen: argparse.Namespace) -> Stream:
     """The log as it is, with what was said about it by hand; a new one if there is none."""
     try:
-        found = Stream.open(chosen.log)
+        return options.open_log(chosen.log, chosen)
     except LogNotFound:
         if os.path.exists(chosen.log) and not os.path.isdir(chosen.log):
             raise
-        magic, version = MAGIC, VERSION
-    else:
-        if chosen.magic is None and chosen.version_number is None:
-            return found
-        magic, version = getattr(found.format, "magic", MAGIC), getattr(found.format, "version", VERSION)
     return Stream(
         chosen.log,
-        magic=magic if chosen.magic is None else chosen.magic,
-        version=version if chosen.version_number is None else chosen.version_number,
+        magic=MAGIC if chosen.magic is None else chosen.magic,
+        version=VERSION if chosen.version_number is None else chosen.version_number,
     )
 
 

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("directory", metavar="DIR", nargs="?", default=".", help="where (default: here)")
     parser.add_argument(
-        "--seconds", type=options.seconds, default=4.0, metavar="N", help="how long altogether (default: 4)"
+        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="how long altogether (default: 4)"
     )
     parser.add_argument(
         "--payload-bytes", type=options.byte_size, default=100, metavar="SIZE", help="of a record (default: 100)"

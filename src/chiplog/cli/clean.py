@@ -10,7 +10,6 @@ from chiplog.cli.output import human_bytes, plural, print_json
 from chiplog.cli.progress import Progress
 from chiplog.log.cleaner import CleanReport
 from chiplog.log.rules import KeepLast, KeepLatest, OlderThan, Rule
-from chiplog.log.stream import Stream
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,13 +55,14 @@ def parser() -> argparse.ArgumentParser:
         default="raise",
         help="at damage: stop with exit code 4 (default), or leave damaged segments as they are",
     )
+    options.add_known_header(parser)
     options.add_timeout(parser, "for readers to finish")
     return parser
 
 
 def run(chosen: argparse.Namespace) -> int:
     rule = _rule(chosen)
-    stream = Stream.open(chosen.log)
+    stream = options.open_log(chosen.log, chosen)
     if chosen.roll and not chosen.dry_run:
         with stream.appender(timeout=chosen.timeout) as log:
             log.roll()

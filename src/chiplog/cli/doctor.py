@@ -69,7 +69,8 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
         version = facts["packages"][name]
         rows.append((name, version or f"not installed: pip install 'chiplog[{extra}]' for {what}"))
     found = facts["filesystem"]
-    rows.append(("path", os.path.abspath(path)))
+    missing = "" if found["exists"] else f", which isn't there: this is about {found['path']}"
+    rows.append(("path", f"{os.path.abspath(path)}{missing}"))
     rows.append(("filesystem", f"{found['type']} on {found['mount']}, {human_bytes(found['free_bytes'])} free"))
     if found["advice"]:
         rows.append(("", found["advice"]))
@@ -92,6 +93,7 @@ def filesystem(path: str) -> dict[str, Any]:
     room = os.statvfs(place)
     return {
         "path": place,
+        "exists": os.path.exists(path),
         "type": kind,
         "mount": mount,
         "free_bytes": room.f_bavail * room.f_frsize,

@@ -12,7 +12,6 @@ from itertools import islice
 from chiplog.cli import codes, options
 from chiplog.log.cursor import Cursor
 from chiplog.log.position import Position, Record
-from chiplog.log.stream import Stream
 from chiplog.times import format_time
 
 
@@ -51,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         default="raise",
         help="at damage: fail with exit code 4 (default), end there, or go on after it",
     )
+    options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
     return parser
 
@@ -60,7 +60,7 @@ def run(chosen: argparse.Namespace) -> int:
         raise codes.UsageError("--reverse and --follow don't go together: one starts at the end, one stays there")
     if chosen.json and (chosen.hex or chosen.raw):
         raise codes.UsageError("--json, --hex and --raw exclude each other: choose one")
-    stream = Stream.open(chosen.log)
+    stream = options.open_log(chosen.log, chosen)
     start: Position | None = chosen.start
     since_ns: int | None = None
     if isinstance(chosen.since, Position):
@@ -110,16 +110,22 @@ def _line(record: Record, payload: str) -> bytes:
 
 
 def as_text(payload: bytes) -> str:
-    r"""A payload as text if it is printable UTF-8, else with what isn't escaped.
+    r"""A payload as text, on one line, from which its bytes can be told: what isn't printable UTF-8 is escaped.
 
     >>> as_text("größer".encode()), as_text(b"two\nlines"), as_text(b"\x00\xff\\")
     ('größer', 'two\\nlines', '\\x00\\xff\\\\')
     """
-    text = payload.decode("utf-8", "replace")
-    if text.isprintable() and "\ufffd" not in text:
-        return text
     text = payload.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    if char.isascii():
+        return repr(char)[1:-1]
+    # Not as \x85, which is the byte 85 that is no UTF-8.
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def as_json(record: Record) -> bytes:

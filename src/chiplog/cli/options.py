@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
+from chiplog.cli import codes
 from chiplog.errors import ChiplogError
+from chiplog.formats import Captain
 from chiplog.log.position import Position
+from chiplog.log.stream import Stream
 from chiplog.times import parse_duration, parse_time
 
 T = TypeVar("T")
@@ -24,9 +27,16 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _POSITION = re.compile(r"\d{1,9}:\d+", re.ASCII)
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser that tells what is wrong in one line, as every error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(codes.USAGE, f"chiplog: {message}: try {self.prog} --help\n")
+
+
 def command_parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
     """A parser with the options that every command has."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"chiplog {name}",
         description=description,
         epilog=epilog,
@@ -45,6 +55,35 @@ def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
         type=seconds,
         metavar="SECONDS",
         help=f"how long to wait {what} (default: for ever)",
+    )
+
+
+def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
+    """The options that say what a log's segments start with."""
+    parser.add_argument("--magic", type=u32, metavar="NUMBER", help=magic)
+    parser.add_argument("--version-number", type=u32, metavar="NUMBER", help=version)
+
+
+def add_known_header(parser: argparse.ArgumentParser) -> None:
+    """The same for a log that exists."""
+    add_header(
+        parser,
+        "the magic number of the log's segments, where damaged headers mislead (default: what its files say)",
+        "the version of the log's content, likewise",
+    )
+
+
+def open_log(path: str, chosen: argparse.Namespace) -> Stream:
+    """A log that exists, as its files say, or as was said by hand."""
+    found = Stream.open(path)
+    if chosen.magic is None and chosen.version_number is None:
+        return found
+    if not isinstance(found.format, Captain):
+        raise codes.UsageError(f"{path} is a log in the format {found.format.name}, which has no magic number")
+    return Stream(
+        path,
+        magic=found.format.magic if chosen.magic is None else chosen.magic,
+        version=found.format.version if chosen.version_number is None else chosen.version_number,
     )
 
 
@@ -74,6 +113,14 @@ def seconds(text: str) -> float:
         value = parse_or_explain(parse_duration, text) / 1e9
     if not 0 <= value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is no time to wait: expected seconds, zero or more")
+    return value
+
+
+def some_seconds(text: str) -> float:
+    """A number of seconds that is not zero."""
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all: expected more than zero seconds")
     return value
 
 

@@ -9,7 +9,6 @@ from chiplog.cli import codes, options
 from chiplog.cli.output import plural, print_json, say
 from chiplog.cli.progress import Progress
 from chiplog.log.repair import Repair, apply_repairs, plan_repair
-from chiplog.log.stream import Stream
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,12 +20,13 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
     parser.add_argument("--apply", action="store_true", help="do it; nobody may use the log meanwhile")
+    options.add_known_header(parser)
     options.add_timeout(parser, "until nobody uses the log")
     return parser
 
 
 def run(chosen: argparse.Namespace) -> int:
-    stream = Stream.open(chosen.log)
+    stream = options.open_log(chosen.log, chosen)
     with Progress(f"checking {chosen.log}") as progress:
         work = apply_repairs if chosen.apply else plan_repair
         repairs = work(stream, progress=progress, timeout=chosen.timeout)

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--width", type=options.count, metavar="N", help="how many characters wide (default: the terminal's)"
     )
+    options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
     return parser
 
@@ -64,7 +65,7 @@ class _Stats:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    stream = Stream.open(chosen.log)
+    stream = options.open_log(chosen.log, chosen)
     with Progress(f"reading {chosen.log}") as progress:
         stats = _quick(stream) if chosen.quick else _read(stream, chosen.timeout, progress)
     if chosen.json:

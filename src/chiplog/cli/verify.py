@@ -11,7 +11,6 @@ from chiplog.cli import codes, options
 from chiplog.cli.output import human_bytes, plural, print_json, say, table
 from chiplog.cli.progress import Progress
 from chiplog.errors import ChiplogError
-from chiplog.log.stream import Stream
 from chiplog.log.verify import SegmentReport, VerifyReport, verify
 from chiplog.log.walk import Defect
 from chiplog.times import format_time
@@ -25,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("logs", metavar="LOG", nargs="+", help="a log's directory")
     parser.add_argument("--segments", action="store_true", help="show every segment, not only what is wrong")
+    options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
     return parser
 
@@ -34,7 +34,7 @@ def run(chosen: argparse.Namespace) -> int:
     for path in chosen.logs:
         try:
             with Progress(f"verifying {path}") as progress:
-                report = verify(Stream.open(path), progress=progress, timeout=chosen.timeout)
+                report = verify(options.open_log(path, chosen), progress=progress, timeout=chosen.timeout)
         except (ChiplogError, OSError) as error:
             if len(chosen.logs) == 1:
                 raise

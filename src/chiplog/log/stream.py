@@ -120,6 +120,9 @@ class Stream:
         the next one is kept open, so that no append waits while a segment is sealed and the next started.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
+        _check_whole(
+            sync_interval_ms=sync_interval_ms, segment_bytes=segment_bytes, batch_bytes_max=batch_bytes_max
+        )
         return Appender(
             self._directory,
             self.metrics,
@@ -312,9 +315,17 @@ def as_position(value: PositionLike) -> Position:
     )
 
 
+def _check_whole(**numbers: object) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}: expected a whole number, such as 64 << 20 for 64 MiB")
+
+
 def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
     if not blocking:
         return 0.0
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r}: expected seconds, or None to wait for ever")
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
     return timeout
