@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -211,7 +212,7 @@ def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
     if sys.stdin is None:
         raise codes.InputError("stdin is closed: there is nothing to append")
     descriptor = sys.stdin.fileno()
-    splitter = _Frames() if framed else _Lines()
+    splitter: _Splitter = _Frames() if framed else _Lines()
     while data := interrupt.read(descriptor):
         interrupt.pending_bytes = 0
         if payloads := splitter.split(data):
@@ -222,8 +223,8 @@ def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
         feed.add(payloads)
 
 
-class _Lines:
-    """Bytes to lines. The last one may lack its newline."""
+class _Splitter(ABC):
+    """Bytes as they come to payloads; what is unfinished waits for more."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -231,6 +232,18 @@ class _Lines:
     @property
     def pending_bytes(self) -> int:
         return len(self._rest)
+
+    @abstractmethod
+    def split(self, data: bytes) -> list[bytes]:
+        """What is whole by now."""
+
+    @abstractmethod
+    def finish(self, records: int) -> list[bytes]:
+        """What the end of the input makes whole; `records` were before it."""
+
+
+class _Lines(_Splitter):
+    """Bytes to lines. The last one may lack its newline."""
 
     def split(self, data: bytes) -> list[bytes]:
         lines = data.split(b"\n")
@@ -246,19 +259,12 @@ class _Lines:
             )
         return lines
 
-    def finish(self, _: int) -> list[bytes]:
+    def finish(self, records: int) -> list[bytes]:  # noqa: ARG002
         return [bytes(self._rest)] if self._rest else []
 
 
-class _Frames:
+class _Frames(_Splitter):
     """Bytes to records with their length in four bytes before each."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    @property
-    def pending_bytes(self) -> int:
-        return len(self._rest)
 
     def split(self, data: bytes) -> list[bytes]:
         rest = self._rest
