@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 kernel = Extension(
     "chiplog._kernel",
     ["src/chiplog/_kernel.pyx"],
-    depends=["src/chiplog/_crc32c.h", *glob("src/chiplog/_kernel_*.pxi")],
+    depends=[*glob("src/chiplog/*.h"), *glob("src/chiplog/_kernel_*.pxi")],
     include_dirs=["src/chiplog"],
     extra_compile_args=["-O3", "-fno-strict-aliasing"],
 )

@@ -6,6 +6,9 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_captain.pxi    records of the captain format: encode, scan, hop, find
     _kernel_columns.pxi    what is done with columns of records: gather, mask, compact, map, keys
     _kernel_append.pxi     an append while nothing special is due
+    _kernel_m3.pxi         chunks of M3's commit log: scan, hop, find, and messages put into them
+    _kernel_m3_encode.pxi  entries to messages
+    _kernel_m3_decode.pxi  messages to columns of entries
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
 `stop`, and `stop` was compared with the buffer's length on entry.
@@ -14,6 +17,7 @@ Bounds checks are off because every place is checked by hand: each read is prece
 cimport cython
 from cpython.array cimport array, clone, resize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.ref cimport Py_INCREF
@@ -23,9 +27,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from array import array as _array
 
-from chiplog._kernel_m3_py import (
-    M3Checker, M3Decoder, M3Encoder, m3_chunks, m3_find, m3_hop, m3_message, m3_scan, m3_time,
-)
+from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_py import REENTERED
 from chiplog._kernel_scan import Scan
 
@@ -34,6 +36,9 @@ cdef extern from "_crc32c.h" nogil:
     void crc32c_init()
     uint32_t crc32c_update(uint32_t crc, const unsigned char *p, size_t n)
     uint32_t crc32c_update_portable(uint32_t crc, const unsigned char *p, size_t n)
+
+cdef extern from "_adler32.h" nogil:
+    uint32_t adler32_update(uint32_t adler, const unsigned char *p, size_t n)
 
 crc32c_init()
 
@@ -57,6 +62,8 @@ cdef int64_t UINT32_MAX = 0xFFFFFFFF
 cdef int64_t UNIX_EPOCH_SECONDS = 62135596800
 cdef int64_t UNIX_SECONDS_MAX = 9223372033
 cdef array _int64_template = _array("q")
+cdef array _int32_template = _array("i")
+cdef array _double_template = _array("d")
 
 
 cdef inline uint32_t load_u32(const unsigned char *p) noexcept nogil:
@@ -144,6 +151,38 @@ cdef int check_column(array column) except -1:
     return 0
 
 
+cdef struct Stretch:
+    # Bytes that grow: raw memory, so that loops without the GIL may add to it.
+    unsigned char *data
+    int64_t size
+    int64_t room
+
+
+cdef int reserve(Stretch *stretch, int64_t more) noexcept nogil:
+    cdef int64_t room
+    cdef unsigned char *data
+    if stretch.size + more <= stretch.room:
+        return 0
+    room = max(stretch.size + more, 2 * stretch.room)
+    data = <unsigned char *>PyMem_RawRealloc(stretch.data, room)
+    if data == NULL:
+        return -1
+    stretch.data = data
+    stretch.room = room
+    return 0
+
+
+cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size) noexcept nogil:
+    if reserve(stretch, size):
+        return -1
+    memcpy(stretch.data + stretch.size, data, size)
+    stretch.size += size
+    return 0
+
+
 include "_kernel_captain.pxi"
 include "_kernel_columns.pxi"
 include "_kernel_append.pxi"
+include "_kernel_m3.pxi"
+include "_kernel_m3_encode.pxi"
+include "_kernel_m3_decode.pxi"

@@ -252,9 +252,9 @@ class _Columns:
 class M3Decoder:
     """The entries of one file, from its first chunk on.
 
-    A message that can't be read stops it; to feed it the same chunks from `row` on passes over that message.
-    After a gap between chunks `resync()` drops what was begun, and decoding goes on at the next chunk that
-    begins with a message. Entries of a series that isn't known stop it too, or if `lenient` are counted.
+    A message that can't be read stops it; fed the same chunks from `row` on, it goes on at the next chunk that
+    begins with a message. So it does after `resync()`, which is called at a gap between chunks. Entries of a
+    series that isn't known stop it too, or if `lenient` are left out and counted.
     """
 
     def __init__(self, lenient: bool = False, annotation_bytes_max: int = 2**31 - 1) -> None:
@@ -297,9 +297,10 @@ class M3Decoder:
         view = memoryview(buffer).cast("B")
         if not 0 <= first <= last <= min(len(starts), len(ends), len(offsets)):
             raise ValueError(f"rows {first}..{last} of {min(len(starts), len(ends), len(offsets))}")
-        columns = _Columns()
         for row in range(first, last):
             check_range("chunk", starts[row], ends[row], len(view))
+        columns = _Columns()
+        for row in range(first, last):
             begin, self._resume = self._resume, 0
             reason = self._chunk(view[starts[row] : ends[row]], offsets[row], begin, columns)
             if reason != END:
@@ -318,14 +319,15 @@ class M3Decoder:
                 self.pending_offset, self._place = offset, at
             at, reason = self._message(data, at, columns)
             if reason != END:
-                return self._stop(reason, at)
+                return self._stop(reason, data, at)
         return END
 
-    def _stop(self, reason: int, at: int) -> int:
-        self._resume = at
-        self._stopped_at = self.pending_offset
+    def _stop(self, reason: int, data: memoryview, at: int) -> int:
+        """Where the next message starts can't be trusted: go on where a chunk begins with one."""
+        self._stopped_at, self._resume = self.pending_offset, at
         if reason != LIMIT:
-            self._entry_first = True
+            self._resume = len(data)
+            self._lost = self._entry_first = True
             self._drop()
         return reason
 
@@ -346,21 +348,16 @@ class M3Decoder:
             return at, reason
         length, body = _varint(data, at, len(data))
         if body == -2 or length > MESSAGE_BYTES_MAX:
-            return self._lose(data, BAD_MESSAGE_LENGTH)
+            return at, BAD_MESSAGE_LENGTH
         if body >= 0 and length <= len(data) - body:
             reason = self._read(data[body : body + length], columns)
             if reason == END:
                 self.pending_offset = -1
             return at if reason == LIMIT else body + length, reason
         if body >= 0 and len(data) - body >= 4 and bytes(data[body : body + 4]) not in (INFO_HEAD, ENTRY_HEAD):
-            return self._lose(data, BAD_MESSAGE)
+            return at, BAD_MESSAGE
         self._pending = bytearray(data[at:])
         return len(data), END
-
-    def _lose(self, data: memoryview, reason: int) -> tuple[int, int]:
-        """Where the next message starts is unknown: go on where a chunk begins with one."""
-        self._lost = True
-        return len(data), reason
 
     def _is_whole(self) -> bool:
         length, body = _varint(memoryview(self._pending), 0, len(self._pending))
@@ -371,7 +368,7 @@ class M3Decoder:
         while True:
             length, body = _varint(memoryview(self._pending), 0, len(self._pending))
             if body == -2 or length > MESSAGE_BYTES_MAX:
-                return self._lose(data, BAD_MESSAGE_LENGTH)
+                return at, BAD_MESSAGE_LENGTH
             missing = 1 if body == -1 else body + length - len(self._pending)
             if not missing or at == len(data):
                 return at, END

@@ -98,7 +98,10 @@ class Format(Protocol):
         """What is wrong with a header, in words; None if it is this format's."""
 
     def exact_time(self, head: bytes) -> int:
-        """The time of a record from its first bytes, also where an int64 of nanoseconds can't hold it."""
+        """The time of a record from its first bytes, also where an int64 of nanoseconds can't hold it.
+
+        TIME_MAX if neither it nor the records after it, as far as they are given, have one.
+        """
 
 
 def detect(name: str, head: bytes) -> Format:

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from chiplog import kernel
 from chiplog._kernel_m3_py import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX, Item, m3_metadata, m3_parse_metadata
+from chiplog._kernel_scan import TIME_MAX, TIME_MIN
 from chiplog.errors import RecordTooLarge
 
 __all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS", "Datapoint", "Entry", "Series", "Unit"]
@@ -247,4 +248,11 @@ class M3:
         return None
 
     def exact_time(self, head: bytes) -> int:
-        return kernel.active.m3_time(head, min(CHUNK_HEAD_BYTES, len(head)), len(head), 0)
+        at = 0
+        while at + CHUNK_HEAD_BYTES <= len(head):  # M3 often closes the first chunk with a LogInfo alone in it
+            data, end = at + CHUNK_HEAD_BYTES, at + CHUNK_HEAD_BYTES + int.from_bytes(head[at : at + 4], "little")
+            time_ns = kernel.active.m3_time(head, data, min(end, len(head)), TIME_MIN)
+            if time_ns != TIME_MIN:
+                return time_ns
+            at = end
+        return TIME_MAX

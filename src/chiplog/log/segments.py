@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from chiplog._kernel_py import TRUNCATED
+from chiplog._kernel_py import TIME_MAX, TRUNCATED
 from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import Format
@@ -160,7 +160,7 @@ class SegmentReader:
         return self.index.logical_end if self.index else max(self.size, self.header_bytes)
 
     def first_time(self) -> int | None:
-        """The time of the first record; None if there is none that is right."""
+        """The time of the first record; None if there is none that is right and has one."""
         if self.index and self.index.records:
             return self.index.first_time
         fmt = self.directory.format
@@ -171,7 +171,8 @@ class SegmentReader:
         long = scan.reason == TRUNCATED and scan.need <= self.size - self.header_bytes  # not looked at to its end
         if self.header_defect or not (scan.offsets or (long and len(data) >= fmt.record_bytes_min)):
             return None
-        return fmt.exact_time(data)
+        time_ns = fmt.exact_time(data)
+        return None if time_ns == TIME_MAX else time_ns
 
     def close(self) -> None:
         self.file.close()
