@@ -17,7 +17,7 @@ from chiplog._kernel_py import Scan
 from chiplog.errors import UnknownFormat
 from chiplog.formats.captain import Captain
 
-__all__ = ["Captain", "Checker", "Encoder", "Format", "Scan", "detect"]
+__all__ = ["Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]
 
 
 class Encoder(Protocol):
@@ -102,6 +102,19 @@ class Format(Protocol):
 
         TIME_MAX if neither it nor the records after it, as far as they are given, have one.
         """
+
+
+def named_format(name: str | Format) -> Format:
+    """A format by its name, as it is by default; or the one that is given."""
+    if not isinstance(name, str):
+        return name
+    if name == "captain":
+        return Captain()
+    if name == "m3":
+        from chiplog.formats.m3 import M3  # only who uses it pays for it
+
+        return M3()
+    raise UnknownFormat(f"format is {name!r}: expected 'captain' or 'm3'")
 
 
 def detect(name: str, head: bytes) -> Format:

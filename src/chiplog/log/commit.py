@@ -147,7 +147,7 @@ class GroupCommit(Generic[T]):
         with self._mutex:
             self._refusal = refusal
             self._room.notify_all()
-            if self._committing == threading.get_ident():
+            if self.is_committing():
                 return  # called from inside of a commit, which ends by itself
             self._room.wait_for(lambda: self._leader is None)
             thread = self._thread
@@ -155,11 +155,15 @@ class GroupCommit(Generic[T]):
             self._thread_leads.release()
             thread.join()
 
+    def is_committing(self) -> bool:
+        """Whether the calling thread is inside of `commit`."""
+        return self._committing == threading.get_ident()
+
     # -- entering
 
     def _refuse_reentry(self) -> None:
         """A signal handler, a logging handler or a clock that appends would wait for its own thread for ever."""
-        if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
+        if self.is_committing() or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
     def _enter(self, entry: Entry[T]) -> None:
@@ -172,8 +176,8 @@ class GroupCommit(Generic[T]):
         self.queue_bytes += entry.byte_count
 
     def _has_room_for(self, entry: Entry[T]) -> bool:
-        # What is larger than the whole queue is let into an empty one.
-        return not self.queue_writes or (
+        # What is larger than the whole queue is let into an empty one, and what takes no room always.
+        return not (self.queue_writes and entry.items) or (
             self.queue_writes + len(entry.items) <= self._queue_max_writes
             and self.queue_bytes + entry.byte_count <= self._queue_max_bytes
         )

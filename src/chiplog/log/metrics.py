@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from chiplog.errors import MissingExtra
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Source = Callable[[], dict[str, int]]
 
 BUCKETS_SECONDS = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
+BUCKETS_SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 
 COUNTERS = {
     "records_appended": "records handed to the operating system",
@@ -43,6 +46,12 @@ COUNTERS = {
     "segments_removed": "segments removed by cleaning",
     "records_cleaned": "records dropped by cleaning",
     "bytes_cleaned": "bytes of those",
+    "rotations": "rotations of a commit log that were asked for",
+    "writes_lost": "writes that a commit log had queued, whose producers didn't wait, and that failed",
+}
+GAUGES = {
+    "queue_length": "writes that wait in the queue of a commit log",
+    "queue_bytes": "bytes of those, at most",
 }
 TIMINGS = {
     "append": "one append, by sample: under `always` the longest wait of each sync, else one for every 64 KiB",
@@ -51,29 +60,30 @@ TIMINGS = {
     "roll": "starting a segment",
     "recovery": "opening a log to append",
     "clean": "one run of a cleaner",
+    "write": "one write to a commit log that waits for the sync: the longest wait of each",
+}
+SIZES = {
+    "batch_writes": "writes of a commit log that went to the disk with one system call",
 }
 
 
-class Timing:
-    """How often, how long altogether, how long at most, and in which buckets."""
+class Distribution:
+    """How often, how much altogether, how much at most, and in which buckets."""
 
-    __slots__ = ("buckets", "count", "seconds", "seconds_max")
+    __slots__ = ("bounds", "buckets", "count", "most", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
         self.count = 0
-        self.seconds = 0.0
-        self.seconds_max = 0.0
-        self.buckets = [0] * (len(BUCKETS_SECONDS) + 1)
+        self.total = 0.0
+        self.most = 0.0
+        self.buckets = [0] * (len(bounds) + 1)
 
-    def add(self, seconds: float) -> None:
+    def add(self, value: float) -> None:
         self.count += 1
-        self.seconds += seconds
-        self.seconds_max = max(self.seconds_max, seconds)
-        for i, bound in enumerate(BUCKETS_SECONDS):
-            if seconds <= bound:
-                self.buckets[i] += 1
-                return
-        self.buckets[-1] += 1
+        self.total += value
+        self.most = max(self.most, value)
+        self.buckets[bisect_left(self.bounds, value)] += 1
 
 
 class Metrics:
@@ -82,7 +92,8 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counters = dict.fromkeys(COUNTERS, 0)
-        self._timings = {name: Timing() for name in TIMINGS}
+        self._timings = {name: Distribution(BUCKETS_SECONDS) for name in TIMINGS}
+        self._sizes = {name: Distribution(BUCKETS_SIZES) for name in SIZES}
         self._sources: list[weakref.WeakMethod[Source]] = []  # a forgotten appender must not live on here
 
     def add(self, **counts: int) -> None:
@@ -95,6 +106,11 @@ class Metrics:
         """Note how long something took."""
         with self._lock:
             self._timings[name].add(seconds)
+
+    def measure(self, name: str, size: int) -> None:
+        """Note how large something was."""
+        with self._lock:
+            self._sizes[name].add(size)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -117,32 +133,38 @@ class Metrics:
             if reference in self._sources:
                 self._sources.remove(reference)
                 for name, count in source().items():
-                    self._counters[name] += count
+                    if name in self._counters:
+                        self._counters[name] += count
 
     def snapshot(self) -> dict[str, Any]:
-        """All counters and timings now."""
+        """All counters, gauges, timings and sizes now."""
         with self._lock:
-            counters = dict(self._counters)
+            counters = {**self._counters, **dict.fromkeys(GAUGES, 0)}
             for reference in self._sources:
                 source = reference()
                 for name, count in source().items() if source else ():
                     counters[name] += count
             timings = {
-                name: {"count": t.count, "seconds": t.seconds, "seconds_max": t.seconds_max}
-                for name, t in self._timings.items()
+                name: {"count": d.count, "seconds": d.total, "seconds_max": d.most}
+                for name, d in self._timings.items()
             }
-        return {**counters, "timings": timings}
+            sizes = {
+                name: {"count": d.count, "total": int(d.total), "max": int(d.most)}
+                for name, d in self._sizes.items()
+            }
+        return {**counters, "timings": timings, "sizes": sizes}
 
-    def histograms(self) -> dict[str, tuple[list[int], float]]:
-        """For each timing the counts per bucket, not cumulated, and the sum of seconds."""
+    def histograms(self) -> dict[str, tuple[Sequence[float], list[int], float]]:
+        """For each timing (`NAME_seconds`) and size its bounds, the counts between them, and the sum."""
         with self._lock:
-            return {name: (list(t.buckets), t.seconds) for name, t in self._timings.items()}
+            distributions = {f"{name}_seconds": d for name, d in self._timings.items()} | self._sizes
+            return {name: (d.bounds, list(d.buckets), d.total) for name, d in distributions.items()}
 
 
 def prometheus_collector(metrics: Metrics, *, log: str) -> Collector:
     """A collector for prometheus_client's `REGISTRY.register()`; `log` is the label that tells logs apart."""
     try:
-        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
         from prometheus_client.registry import Collector
     except ImportError as error:
         raise MissingExtra("prometheus_client is not installed: pip install 'chiplog[metrics]'") from error
@@ -154,15 +176,18 @@ def prometheus_collector(metrics: Metrics, *, log: str) -> Collector:
                 family = CounterMetricFamily(f"chiplog_{name}", help_text, labels=["log"])
                 family.add_metric([log], snapshot[name])
                 yield family
-            histograms = metrics.histograms()
-            for name, help_text in TIMINGS.items():
-                buckets, seconds = histograms[name]
-                cumulated, total = [], 0
-                for bound, count in zip((*map(str, BUCKETS_SECONDS), "+Inf"), buckets, strict=True):
-                    total += count
-                    cumulated.append((bound, total))
-                histogram = HistogramMetricFamily(f"chiplog_{name}_seconds", help_text, labels=["log"])
-                histogram.add_metric([log], cumulated, sum_value=seconds)
+            for name, help_text in GAUGES.items():
+                gauge = GaugeMetricFamily(f"chiplog_{name}", help_text, labels=["log"])
+                gauge.add_metric([log], snapshot[name])
+                yield gauge
+            help_texts = {f"{name}_seconds": text for name, text in TIMINGS.items()} | SIZES
+            for name, (bounds, buckets, total) in metrics.histograms().items():
+                histogram = HistogramMetricFamily(f"chiplog_{name}", help_texts[name], labels=["log"])
+                histogram.add_metric([log], _cumulated(bounds, buckets), sum_value=total)
                 yield histogram
 
     return StreamCollector()
+
+
+def _cumulated(bounds: Sequence[float], buckets: list[int]) -> list[tuple[str, float]]:
+    return list(zip((*map(str, bounds), "+Inf"), accumulate(buckets), strict=True))
