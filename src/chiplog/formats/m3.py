@@ -12,7 +12,7 @@ passed over like any record. What the messages say is decoded from a file's star
 series (its id, namespace, shard and tags) comes only with its first entry in each file. That is also why a
 file is never appended to once it was closed: each opening starts the next one.
 
-Files are named `commitlog-0-7.db`, from 0, in a folder `commitlogs`.
+Files are named `commitlog-0-7.db`, in a folder `commitlogs`; the next one has the highest number and one.
 
 >>> m3 = M3()
 >>> m3.segment_name(7), m3.segment_number("commitlog-0-7.db"), m3.segment_number("7.db")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
-from chiplog.formats import Captain, Format, detect
+from chiplog.formats import Captain, Format, detect, named_format
 from chiplog.formats.captain import MAGIC, VERSION
 from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
 from chiplog.log.cleaner import Cleaner
@@ -57,8 +57,9 @@ class Stream:
 
     Making one touches nothing; a log is created by its first appender. `magic` and `version` mark every
     segment and are checked on every read, so that one program's log isn't taken for another's;
-    `Stream.open(path)` takes them from the files. `files` is the disk, the operating system's by default;
-    `clock` gives the nanoseconds that records are stamped with, `time.time_ns` by default.
+    `Stream.open(path)` takes them from the files. A `format` other than captain, such as "m3", has neither.
+    `files` is the disk, the operating system's by default; `clock` gives the nanoseconds that records are
+    stamped with, `time.time_ns` by default.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class Stream:
         *,
         magic: int = MAGIC,
         version: int = VERSION,
-        format: Format | None = None,  # noqa: A002 - the name that users know
+        format: str | Format = "captain",  # noqa: A002 - the name that users know
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self.format: Format = Captain(magic, version) if format is None else format
+        self.format: Format = Captain(magic, version) if format == "captain" else named_format(format)
         self.metrics = Metrics()
         self._clock = clock
         self._directory = Directory(files or OSFiles(), self.path, self.format)
@@ -84,6 +85,8 @@ class Stream:
         place = os.fspath(path)
         probe = Directory(files, place, Captain())
         numbers = probe.numbers()
+        if not numbers and (folder := _folder_of(files, place, named_format("m3"))) is not None:
+            return cls(folder, format="m3", files=files)
         formats: Counter[Format] = Counter()
         for number in numbers[:_HEADERS_COMPARED]:
             file = probe.open_segment(number)
@@ -98,7 +101,9 @@ class Stream:
             return cls(place, format=formats.most_common(1)[0][0], files=files)
         if numbers:
             return cls(place, files=files)
-        raise LogNotFound(f"there are no segments in {place}: expected files such as 000000001.log")
+        raise LogNotFound(
+            f"there are no segments in {place}: expected files such as 000000001.log or commitlog-0-0.db"
+        )
 
     def __repr__(self) -> str:
         return f"Stream({self.path!r}, format={self.format})"
@@ -302,6 +307,17 @@ class Stream:
             metrics=self.metrics,
             block_rows=block_rows,
         )
+
+
+def _folder_of(files: Files, path: str, fmt: Format) -> str | None:
+    """Where the segments of a format are: at the path, or in the folder that commit logs have for them."""
+    for folder in (path, f"{path}/{fmt.folder}"):
+        try:
+            if Directory(files, folder, fmt).numbers():
+                return folder
+        except LogNotFound:
+            continue
+    return None
 
 
 def as_position(value: PositionLike) -> Position:
