@@ -7,6 +7,7 @@ may be gone since when. `check` then opens a crash state and compares.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from chiplog import Position, Stream
@@ -65,6 +66,8 @@ class _Runner:
         self.stream = stream_on(self.disk)
         self.log = None
         self.policy = "os"
+        self.spare = False
+        self.may_seal = threading.Event()
 
     def now(self) -> int:
         return len(self.disk.events)
@@ -76,10 +79,31 @@ class _Runner:
             pass  # a fault of the test's: what was not acknowledged needn't be there
 
     def _open(self, number: int) -> None:
+        """0 os, 1 always; 2 os and 3 always with a spare."""
         self.policy = ("os", "always")[number % 2]
-        self.log = self.stream.appender(sync=self.policy, segment_bytes=SEGMENT_BYTES)
+        self.spare = number >= 2
+        self.log = self.stream.appender(sync=self.policy, segment_bytes=SEGMENT_BYTES, spare=self.spare)
+        if self.spare and self.policy == "os":
+            self._hold()
         # Opening syncs what it recovered.
         self._acknowledge(self.history.written)
+
+    def _hold(self) -> None:
+        """Have every sealing wait for `_seal`, so that there are appends between a swap and the new name."""
+        spare = self.log._active._spare
+        begin = spare.begin
+
+        def held(work) -> None:
+            self.may_seal.clear()
+            begin(lambda: (self.may_seal.wait(20), work()))
+
+        spare.begin = held
+
+    def _seal(self, _: int) -> None:
+        """Let what was swapped be sealed, and wait for it."""
+        self.may_seal.set()
+        self.log.wait_sealed()
+        self._acknowledge_before(self.log.position.segment)
 
     def _append(self, number: int) -> None:
         self._write([self._payload(number)])
@@ -95,15 +119,17 @@ class _Runner:
 
     def _write(self, payloads: list[bytes]) -> None:
         batch = self.history.written[-len(payloads) :]
+        if self.spare and self.log.position.offset >= SEGMENT_BYTES:
+            self._seal(0)  # a second swap waits for the first
         for written, position in zip(batch, self.log.append_many(payloads), strict=True):
             written.position, written.returned = position, self.now()
         if self.policy == "always":
             self._acknowledge(batch)
-        else:
-            # Starting a segment synced the one before.
-            self._acknowledge(
-                [w for w in self.history.written if w.position and w.position.segment < position.segment]
-            )
+        elif not self.spare:
+            self._acknowledge_before(position.segment)  # starting a segment synced the one before
+
+    def _acknowledge_before(self, segment: int) -> None:
+        self._acknowledge([w for w in self.history.written if w.position and w.position.segment < segment])
 
     def _acknowledge(self, written: list[Written]) -> None:
         for one in written:
@@ -111,15 +137,20 @@ class _Runner:
                 one.durable = min(one.durable, self.now())
 
     def _roll(self, _: int) -> None:
+        if self.spare:
+            self._seal(0)
         self.log.roll()
-        self._acknowledge(self.history.written)
+        if not self.spare:
+            self._acknowledge(self.history.written)
 
     def _sync(self, _: int) -> None:
+        self.may_seal.set()
         self.log.sync()
         self._acknowledge(self.history.written)
 
     def _close(self, _: int) -> None:
         log, self.log = self.log, None
+        self.may_seal.set()
         log.close()
         self._acknowledge(self.history.written)
 

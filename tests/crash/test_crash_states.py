@@ -10,7 +10,7 @@ import pytest
 from chiplog.testing import CrashDisk, CrashState
 from tests.crash.history import Action, History, check, expectation, run, stream_on
 
-OS, ALWAYS = 0, 1
+OS, ALWAYS, OS_SPARE, ALWAYS_SPARE = 0, 1, 2, 3
 
 SHORT: dict[str, list[Action]] = {
     "open": [("open", OS)],
@@ -51,6 +51,29 @@ SHORT: dict[str, list[Action]] = {
         ("append", 9),
     ],
     "clean while open": [("open", OS), ("many", 30), ("roll", 0), ("append", 9), ("clean", 3), ("append", 70)],
+    "swap": [("open", OS_SPARE), ("append", 10), ("roll", 0), ("append", 20), ("append", 5), ("seal", 0)],
+    "append after a swap": [("open", OS_SPARE), ("append", 10), ("roll", 0), ("seal", 0), ("append", 20)],
+    "swap, sync, swap": [
+        ("open", OS_SPARE),
+        ("append", 10),
+        ("roll", 0),
+        ("append", 20),
+        ("sync", 0),
+        ("append", 5),
+        ("roll", 0),
+        ("append", 6),
+        ("close", 0),
+    ],
+    "swap by size": [("open", OS_SPARE), ("append", 200), ("append", 200), ("append", 200), ("append", 10)],
+    "swap always": [
+        ("open", ALWAYS_SPARE),
+        ("append", 9),
+        ("roll", 0),
+        ("append", 200),
+        ("append", 4),
+        ("many", 5),
+    ],
+    "a spare left behind": [("open", OS_SPARE), ("append", 9), ("close", 0), ("open", OS), ("append", 4)],
     "large batch unsynced": [("open", OS), ("append", 10), ("many", 400), ("append", 10)],
 }
 
@@ -84,7 +107,7 @@ def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_record(seed
         crash_count(state)
 
 
-@pytest.mark.parametrize("name", ["append always", "large records", "clean some", "roll"])
+@pytest.mark.parametrize("name", ["append always", "large records", "clean some", "roll", "swap"])
 def test_a_crash_during_the_recovery_from_a_crash_loses_nothing_either(name, crash_count):
     history = run(SHORT[name], sector_bytes=64)
     rng = random.Random(1)
@@ -110,14 +133,14 @@ def different(history: History, states: Iterable[CrashState]) -> Iterator[CrashS
 def random_actions(seed: int, count: int) -> list[Action]:
     """A history of any actions in any order, as far as they make sense."""
     rng = random.Random(seed)
-    actions: list[Action] = [("open", rng.randrange(2))]
+    actions: list[Action] = [("open", rng.randrange(4))]
     is_open = True
     for _ in range(count):
         word = rng.choice(["append"] * 6 + ["many"] * 2 + ["roll", "sync", "clean", "reopen"])
         if word == "reopen":
             if is_open:
                 actions.append(("close", 0))
-            actions.append(("open", rng.randrange(2)))
+            actions.append(("open", rng.randrange(4)))
             is_open = True
         elif word == "clean":
             actions.append(("clean", rng.choice([0, 2, 3])))

@@ -87,11 +87,18 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         found = Recovery()
         mark = watermark.found
         rebooted = mark is None or (mark.boot != watermark.boot and not mark.closed)
-        spared = _settle_spare(directory, mark, found, rebooted=rebooted)
+        spare = directory.files.stat(spare_path(directory))
+        if spare is not None and not rebooted:
+            _adopt_spare(directory, spare[0])
+            spare = None
         numbers = directory.numbers()
         if mark is not None or not numbers:
             watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
-        tail = _find_tail(directory, numbers, watermark, found, step=2 if spared and rebooted else 1)
+        tail = _find_tail(directory, numbers, watermark, found, step=1 if spare is None else 2)
+        if spare is not None:
+            # Only now: until there is a segment after those whose positions it may have given away, and while
+            # the marks still tell of the boot before, a crash must find it again.
+            _discard_spare(directory, tail.number - 1, spare[0], found)
         if mark is None and numbers:
             # Another program wrote it: nothing was known of how far it was synced, until now.
             watermark.begin(tail.number, tail.offset)
@@ -106,19 +113,13 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         return tail, found
 
 
-def _settle_spare(directory: Directory, mark: Mark | None, found: Recovery, *, rebooted: bool) -> bool:
-    """Make the records of a spare the next segment, or evidence. Whether there was a spare."""
+def _adopt_spare(directory: Directory, size: int) -> None:
+    """Make the records of a spare, if it has any, the next segment."""
     files, path = directory.files, spare_path(directory)
-    stat = files.stat(path)
-    if stat is None:
-        return False
-    last = max([*directory.numbers(), mark.segment if mark else 0])
-    if stat[0] <= directory.format.header_bytes:
+    if size <= directory.format.header_bytes:
         files.remove(path)
-    elif rebooted:
-        found.spare_bytes, found.spare_path = stat[0], _free_path(directory, last + 1)
-        files.rename(path, found.spare_path)
     else:
+        last = directory.numbers()[-1]
         before = files.open_append(directory.segment_path(last))
         try:
             before.sync()
@@ -127,13 +128,23 @@ def _settle_spare(directory: Directory, mark: Mark | None, found: Recovery, *, r
             before.close()
         files.rename(path, directory.segment_path(last + 1))
     directory.sync()
-    return True
+
+
+def _discard_spare(directory: Directory, number: int, size: int, found: Recovery) -> None:
+    """Keep the records of a spare as evidence, if it has any."""
+    files, path = directory.files, spare_path(directory)
+    if size <= directory.format.header_bytes:
+        files.remove(path)
+    else:
+        found.spare_bytes, found.spare_path = size, _free_path(directory, number)
+        files.rename(path, found.spare_path)
+    directory.sync()
 
 
 def _find_tail(
     directory: Directory, numbers: list[int], watermark: Watermark, found: Recovery, *, step: int
 ) -> Tail:
-    """The segment to append to; `step` is how far its number is from the last one's if it is a new one."""
+    """The segment to append to, new or resumed; with a `step` of 2 new, and with a number left out."""
     time_ns = _last_time(directory, numbers)
     synced = watermark.found.segment if watermark.found else 0
     last = numbers[-1] if numbers else 0
@@ -146,7 +157,7 @@ def _find_tail(
     if not numbers or synced > last:
         return create_segment(directory, max(synced, last) + step, time_ns)
     tail, fresh = _recover_last(directory, last, watermark, found, time_ns)
-    if not fresh:
+    if not fresh and step == 1:
         return tail
     tail.file.close()
     return create_segment(directory, last + step, tail.time_ns)
