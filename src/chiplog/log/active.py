@@ -194,10 +194,12 @@ class ActiveSegment:
         with self._metrics.timed("roll"):
             file = self._spare.take() if self._spare is not None else None
             self.check()  # what was waited for may have failed
-            if file is None:
-                self._start_segment()
-            else:
+            if file is not None:
                 self._swap(file)
+            else:
+                self._start_segment()
+                if self._spare is not None:
+                    self._spare.renew()
             self._metrics.add(rolls=1)
 
     def _start_segment(self) -> None:

@@ -94,6 +94,8 @@ class GroupCommit(Generic[T]):
         """The entry whose thread leads; this object itself for the commit's own thread; None for nobody."""
         self._committing = 0
         """The thread that is inside of `commit`."""
+        self._inside: set[int] = set()
+        """The threads that are inside of `submit`."""
         self._released: deque[threading.Lock] = deque()
         """The gates of those whose entries are settled, not opened yet."""
         self._opened = 0
@@ -105,7 +107,9 @@ class GroupCommit(Generic[T]):
     def submit(self, entry: Entry[T]) -> T:
         """Wait until a round that began after this call has settled the entry."""
         self._refuse_reentry()
+        own = threading.get_ident()
         try:
+            self._inside.add(own)
             with self._mutex:
                 self._enter(entry)
                 if self._leader is None:
@@ -121,6 +125,8 @@ class GroupCommit(Generic[T]):
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
             self._step_down(entry)
             raise
+        finally:
+            self._inside.discard(own)
         if entry.error is not None:
             raise entry.error
         return cast(T, entry.result)
@@ -163,7 +169,8 @@ class GroupCommit(Generic[T]):
 
     def _refuse_reentry(self) -> None:
         """A signal handler, a logging handler or a clock that appends would wait for its own thread for ever."""
-        if self.is_committing() or self._mutex._is_owned():  # type: ignore[attr-defined]
+        own = threading.get_ident()
+        if own in self._inside or own == self._committing or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
     def _enter(self, entry: Entry[T]) -> None:

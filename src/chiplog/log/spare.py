@@ -66,6 +66,10 @@ class Spare:
         self._work = work
         self._due.release()
 
+    def renew(self) -> None:
+        """Try again to make a spare, after there was none."""
+        self.begin(lambda: None)
+
     def wait_named(self, timeout: float | None = None) -> bool:
         """Until the segment that is appended to has its name, durably, or that has failed."""
         return self._named.wait(timeout)
@@ -95,28 +99,33 @@ class Spare:
                 return
             try:
                 self._work()
-            except BaseException:  # it tells of errors itself: this is a defect, and must not leave others waiting
+                self._named.set()
+                self._file = self._make()
+            except BaseException:  # they tell of errors themselves: this is a defect
                 logger.exception("%s: sealing a segment was interrupted", self._directory.path)
-            self._named.set()
-            self._file = self._make()
-            self._idle.set()
+            finally:  # whatever happened, nobody may wait for ever
+                self._named.set()
+                self._idle.set()
 
     def _make(self) -> File | None:
         """Create a spare; without one, the next segment is started the slow way."""
-        path = spare_path(self._directory)
-        if self._directory.files.stat(path) is not None:
-            return None  # its name couldn't be given to it: it has records
         try:
-            file = self._directory.files.open_append(path)
-            try:
-                write_all(file, self._directory.format.header())
-                file.sync()
-                # Opening tells by this entry that positions in the next segment may have been handed out.
-                self._directory.sync()
-            except BaseException:
-                file.close()
-                raise
+            if self._directory.files.stat(spare_path(self._directory)) is not None:
+                return None  # its name couldn't be given to it: it has records
+            return self._create()
         except OSError as error:
             logger.warning("%s: no spare segment, the next roll will take longer: %s", self._directory.path, error)
             return None
+
+    def _create(self) -> File:
+        file = self._directory.files.open_append(spare_path(self._directory))
+        try:
+            write_all(file, self._directory.format.header())
+            file.sync()
+            # Opening tells by this entry that positions in the next segment may have been handed out.
+            self._directory.sync()
+        except BaseException:
+            file.close()
+            self._directory.files.remove(spare_path(self._directory))
+            raise
         return file
