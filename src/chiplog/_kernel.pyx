@@ -8,6 +8,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_append.pxi     an append while nothing special is due
     _kernel_m3.pxi         chunks of M3's commit log: scan, hop, find, and messages put into them
     _kernel_m3_encode.pxi  entries to messages
+    _kernel_m3_fields.pxi  what messages are made of
     _kernel_m3_decode.pxi  messages to columns of entries
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
@@ -185,4 +186,5 @@ include "_kernel_columns.pxi"
 include "_kernel_append.pxi"
 include "_kernel_m3.pxi"
 include "_kernel_m3_encode.pxi"
+include "_kernel_m3_fields.pxi"
 include "_kernel_m3_decode.pxi"

@@ -6,7 +6,8 @@
     progress.py   how far a long command is
     draw.py       pictures of numbers in a terminal
     histogram.py  records and bytes over time
-    append.py dump.py verify.py repair.py stats.py clean.py bench.py doctor.py      a command each
+    datapoints.py what commands show of a log in M3's format
+    append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
 and errors of usage come at once.
@@ -30,6 +31,7 @@ COMMANDS = {
     "repair": "show what would mend a damaged log, and do it with --apply",
     "stats": "segments, sizes, and rates over time, as a picture",
     "clean": "forget records by age, size or key",
+    "convert": "write a log anew in another format",
     "bench": "measure the log, and this disk beneath it",
     "doctor": "what chiplog runs on here, and what is missing",
 }

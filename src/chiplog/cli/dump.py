@@ -18,7 +18,8 @@ from chiplog.times import format_time
 def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "dump",
-        "Show records, one a line: position, time and payload, separated by tabs.",
+        "Show records, one a line: position, time and payload, separated by tabs. Of a log in M3's format show\n"
+        "datapoints: position, time of creation, namespace, id, tags, timestamp, value, unit and annotation.",
         "Times are RFC 3339 as in 2026-11-15T18:00:00Z, or -15m for a time ago; positions are as printed,\n"
         "000000007:1048576.\n\n"
         "examples:\n"
@@ -61,6 +62,10 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json and (chosen.hex or chosen.raw):
         raise codes.UsageError("--json, --hex and --raw exclude each other: choose one")
     stream = options.open_log(chosen.log, chosen)
+    if stream.format.name == "m3":
+        from chiplog.cli import datapoints
+
+        return datapoints.dump(stream, chosen)
     start: Position | None = chosen.start
     since_ns: int | None = None
     if isinstance(chosen.since, Position):

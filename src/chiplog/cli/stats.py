@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import operator
 import shutil
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chiplog.cli import codes, draw, options
 from chiplog.cli.histogram import Histogram
@@ -16,6 +17,9 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import SegmentInfo, Stream
 from chiplog.log.walk import Walk
 from chiplog.times import SECOND_NS, format_time
+
+if TYPE_CHECKING:
+    from chiplog.commitlog.check import EntriesReport
 
 ROWS_FIRST, ROWS_LAST = 4, 12
 HEIGHT = 4
@@ -50,8 +54,11 @@ class _Stats:
     segments: list[_Segment] = field(default_factory=list)
     histogram: Histogram = field(default_factory=Histogram)
     payload_bytes: int = 0
+    payload_bytes_max: int = 0
     defects: int = 0
     defect_bytes: int = 0
+    entries: EntriesReport | None = None
+    """What is in the chunks of a log in M3's format."""
 
     @property
     def byte_count(self) -> int:
@@ -68,6 +75,11 @@ def run(chosen: argparse.Namespace) -> int:
     stream = options.open_log(chosen.log, chosen)
     with Progress(f"reading {chosen.log}") as progress:
         stats = _quick(stream) if chosen.quick else _read(stream, chosen.timeout, progress)
+    if stream.format.name == "m3" and not chosen.quick:
+        from chiplog.commitlog.check import check_entries
+
+        with Progress(f"decoding {chosen.log}") as progress:
+            stats.entries = check_entries(stream, progress=progress, timeout=chosen.timeout)
     if chosen.json:
         print_json(_as_dict(stream, stats, quick=chosen.quick))
     else:
@@ -108,6 +120,7 @@ def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
             records += len(scan.times)
             segment.last_time_ns = scan.times[-1]
             stats.payload_bytes += sum(scan.ends) - sum(scan.starts)
+            stats.payload_bytes_max = max(stats.payload_bytes_max, max(map(operator.sub, scan.ends, scan.starts)))
             stats.histogram.add(scan.times, scan.offsets, block.base + scan.end)
         segment.records = records
         stats.defects += len(walk.defects)
@@ -122,7 +135,8 @@ def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
 
 def _print(stream: Stream, stats: _Stats, width: int, chosen: argparse.Namespace) -> None:
     records = stats.records
-    counted = "" if records is None else f"{plural(records, 'record')}, "
+    record = _record(stream)
+    counted = "" if records is None else f"{plural(records, record)}, "
     print(
         f"{stream.path}: {_kind(stream)}, {plural(len(stats.segments), 'segment')}, {counted}"
         f"{human_bytes(stats.byte_count)}"
@@ -130,18 +144,25 @@ def _print(stream: Stream, stats: _Stats, width: int, chosen: argparse.Namespace
     if records and not chosen.quick:
         overhead = stats.byte_count / max(stats.payload_bytes, 1) - 1
         mean = f"{stats.payload_bytes / records:,.1f} bytes on average"
-        print(f"payloads: {human_bytes(stats.payload_bytes)}, {mean}; the log adds {overhead:.1%}")
+        if stats.entries is None:
+            print(f"payloads: {human_bytes(stats.payload_bytes)}, {mean}; the log adds {overhead:.1%}")
+        else:
+            print(f"chunks: {human_bytes(stats.payload_bytes)}, {mean}, {stats.payload_bytes_max:,} at most")
+    if stats.entries is not None:
+        from chiplog.cli import datapoints
+
+        print("\n".join(datapoints.summary(stats.entries)))
     if stats.defects:
         print(f"damage: {plural(stats.defects, 'place')}, {human_bytes(stats.defect_bytes)}: see chiplog verify")
     print()
-    print("\n".join(_segment_table(stats, width, show_all=chosen.all)))
+    print("\n".join(_segment_table(stats, width, record, show_all=chosen.all)))
     if not chosen.quick and stats.histogram.start_ns is not None:
         print()
-        print("\n".join(_pictures(stats.histogram, width)))
+        print("\n".join(_pictures(stats.histogram, width, record)))
 
 
-def _segment_table(stats: _Stats, width: int, *, show_all: bool) -> list[str]:
-    rows: list[tuple[str, ...]] = [(">segment", ">records", ">bytes", "first record", "")]
+def _segment_table(stats: _Stats, width: int, record: str, *, show_all: bool) -> list[str]:
+    rows: list[tuple[str, ...]] = [(">segment", f">{record}s", ">bytes", f"first {record}", "")]
     shown = stats.segments
     if not show_all and len(shown) > ROWS_FIRST + ROWS_LAST + 1:
         shown = [*shown[:ROWS_FIRST], *shown[-ROWS_LAST:]]
@@ -173,14 +194,14 @@ def _segment_table(stats: _Stats, width: int, *, show_all: bool) -> list[str]:
     return pictured
 
 
-def _pictures(histogram: Histogram, width: int) -> list[str]:
+def _pictures(histogram: Histogram, width: int, record: str) -> list[str]:
     records, sizes = histogram.resampled(width - 2)
     assert histogram.start_ns is not None
     span = max(histogram.span_ns, histogram.width_ns) / SECOND_NS
     seconds = span / len(records)
     blocks = draw.can_draw()
     lines = []
-    for name, values, amount in (("records", records, human_count), ("bytes", sizes, human_bytes)):
+    for name, values, amount in ((f"{record}s", records, human_count), ("bytes", sizes, human_bytes)):
         peak, mean = max(values) / seconds, sum(values) / span
         lines.append(f"{name} per second: {amount(mean)} on average, {amount(peak)} at most")
         lines += [f"  {line}" for line in draw.columns(values, height=HEIGHT, blocks=blocks)]
@@ -191,6 +212,11 @@ def _pictures(histogram: Histogram, width: int) -> list[str]:
         return [*lines[:-1], f"  from {start} to {end}", f"  {middle}"]
     gap = len(records) - len(start) - len(end)
     return [*lines[:-1], f"  {start}{middle.center(gap)}{end}"]
+
+
+def _record(stream: Stream) -> str:
+    """What the engine's records are called in a format."""
+    return "chunk" if stream.format.name == "m3" else "record"
 
 
 def _kind(stream: Stream) -> str:
@@ -234,6 +260,7 @@ def _as_dict(stream: Stream, stats: _Stats, *, quick: bool) -> dict[str, Any]:
         records, sizes = histogram.resampled(RATE_BINS_JSON)
         result |= {
             "payload_bytes": stats.payload_bytes,
+            "payload_bytes_max": stats.payload_bytes_max,
             "defects": stats.defects,
             "defect_bytes": stats.defect_bytes,
             "over_time": {
@@ -243,4 +270,8 @@ def _as_dict(stream: Stream, stats: _Stats, *, quick: bool) -> dict[str, Any]:
                 "bytes": sizes,
             },
         }
+    if stats.entries is not None:
+        from chiplog.cli import datapoints
+
+        result["datapoints"] = datapoints.as_dict(stats.entries)
     return result

@@ -5,22 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chiplog.cli import codes, options
 from chiplog.cli.output import human_bytes, plural, print_json, say, table
 from chiplog.cli.progress import Progress
 from chiplog.errors import ChiplogError
+from chiplog.log.stream import Stream
 from chiplog.log.verify import SegmentReport, VerifyReport, verify
 from chiplog.log.walk import Defect
 from chiplog.times import format_time
+
+if TYPE_CHECKING:
+    from chiplog.commitlog.check import EntriesReport
 
 
 def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "verify",
-        "Check every byte of logs: checksums, headers, indexes, order of times, and whether synced bytes are\n"
-        "missing. Nothing is changed, and a log may be in use meanwhile. Exit code 1 if anything is damaged.",
+        "Check every byte of logs: checksums, headers, indexes, order of times, whether synced bytes are\n"
+        "missing, and of a log in M3's format every message. Nothing is changed, and a log may be in use\n"
+        "meanwhile. Exit code 1 if anything is damaged.",
     )
     parser.add_argument("logs", metavar="LOG", nargs="+", help="a log's directory")
     parser.add_argument("--segments", action="store_true", help="show every segment, not only what is wrong")
@@ -34,7 +39,10 @@ def run(chosen: argparse.Namespace) -> int:
     for path in chosen.logs:
         try:
             with Progress(f"verifying {path}") as progress:
-                report = verify(options.open_log(path, chosen), progress=progress, timeout=chosen.timeout)
+                stream = options.open_log(path, chosen)
+                report = verify(stream, progress=progress, timeout=chosen.timeout)
+            with Progress(f"decoding {path}") as progress:
+                entries = _check_entries(stream, progress, chosen.timeout)
         except (ChiplogError, OSError) as error:
             if len(chosen.logs) == 1:
                 raise
@@ -42,21 +50,44 @@ def run(chosen: argparse.Namespace) -> int:
             say(message)
             worst = max(worst, code)
             continue
+        problems = report.problems() + _message_problems(report, entries)
         if chosen.json:
-            print_json(as_dict(report))
+            print_json(as_dict(report, entries, problems))
         else:
-            _print(report, segments=chosen.segments)
+            _print(report, entries, problems, segments=chosen.segments)
         sys.stdout.flush()
-        worst = max(worst, codes.FINE if report.ok else codes.PROBLEMS)
+        worst = max(worst, codes.PROBLEMS if problems else codes.FINE)
     return worst
 
 
-def _print(report: VerifyReport, *, segments: bool) -> None:
-    problems = report.problems()
+def _check_entries(stream: Stream, progress: Progress, timeout: float | None) -> EntriesReport | None:
+    """What the messages in chunks say, for a format that has such."""
+    if stream.format.name != "m3":
+        return None
+    from chiplog.commitlog.check import check_entries
+
+    return check_entries(stream, progress=progress, timeout=timeout)
+
+
+def _message_problems(report: VerifyReport, entries: EntriesReport | None) -> list[str]:
+    if entries is None:
+        return []
+    from chiplog.cli import datapoints
+
+    torn = any(segment.torn is not None for segment in report.segments)
+    return datapoints.problems(entries, live=report.live, chunks_torn=torn)
+
+
+def _print(report: VerifyReport, entries: EntriesReport | None, problems: list[str], *, segments: bool) -> None:
     verdict = plural(len(problems), "problem") if problems else "no damage"
-    counts = f"{plural(len(report.segments), 'segment')}, {plural(report.records, 'record')}"
+    record = "record" if entries is None else "chunk"
+    counts = f"{plural(len(report.segments), 'segment')}, {plural(report.records, record)}"
     live = ", being appended to" if report.live else ""
     print(f"{report.path}: {counts}, {human_bytes(report.byte_count)}{live}: {verdict}")
+    if entries is not None:
+        from chiplog.cli import datapoints
+
+        print("\n".join(f"  {line}" for line in datapoints.summary(entries)))
     if segments and report.segments:
         rows: list[tuple[str, ...]] = [
             (">segment", ">records", ">bytes", "first time", "last time", "index", "state")
@@ -86,7 +117,7 @@ def _row(segment: SegmentReport) -> tuple[str, ...]:
     )
 
 
-def as_dict(report: VerifyReport) -> dict[str, Any]:
+def as_dict(report: VerifyReport, entries: EntriesReport | None, problems: list[str]) -> dict[str, Any]:
     """A report as JSON has it."""
     segments = []
     for segment in report.segments:
@@ -96,16 +127,21 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         back = segment.times_back_first
         fields["times_back_first"] = None if back is None else str(back)
         segments.append(fields)
-    return {
+    result = {
         "path": report.path,
-        "ok": report.ok,
+        "ok": not problems,
         "records": report.records,
         "bytes": report.byte_count,
-        "problems": report.problems(),
+        "problems": problems,
         "notes": report.notes(),
         **asdict(report),
         "segments": segments,
     }
+    if entries is not None:
+        from chiplog.cli import datapoints
+
+        result["datapoints"] = datapoints.as_dict(entries)
+    return result
 
 
 def _defect(defect: Defect) -> dict[str, Any]:

@@ -3,11 +3,17 @@
 log.py          CommitLog: producers, the writer, rotation
 failure.py      what happens when the disk fails
 aio.py          the same for tasks
-datapoints.py   what M3's files say, as entries and as Arrow columns
+entries.py      what M3's files say, entry by entry
+datapoints.py   the same as Arrow columns
+check.py        reading all of it, to count it and to find what can't be read
+exchange.py     a datapoint as JSON, and back
+convert.py      from one format to another
 """
 
 from chiplog.commitlog.aio import AsyncCommitLog
+from chiplog.commitlog.datapoints import scan_datapoints
+from chiplog.commitlog.entries import read_entries
 from chiplog.commitlog.failure import FailurePolicy
 from chiplog.commitlog.log import CommitLog, Strategy
 
-__all__ = ["AsyncCommitLog", "CommitLog", "FailurePolicy", "Strategy"]
+__all__ = ["AsyncCommitLog", "CommitLog", "FailurePolicy", "Strategy", "read_entries", "scan_datapoints"]

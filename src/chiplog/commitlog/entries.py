@@ -54,6 +54,10 @@ class SeriesTable:
         """How many there are so far."""
         return len(self._decoder)
 
+    def metadata(self) -> list[bytes]:
+        """What the file says of each."""
+        return self._decoder.metadata(0, len(self._decoder))
+
     def __getitem__(self, row: int) -> Series:
         found = self._made.get(row)
         if found is None:
@@ -102,7 +106,7 @@ class EntryWalk:
         self._metrics = stream.metrics
         self._defects: list[Defect] = []
         self._segment, self._path = -1, ""
-        self._expected = 0  # the physical offset after the last chunk
+        self._expected = 0  # the offset after the last chunk
         self._decoder = kernel.active.M3Decoder()
         self._series = SeriesTable(self._decoder)
         self.done = False
@@ -148,17 +152,21 @@ class EntryWalk:
         """What there is as of now; more may have come when it is iterated over again."""
         walk = self._walk or self._begin()
         while not self.done and (block := walk.next_block()) is not None:
-            self._enter(block)
-            row, last = 0, len(block.scan.offsets)
-            while row < last and not self.done:
-                entries = self._decoder.feed(
-                    block.buffer, block.scan.starts, block.scan.ends, block.offsets, row, last
-                )
-                row = entries.row
-                wanted = self._trim(entries)
-                if wanted.first < wanted.last:
-                    yield wanted
-                self._tell(block, entries)
+            for first, last in _runs(block):
+                self._enter(block, first)
+                yield from self._decode(block, first, last)
+                self._expected = block.offsets[last - 1] + block.frame_bytes(last - 1)
+
+    def _decode(self, block: Block, row: int, last: int) -> Iterator[EntryBlock]:
+        while row < last and not self.done:
+            entries = self._decoder.feed(
+                block.buffer, block.scan.starts, block.scan.ends, block.offsets, row, last
+            )
+            row = entries.row
+            wanted = self._trim(entries)
+            if wanted.first < wanted.last:
+                yield wanted
+            self._tell(block, entries)
 
     def _begin(self) -> Walk:
         start = self._start
@@ -174,17 +182,16 @@ class EntryWalk:
         self._walk.check_start()
         return self._walk
 
-    def _enter(self, block: Block) -> None:
-        """Note where a block is: in the next file, after a gap, or where the last one ended."""
+    def _enter(self, block: Block, row: int) -> None:
+        """Note where a chunk is: in the next file, after a gap, or where the last one ended."""
         if block.segment != self._segment:
             self._unfinished()
             self._segment, self._path, self._expected = block.segment, block.path, 0
             self._decoder = kernel.active.M3Decoder(self._on_corruption == "skip")
             self._series = SeriesTable(self._decoder)
-        if block.scan.offsets[0] != self._expected:
+        if block.offsets[row] != self._expected:
             self._unfinished()
             self._decoder.resync()
-        self._expected = block.base + block.scan.end
 
     def _unfinished(self) -> None:
         offset = self._decoder.pending_offset
@@ -223,7 +230,7 @@ class EntryWalk:
         """A defect in a chunk of a block, or in one before it, in which a message began."""
         row = bisect_left(block.offsets, offset)
         if block.offsets[row] != offset:
-            self._defect(offset, offset, reason, self._expected - offset, b"")
+            self._defect(offset, offset, reason, block.logical_end - offset, b"")
             return
         start, end = block.scan.starts[row] + place, block.scan.ends[row]
         found = bytes(block.buffer[min(start, end) : min(start + 32, end)])
@@ -247,6 +254,17 @@ class EntryWalk:
             self._defects.append(defect)
         logger.warning("%s %s", "skipped" if self._on_corruption == "skip" else "stopped at", defect)
         self.done = self.done or self._on_corruption == "stop"
+
+
+def _runs(block: Block) -> Iterator[tuple[int, int]]:
+    """The rows of a block between gaps, which a file has from which repair took what was damaged."""
+    first, last = 0, len(block.offsets)
+    if block.offsets != block.scan.offsets:
+        for row in range(1, last):
+            if block.offsets[row] != block.offsets[row - 1] + block.frame_bytes(row - 1):
+                yield first, row
+                first = row
+    yield first, last
 
 
 def read_entries(
