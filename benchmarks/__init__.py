@@ -12,6 +12,7 @@ What is where:
     appending.py   append, append_many                   peers.py     sqlite3, LMDB, RocksDB, persist-queue
     committing.py  sync="always", threads and tasks      limits.py    write, fdatasync, CRC-32C, memcpy
     reading.py     kernel scan, Arrow scan, cursor       child.py     what runs in a process of its own
+    decoding.py    M3's commit log to columns
     opening.py     bytes read by opening
     growth.py      1 GiB beside 100 MiB
     starting.py    import time, the command's start

@@ -9,6 +9,7 @@ from dataclasses import replace
 from benchmarks import peers
 from benchmarks.appending import append, append_many
 from benchmarks.committing import always
+from benchmarks.decoding import m3_decode
 from benchmarks.growth import growth
 from benchmarks.machine import describe
 from benchmarks.measure import Figure, Settings
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
     "kernel-scan": kernel_scan,
     "arrow-scan": arrow_scan,
     "cursor": cursor,
+    "m3-decode": m3_decode,
     "open": opening,
     "growth": growth,
     "start": starting,
