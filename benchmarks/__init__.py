@@ -12,6 +12,8 @@ What is where:
     appending.py   append, append_many                   peers.py     sqlite3, LMDB, RocksDB, persist-queue
     committing.py  sync="always", threads and tasks      limits.py    write, fdatasync, CRC-32C, memcpy
     reading.py     kernel scan, Arrow scan, cursor       child.py     what runs in a process of its own
+    producing.py   CommitLog.write, threads and tasks    stores.py    what many threads can write to at once
+    rotating.py    CommitLog.rotate_logs while writing
     decoding.py    M3's commit log to columns
     opening.py     bytes read by opening
     growth.py      1 GiB beside 100 MiB

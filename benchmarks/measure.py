@@ -102,6 +102,8 @@ class Goal:
     at_least: float | None = None
     at_most: float | None = None
     unit: str = "x"
+    held_back: str = ""
+    """What held it back if it wasn't reached, such as "bound by CPU"; empty if that isn't known."""
 
     @property
     def reached(self) -> bool:

@@ -50,7 +50,7 @@ def number(value: float, unit: str) -> str:
     if unit == "bytes":
         text, prefix = _scaled(value)
         return f"{text} {prefix}B" if prefix else f"{text} B"
-    if unit in ("records/s", "segments"):
+    if unit in ("records/s", "writes/s", "segments", "files"):
         text, prefix = _scaled(value)
         return f"{text} {prefix + ' ' if prefix else ''}{unit}"
     if unit == "GB/s" and value < 0.1:
@@ -92,7 +92,9 @@ def verdict(goal: Goal) -> str:
     """Whether it was."""
     if not has_bound(goal):
         return "-"
-    return "reached" if goal.reached else "not reached"
+    if goal.reached:
+        return "reached"
+    return f"not reached: {goal.held_back}" if goal.held_back else "not reached"
 
 
 def spread(item: Row | Goal) -> str:

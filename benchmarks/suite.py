@@ -14,14 +14,20 @@ from benchmarks.growth import growth
 from benchmarks.machine import describe
 from benchmarks.measure import Figure, Settings
 from benchmarks.opening import opening
+from benchmarks.producing import write_behind, write_many, write_wait
 from benchmarks.reading import arrow_scan, cursor, kernel_scan
 from benchmarks.report import Report
+from benchmarks.rotating import rotation
 from benchmarks.starting import starting
 
 BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
     "append": append,
     "append-many": append_many,
     "always": always,
+    "write-behind": write_behind,
+    "write-wait": write_wait,
+    "write-many": write_many,
+    "rotation": rotation,
     "kernel-scan": kernel_scan,
     "arrow-scan": arrow_scan,
     "cursor": cursor,

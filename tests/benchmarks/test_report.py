@@ -97,6 +97,8 @@ def test_rounds_are_interleaved_and_the_first_is_thrown_away(tmp_path: Path) -> 
         (Goal("", 0, 0, 0, at_most=0, unit="segments"), "none", "reached"),
         (Goal("", 5, 5, 5, at_most=6.0), "<= 6.00 x", "reached"),
         (Goal("", 5, 5, 5), "-", "-"),
+        (Goal("", 5, 5, 5, at_least=6.0, held_back="bound by CPU"), ">= 6 x", "not reached: bound by CPU"),
+        (Goal("", 7, 7, 7, at_least=6.0, held_back="bound by CPU"), ">= 6 x", "reached"),
     ],
 )
 def test_bounds_and_verdicts(goal: Goal, text: str, said: str) -> None:
@@ -107,3 +109,4 @@ def test_numbers_have_about_three_digits() -> None:
     assert number(35_200, "records/s") == "35.2 k records/s"
     assert number(0.006, "GB/s") == "6.00 MB/s"
     assert number(12, "bytes") == "12 B"
+    assert number(20_500, "writes/s") == "20.5 k writes/s"
