@@ -1,4 +1,5 @@
-"""`make demo`: a log is written, its writer killed, the log recovered, replayed, cleaned and verified.
+"""`make demo`: a log is written, its writer killed, the log recovered, replayed, cleaned and verified; then
+many producers write datapoints to a commit log that is rotated under them.
 
 Everything is real: a process of its own appends orders from four threads, each waiting for its sync, and
 is ended with kill -9. What it had acknowledged by then must be there afterwards.
@@ -18,9 +19,12 @@ import time
 from pathlib import Path
 
 from chiplog import KeepLatest, Position, Stream, kernel
+from chiplog.commitlog import CommitLog, scan_datapoints
+from chiplog.formats.m3 import Datapoint, Series
 from chiplog.log.verify import verify
 
 FOLDER = Path("demo/orders.log")
+METRICS = Path("demo/metrics")
 CUSTOMERS = ["ada", "grace", "edsger", "barbara", "donald", "radia", "leslie", "margaret"]
 WRITER_SECONDS = 2.5
 WATCHED = sys.stdout.isatty()
@@ -32,6 +36,7 @@ def main() -> int:
         "CHIPLOG_KERNEL", "compiled" if kernel.COMPILED else "python"
     )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(METRICS, ignore_errors=True)
     say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     acknowledged = write_and_kill()
     tear()
@@ -39,10 +44,12 @@ def main() -> int:
     middle = replay(acknowledged)
     clean(middle)
     check()
+    produce()
     heading("That was it")
-    say(f"The log is in {FOLDER}. Look at it:")
+    say(f"The logs are in {FOLDER} and {METRICS}. Look at them:")
     for command in ("stats", "dump --limit 5", "verify"):
         say(f"    .venv/bin/chiplog {command} {FOLDER}")
+    say(f"    .venv/bin/chiplog dump --limit 5 {METRICS}")
     say("The README goes on from here.")
     return 0
 
@@ -160,6 +167,37 @@ def check() -> None:
     verdict = green("all right") if report.ok else red("damaged")
     say(f"{report.records:,} records, {report.byte_count:,} bytes: {verdict}")
     assert report.ok
+
+
+def produce() -> None:
+    heading(
+        "7  Many producers", "sixteen threads write datapoints in M3's format while files are rotated"
+    )
+    producers, writes = 16, 5_000
+    with CommitLog(METRICS, format="m3", strategy="behind") as log:
+
+        def work(number: int) -> None:
+            series = Series(b"cpu", shard=number, tags={b"host": CUSTOMERS[number % 8].encode()})
+            for second in range(writes):
+                log.write(series, Datapoint(second * 10**9, float(number)))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(producers)]
+        start = time.monotonic()
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            say(f"rotated to {log.rotate_logs()}, {log.queue_length():,} writes queued")
+            time.sleep(0.15)
+        log.flush()
+        seconds = time.monotonic() - start
+        snapshot = log.snapshot()
+    rate = producers * writes / seconds
+    say(f"{producers * writes:,} datapoints in {seconds:.1f} s, {rate:,.0f} a second, {snapshot['syncs']} syncs")
+    swap = snapshot["timings"]["roll"]["seconds_max"] * 1e6
+    say(f"the longest swap of files held the writer up for {swap:.0f} microseconds")
+    rows = sum(batch.num_rows for batch in scan_datapoints(Stream.open(METRICS), ["value"]))
+    assert rows == producers * writes, f"{rows} of {producers * writes} datapoints are there"
+    say(f"read back as Arrow columns: {rows:,} datapoints, {green('all there')}")
 
 
 def folder_bytes() -> int:

@@ -62,6 +62,7 @@ def test_the_demo_runs():
     assert result.returncode == 0, result.stderr
     assert "0 are lost" in result.stdout
     assert "all right" in result.stdout
+    assert "all there" in result.stdout
     assert "\033" not in result.stdout, "no colours when nobody watches"
 
 
