@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from chiplog import Stream
+from chiplog import KeepLatest, Stream
 from chiplog.commitlog.entries import read_entries
 from tests.conftest import VECTORS
 
@@ -187,3 +187,30 @@ def test_convert_writes_into_no_existing_log(run, log, tmp_path):
     run("append", tmp_path / "there", stdin=b"one\n")
     result = run("convert", log, tmp_path / "there", "--to", "captain")
     assert (result.code, "not empty" in result.err) == (2, True)
+
+
+def test_clean_drops_whole_files_only(run, log):
+    (log / "commitlogs/commitlog-0-2.db").unlink()
+    times = [entry.created_ns for _, entry in read_entries(Stream.open(log))]
+    with Stream.open(log).cleaner() as cleaner:
+        report = cleaner.clean(lambda path, record: record.time_ns < times[100])
+    assert (report.records_dropped, report.segments_rewritten, report.records_kept) == (0, 0, 23)
+    assert len(run("dump", log).out.splitlines()) == 221
+    run("clean", log, "--keep-segments", "1")
+    assert len(run("dump", log).out.splitlines()) == 20
+
+
+def test_cleaning_by_key_is_refused(run, log):
+    result = run("clean", log, "--latest-key", "0:3")
+    assert (result.code, "--latest-key" in result.err) == (2, True)
+    with Stream.open(log).cleaner() as cleaner, pytest.raises(ValueError, match="records by themselves"):
+        cleaner.clean(KeepLatest(key=slice(0, 3)))
+
+
+def test_lines_are_not_appended_to_it(run, log):
+    result = run("append", log, stdin=b"one\n")
+    assert (result.code, "m3" in result.err) == (2, True)
+    assert (
+        sorted(path.name for path in (log / "commitlogs").iterdir() if path.suffix == ".db")[-1]
+        == "commitlog-0-2.db"
+    )

@@ -19,7 +19,7 @@ from typing import Any
 from chiplog.cli import codes, options
 from chiplog.cli.output import plural, print_json, say
 from chiplog.errors import LogNotFound, RecordTooLarge
-from chiplog.formats.captain import MAGIC, VERSION
+from chiplog.formats.captain import MAGIC, VERSION, Captain
 from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, Appender, SyncPolicy
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
@@ -65,6 +65,11 @@ def parser() -> argparse.ArgumentParser:
 
 def run(chosen: argparse.Namespace) -> int:
     stream = _stream(chosen)
+    if not isinstance(stream.format, Captain):
+        raise codes.UsageError(
+            f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
+            "writes such, or `chiplog convert`"
+        )
     interrupt = _Interrupt()
     with stream.appender(sync=chosen.sync, segment_bytes=chosen.segment_bytes, timeout=chosen.timeout) as log:
         feed = _Feed(log, chosen.segment_bytes, positions=chosen.positions, as_json=chosen.json)

@@ -63,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
 def run(chosen: argparse.Namespace) -> int:
     rule = _rule(chosen)
     stream = options.open_log(chosen.log, chosen)
+    if rule.needs_last and not stream.format.appends_in_place:
+        raise codes.UsageError(f"--latest-key and --latest-until are not for the format {stream.format.name}")
     if chosen.roll and not chosen.dry_run:
         with stream.appender(timeout=chosen.timeout) as log:
             log.roll()

@@ -112,7 +112,8 @@ class Cleaner:
 
         The function may raise SkipSegment to leave the current segment as it is; any other exception stops
         the run, after whole segments. Damage stops it too, unless `on_corruption="skip"` leaves the damaged
-        segments as they are. `dry_run=True` only counts.
+        segments as they are. `dry_run=True` only counts. In a format whose records need earlier ones, as
+        m3's do, segments go as a whole or stay.
         """
         if on_corruption not in ("raise", "skip"):
             raise ValueError(f"on_corruption is {on_corruption!r}: expected 'raise' or 'skip'")
@@ -122,6 +123,8 @@ class Cleaner:
             if not dry_run:
                 sweep(self._directory)
             rule: Rule = _ByFunction(self._directory, forget) if _is_function(forget) else forget  # type: ignore[assignment]
+            if rule.needs_last and not self._directory.format.appends_in_place:
+                raise ValueError(f"{rule!r} is about records by themselves, which {self._directory.path} hasn't")
             numbers = self._numbers = self._directory.numbers()
             rule.begin(self._directory, numbers, self._clock())
             if rule.needs_last and numbers:
@@ -167,6 +170,8 @@ class Cleaner:
             return
         kept = sum(sum(mask) for mask in masks)
         dropped = sum(len(mask) for mask in masks) - kept
+        if kept and not self._directory.format.appends_in_place:
+            kept, dropped = kept + dropped, 0  # later records need earlier ones: all of a segment goes, or none
         report.records_kept += kept
         if dropped == 0 and kept:
             return
