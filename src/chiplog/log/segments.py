@@ -116,8 +116,8 @@ class SegmentReader:
             raise
 
     def _read_index(self) -> SegmentIndex | None:
-        if self.size <= self.header_bytes:
-            return None
+        if self.size < self.header_bytes + self.directory.format.record_bytes_min:
+            return None  # no record, nor anything known of any
         tail = read_exactly(self.file, 4, self.size - 4)
         files, map_path = self.directory.files, self.directory.map_path(self.number, self.size)
         mapped = files.stat(map_path) is not None
