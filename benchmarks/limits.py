@@ -6,6 +6,7 @@ Each function does one round and returns the seconds that its loop took, without
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,28 @@ def write_and_sync(path: Path, frame: bytes, count: int) -> float:
         return time.perf_counter() - start
     finally:
         os.close(fd)
+
+
+def wake_ring(threads: int, laps: int) -> float:
+    """Threads that do nothing but wake the next one and wait for the one before: what each waiting costs at least."""
+    gates = [threading.Lock() for _ in range(threads)]
+    for gate in gates:
+        gate.acquire()
+
+    def wait_and_wake(own: threading.Lock, following: threading.Lock) -> None:
+        for _ in range(laps):
+            own.acquire()
+            following.release()
+
+    pairs = zip(gates, [*gates[1:], gates[0]], strict=True)
+    ring = [threading.Thread(target=wait_and_wake, args=pair) for pair in pairs]
+    for thread in ring:
+        thread.start()
+    start = time.perf_counter()
+    gates[0].release()
+    for thread in ring:
+        thread.join()
+    return time.perf_counter() - start
 
 
 def read_pass(paths: list[Path], block: bytearray) -> float:

@@ -271,6 +271,12 @@ def write_many(settings: Settings) -> Figure:
             "limit",
             timed(settings, MANY_PRODUCERS * alone_slow, lambda p: _slow_syncs(p, alone_slow)),
         ),
+        Case(
+            "64 threads that wake each other in turn",
+            "none",
+            "limit",
+            timed(settings, many, lambda _: limits.wake_ring(MANY_PRODUCERS, each)),
+        ),
     ]
     series = interleave(settings, cases)
 
@@ -282,6 +288,7 @@ def write_many(settings: Settings) -> Figure:
         goal("64 waiting threads to 64 x fdatasync", 0, 2, threads),
         goal("64 waiting tasks to 64 x fdatasync", 1, 2, tasks),
         goal("64 waiting threads to 64 x fdatasync that takes 5 ms", 4, 5, slow),
+        ratio_goal("64 threads to 64 that only wake each other", series[0], series[6]),
         ratio_goal("64 threads to queue.Queue, a thread, a file, events", series[0], series[3]),
     ]
     notes = [
