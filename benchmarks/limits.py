@@ -59,7 +59,7 @@ def write_and_sync(path: Path, frame: bytes, count: int) -> float:
 
 
 def wake_ring(threads: int, laps: int) -> float:
-    """Threads that do nothing but wake the next one and wait for the one before: what each waiting costs at least."""
+    """Threads that only wake the next one and wait for the one before: what each waiting costs at least."""
     gates = [threading.Lock() for _ in range(threads)]
     for gate in gates:
         gate.acquire()
