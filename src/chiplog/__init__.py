@@ -18,6 +18,7 @@ What is where, each importing only from those before it:
     chiplog.formats    how bytes lie in a segment
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner
     chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
+    chiplog.jobs       a job server whose memory is a command log
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
     chiplog.cli        the command `chiplog`
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from chiplog.errors import (
         AppenderClosed,
         AppenderFailed,
+        BadCommand,
         BadPosition,
         ChiplogError,
         CorruptRecord,
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
 # only prints its help, doesn't pay for the engine.
 _HOMES = {
     "chiplog.errors": (
-        "AppenderClosed", "AppenderFailed", "BadPosition", "ChiplogError", "CorruptRecord", "HeaderMismatch",
-        "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "SkipSegment",
-        "TimeOutOfRange", "UnknownFormat", "WriteFailed",
+        "AppenderClosed", "AppenderFailed", "BadCommand", "BadPosition", "ChiplogError", "CorruptRecord",
+        "HeaderMismatch", "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge",
+        "SkipSegment", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
     ),
     "chiplog.log.appender": ("Appender", "SyncPolicy"),
     "chiplog.log.cleaner": ("CleanReport", "Cleaner"),
@@ -96,6 +98,7 @@ __all__ = [
     "Appender",
     "AppenderClosed",
     "AppenderFailed",
+    "BadCommand",
     "BadPosition",
     "ChiplogError",
     "CleanReport",

@@ -10,6 +10,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_m3_encode.pxi  entries to messages
     _kernel_m3_fields.pxi  what messages are made of
     _kernel_m3_decode.pxi  messages to columns of entries
+    _kernel_commands.pxi   commands of a job server to columns
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
 `stop`, and `stop` was compared with the buffer's length on entry.
@@ -28,6 +29,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from array import array as _array
 
+from chiplog._kernel_commands_py import Commands
 from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_py import REENTERED
 from chiplog._kernel_scan import Scan
@@ -188,3 +190,4 @@ include "_kernel_m3.pxi"
 include "_kernel_m3_encode.pxi"
 include "_kernel_m3_fields.pxi"
 include "_kernel_m3_decode.pxi"
+include "_kernel_commands.pxi"

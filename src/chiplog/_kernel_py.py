@@ -2,7 +2,8 @@
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
 compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
-`_kernel_m3_py`, and what scans of both formats share in `_kernel_scan`.
+`_kernel_m3_py`, those for a job server's commands in `_kernel_commands_py`, and what scans of both formats
+share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -28,6 +29,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from chiplog._kernel_commands_py import Commands, commands_decode, uuid_texts
 from chiplog._kernel_m3_py import (
     M3Checker,
     M3Decoder,
@@ -57,10 +59,10 @@ from chiplog._kernel_scan import (
 __all__ = [
     "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
-    "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode", "captain_encode_many",
-    "captain_find", "captain_hop", "captain_scan", "compact", "crc32c", "crc32c_hardware", "crc32c_portable",
-    "first_since", "gather", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
-    "m3_scan", "m3_time", "relocate", "select",
+    "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
+    "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
+    "crc32c", "crc32c_hardware", "crc32c_portable", "first_since", "gather", "keep_since", "kept_runs",
+    "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "relocate", "select", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

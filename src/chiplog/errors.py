@@ -14,6 +14,7 @@
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
     ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
+    ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
 `SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
@@ -24,6 +25,7 @@ from __future__ import annotations
 __all__ = [
     "AppenderClosed",
     "AppenderFailed",
+    "BadCommand",
     "BadPosition",
     "ChiplogError",
     "CorruptRecord",
@@ -110,6 +112,19 @@ class TimeOutOfRange(ChiplogError, ValueError):
 
 class BadPosition(ChiplogError, ValueError):
     """A text is no position, or a position is in no log like this."""
+
+
+class BadCommand(ChiplogError, ValueError):
+    """A record's payload is no command of a job server, or a command has a value that can't be written.
+
+    `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`), and `offset` where
+    in the payload the field begins that is to blame; None when writing.
+    """
+
+    def __init__(self, message: str, *, reason: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.offset = offset
 
 
 class MissingExtra(ChiplogError, ImportError):

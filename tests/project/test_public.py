@@ -10,8 +10,8 @@ import chiplog
 from chiplog import errors, testing
 
 PUBLIC = """
-Appender AppenderClosed AppenderFailed BadPosition ChiplogError CleanReport Cleaner CorruptRecord Cursor Defect
-HeaderMismatch KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
+Appender AppenderClosed AppenderFailed BadCommand BadPosition ChiplogError CleanReport Cleaner CorruptRecord Cursor
+Defect HeaderMismatch KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
 QueueFull Record RecordTooLarge Recovery Repair SegmentInfo SkipSegment Stream SyncPolicy TimeOutOfRange
 UnknownFormat VerifyReport WriteFailed
 apply_repairs

@@ -1,0 +1,6 @@
+"""The job server: its memory is a command log.
+
+commands.py   the eight commands, from and to bytes
+columns.py    the same as Arrow columns
+replay.py     from commands to jobs
+"""

@@ -1,0 +1,123 @@
+"""The compiled kernel and its twin decode commands the same, on good, random and hostile bytes."""
+
+from __future__ import annotations
+
+from array import array
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from chiplog._kernel_commands_py import ERROR_WORDS
+from chiplog.errors import BadCommand
+from chiplog.jobs.commands import Add, Complete, Fail, Schedule, encode
+from tests.jobs.test_commands import COMMANDS, outcome
+from tests.jobs.vectors import all_payloads
+from tests.kernel.test_twins import same
+
+pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+
+INT64_MAX = 2**63 - 1
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> bytes:
+    """A command with bytes changed, cut out, put in, and numbers of absurd size."""
+    data = bytearray(encode(draw(COMMANDS)))
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(data)))
+        action = draw(st.sampled_from(["flip", "cut", "insert", "number"]))
+        if action == "flip" and place < len(data):
+            data[place] ^= 1 << draw(st.integers(0, 7))
+        elif action == "cut":
+            del data[place : place + draw(st.integers(1, 20))]
+        elif action == "insert":
+            data[place:place] = draw(st.binary(max_size=20))
+        else:
+            data[place:place] = b"\xff" * draw(st.integers(1, 10)) + draw(st.binary(max_size=2))
+    return bytes(data)
+
+
+PAYLOADS = hostile() | st.binary(max_size=80) | st.sampled_from(all_payloads())
+
+
+def laid_out(payloads: list[bytes], gap: bytes = b"") -> tuple[bytes, array[int], array[int]]:
+    buffer, starts, ends = bytearray(), array("q"), array("q")
+    for payload in payloads:
+        buffer += gap
+        starts.append(len(buffer))
+        buffer += payload
+        ends.append(len(buffer))
+    return bytes(buffer), starts, ends
+
+
+def bit(bitmap: bytes, row: int) -> int:
+    return bitmap[row >> 3] >> (row & 7) & 1
+
+
+@given(st.lists(PAYLOADS, max_size=20), st.binary(max_size=3), st.sampled_from([10**9, 10**6, 1]), st.data())
+def test_both_decode_the_same(payloads, gap, ticks, data):
+    first = data.draw(st.integers(0, len(payloads)))
+    last = data.draw(st.integers(first, len(payloads)))
+    same("commands_decode", *laid_out(payloads, gap), first, last, ticks)
+
+
+@given(st.lists(PAYLOADS, max_size=12), st.binary(max_size=3))
+@example(all_payloads(), b"")
+def test_columns_say_what_commands_one_by_one_say(payloads, gap):
+    buffer, starts, ends = laid_out(payloads, gap)
+    columns = same("commands_decode", buffer, starts, ends, 0, len(payloads))
+    for row, payload in enumerate(payloads):
+        command = outcome(payload)
+        if isinstance(command, BadCommand):
+            assert columns.types[row] == bit(columns.known, row) == 0
+            assert ERROR_WORDS[columns.errors[row]] == command.reason
+            continue
+        assert (columns.types[row], columns.errors[row], bit(columns.known, row)) == (command.type, 0, 1)
+        assert columns.ids[16 * row : 16 * row + 16] == command.id
+        is_job = isinstance(command, Add | Schedule)
+        assert bit(columns.jobs, row) == is_job
+        if isinstance(command, Complete | Fail):
+            assert buffer[columns.result_starts[row] : columns.result_ends[row]] == command.result
+            assert bit(columns.resulted, row) == (len(payload) > 17)
+        if is_job:
+            name = buffer[columns.name_starts[row] : columns.name_ends[row]]
+            assert name == command.name.encode("utf-8", "surrogateescape")
+            assert buffer[columns.payload_starts[row] : columns.payload_ends[row]] == command.payload
+            assert (columns.ttr_ms[row], columns.ttl_ms[row]) == (command.ttr_ms, command.ttl_ms)
+            assert columns.priorities[row] == command.priority
+            assert (columns.max_attempts[row], columns.max_fails[row]) == (command.max_attempts, command.max_fails)
+            for time_ns, column, bitmap in (
+                (command.time_ns, columns.times, columns.timed),
+                (command.created_ns, columns.created, columns.dated),
+            ):
+                there = time_ns is not None and abs(time_ns) < INT64_MAX - 2 * 10**9
+                if there:
+                    assert (column[row], bit(bitmap, row)) == (time_ns, 1)
+                elif time_ns is None or abs(time_ns) > INT64_MAX:
+                    assert (column[row], bit(bitmap, row)) == (0, 0)
+
+
+@given(
+    st.binary(max_size=40),
+    st.lists(st.integers(-5, 50) | st.integers(-(2**63), INT64_MAX), max_size=4),
+    st.lists(st.integers(-5, 50) | st.integers(-(2**63), INT64_MAX), max_size=4),
+    st.integers(-2, 5),
+    st.integers(-2, 5),
+    st.sampled_from([10**9, 7, 0, -1]),
+)
+def test_both_refuse_ranges_that_the_buffer_has_not(buffer, starts, ends, first, last, ticks):
+    same("commands_decode", buffer, array("q", starts), array("q", ends), first, last, ticks)
+    same("commands_decode", buffer, array("i"), array("q", ends), 0, 0)
+
+
+@given(st.binary(max_size=100))
+@example(bytes(range(64)))
+def test_ids_become_the_texts_that_everybody_knows(ids):
+    result = same("uuid_texts", ids)
+    if len(ids) % 16 == 0:
+        offsets, texts = result
+        known = [str(UUID(bytes=ids[at : at + 16])) for at in range(0, len(ids), 16)]
+        assert texts.decode() == "".join(known)
+        assert list(offsets) == list(range(0, 36 * len(known) + 1, 36))
