@@ -6,6 +6,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_captain.pxi    records of the captain format: encode, scan, hop, find
     _kernel_columns.pxi    what is done with columns of records: gather, mask, compact, map, keys
     _kernel_append.pxi     an append while nothing special is due
+    _kernel_queue.pxi      a bounded queue that is entered without a lock
     _kernel_m3.pxi         chunks of M3's commit log: scan, hop, find, and messages put into them
     _kernel_m3_encode.pxi  entries to messages
     _kernel_m3_fields.pxi  what messages are made of
@@ -186,6 +187,7 @@ cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size
 include "_kernel_captain.pxi"
 include "_kernel_columns.pxi"
 include "_kernel_append.pxi"
+include "_kernel_queue.pxi"
 include "_kernel_m3.pxi"
 include "_kernel_m3_encode.pxi"
 include "_kernel_m3_fields.pxi"

@@ -41,6 +41,7 @@ from chiplog._kernel_m3_py import (
     m3_scan,
     m3_time,
 )
+from chiplog._kernel_queue_py import BoundedQueue
 from chiplog._kernel_scan import (
     BAD_CRC,
     BAD_LENGTH,
@@ -59,7 +60,7 @@ from chiplog._kernel_scan import (
 __all__ = [
     "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
-    "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
+    "BoundedQueue", "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "first_since", "gather", "keep_since", "kept_runs",
     "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "relocate", "select", "uuid_texts",

@@ -176,7 +176,7 @@ def test_the_queue_is_bounded_by_bytes_and_takes_a_larger_batch_when_it_is_empty
         def work(name: int) -> None:
             for _ in range(50):
                 log.write(b"x" * 400)
-                longest.append(log.commit.queue_bytes)
+                longest.append(log.commit.queue.bytes)
 
         run_threads(8, work)
         log.write(b"y" * 5000)

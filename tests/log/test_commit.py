@@ -210,3 +210,54 @@ def test_interrupts_of_a_thread_that_waits_or_leads_harm_nobody(tmp_path):
         [sys.executable, "-c", INTERRUPTED, str(tmp_path / "log")], capture_output=True, text=True, timeout=60
     )
     assert result.stdout.strip() == "interrupts True records True", result.stderr[-2000:]
+
+
+def test_what_is_posted_is_committed_or_refused_and_never_forgotten():
+    for _ in range(30):
+        recorder = Recorder(0)
+        commit = GroupCommit(recorder, queue_max_writes=20)
+        posted: list[bytes] = []
+
+        def work(name: int, commit=commit, posted=posted) -> None:
+            for i in range(50):
+                payload = b"%d-%d" % (name, i)
+                try:
+                    commit.post(entry([payload]))
+                except ValueError:
+                    return
+                posted.append(payload)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(random.random() * 0.004)
+        commit.close(ValueError("closed"))
+        for thread in threads:
+            thread.join()
+        assert sorted(posted) == sorted(p for payloads in recorder.rounds for p in payloads)
+
+
+def test_an_append_from_inside_of_a_commit_is_refused():
+    seen: list[str] = []
+
+    def commit_and_append(entries: list[Entry]) -> None:
+        for call in (commit.submit, commit.post):
+            try:
+                call(entry([b"inner"]))
+            except RuntimeError as error:
+                seen.append(str(error))
+        for one in entries:
+            one.result = 1
+
+    commit: GroupCommit = GroupCommit(commit_and_append)
+    assert commit.submit(entry([b"outer"])) == 1
+    assert len(seen) == 2
+    assert "from inside of another append" in seen[0]
+
+
+def test_where_rounds_are_slow_everyone_shares_them():
+    recorder = Recorder(0.01)
+    commit = GroupCommit(recorder)
+    run_threads(16, lambda name: [commit.submit(entry([b"%d-%d" % (name, i)])) for i in range(12)])
+    sizes = sorted(map(len, recorder.rounds))
+    assert sizes[len(sizes) // 2] > 8, "half of the writers wait for the other half"

@@ -163,6 +163,7 @@ class CommitLog:
             queue_timeout=queue_timeout,
         )
         self.metrics.add_source(self._gauges)
+        self._rotating = threading.Lock()
         self._closing = threading.Event()
         self._closed = threading.Event()
         self._flush_due = threading.Event()
@@ -202,8 +203,10 @@ class CommitLog:
         Writers go on at once. The caller waits until what was written before is synced and the new segment
         has its name. A segment without writes is not rotated: it is the one that is returned.
         """
-        path: str = self.commit.submit(self._event(Event.ROTATE))
-        self._appender.wait_sealed()
+        with self._rotating:
+            self._appender.wait_ready()  # or the writer would, with everyone else's writes behind it
+            path: str = self.commit.submit(self._event(Event.ROTATE))
+            self._appender.wait_sealed()
         return path
 
     def flush(self) -> None:
@@ -216,7 +219,7 @@ class CommitLog:
 
     def queue_length(self) -> int:
         """How many writes wait for the writer."""
-        return self.commit.queue_writes
+        return self.commit.queue.writes
 
     def snapshot(self) -> dict[str, Any]:
         """Counters, timings and sizes as of now."""
@@ -240,22 +243,24 @@ class CommitLog:
 
     def entry_of(self, *args: Any, **kwargs: Any) -> Write:
         """What write() puts into the queue."""
-        return self._entry([self._format.item(*args, **kwargs)])
+        item = self._format.item(*args, **kwargs)
+        return self._entry([item], self._format.item_bytes(item))
 
     def entry_of_batch(self, items: Iterable[Any]) -> Write:
         """What write_batch() puts into the queue."""
         if isinstance(items, bytes | bytearray | memoryview | str):
             raise TypeError(f"items is one {type(items).__name__}: expected several, or use write()")
         item = self._format.item
-        return self._entry([item(*one) if isinstance(one, tuple) else item(one) for one in items])
+        batch = [item(*one) if isinstance(one, tuple) else item(one) for one in items]
+        return self._entry(batch, sum(map(self._format.item_bytes, batch)))
 
-    def _entry(self, items: list[Any]) -> Write:
-        size = sum(map(self._format.item_bytes, items))
+    def _entry(self, items: list[Any], size: int) -> Write:
         if size > BATCH_BYTES_MAX:
             raise RecordTooLarge(
                 f"{len(items)} items take up to {size} bytes in one write: the limit is {BATCH_BYTES_MAX}"
             )
-        self._check_usable()
+        if self._error is not None:
+            self._check_usable()
         entry = Write(items, size)
         entry.synced = self._waits
         return entry
@@ -301,6 +306,8 @@ class CommitLog:
         items = run[0].items if len(run) == 1 else [item for entry in run for item in entry.items]
         positions = self._appender.append_many(items)
         self.metrics.measure("batch_writes", len(items))
+        if not self._waits:
+            return
         row = 0
         for entry in run:
             entry.result = positions[row : row + len(entry.items)]
@@ -365,7 +372,7 @@ class CommitLog:
             self.commit.post(self._event(Event.FLUSH))
 
     def _gauges(self) -> dict[str, int]:
-        return {"queue_length": self.commit.queue_writes, "queue_bytes": self.commit.queue_bytes}
+        return {"queue_length": self.commit.queue.writes, "queue_bytes": self.commit.queue.bytes}
 
     # -- the end
 

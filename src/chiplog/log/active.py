@@ -187,6 +187,10 @@ class ActiveSegment:
         self.check()
         return True
 
+    def wait_ready(self, timeout: float | None) -> bool:
+        """Until a roll would wait for nothing; False after `timeout`."""
+        return self._spare is None or self._spare.wait_idle(timeout)
+
     # -- the next segment; with the core held
 
     def roll(self) -> None:

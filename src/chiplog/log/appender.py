@@ -264,6 +264,10 @@ class Appender:
         """Until all segments before the current one are sealed, and it has its name; False after `timeout`."""
         return self._active.wait_sealed(timeout)
 
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Until there is a spare again, or there can't be one: then a roll waits for nothing."""
+        return self._active.wait_ready(timeout)
+
     @property
     def unsynced_bytes(self) -> int:
         """How many bytes of the current segment are not known to be on stable storage."""

@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from chiplog import kernel
 from chiplog._kernel_py import REENTERED
 from chiplog.errors import QueueFull
 
@@ -38,6 +39,7 @@ QUEUE_WRITES_MAX = 65_536
 QUEUE_BYTES_MAX = 64 << 20
 ROUND_ENTRIES_MAX = 4096
 ROUND_BYTES_MAX = 16 << 20
+_SLOW_SECONDS = 0.001  # from here on switching between threads costs little beside a round
 _OPENED_MIN = 4  # fewer than this during a round, and those left over are let loose at once
 
 
@@ -80,14 +82,9 @@ class GroupCommit(Generic[T]):
         queue_timeout: float | None = None,
     ) -> None:
         self._commit = commit
-        self._queue_max_writes = queue_max_writes
-        self._queue_max_bytes = queue_max_bytes
+        self.queue = kernel.active.BoundedQueue(queue_max_writes, queue_max_bytes)
         self._queue_timeout = queue_timeout
         self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
-        self._queue: deque[Entry[T]] = deque()
-        self.queue_writes = 0
-        """How many writes are in the queue."""
-        self.queue_bytes = 0
         self._room = threading.Condition(self._mutex)
         self._waiting_for_room = 0
         self._leader: Entry[T] | GroupCommit[T] | None = None
@@ -100,6 +97,10 @@ class GroupCommit(Generic[T]):
         """The gates of those whose entries are settled, not opened yet."""
         self._opened = 0
         """How many of them were opened since the last round ended."""
+        self._seconds = 0.0
+        """How long the last round took."""
+        self._crowd = 0
+        """How many entries were in the last round or waited for the next when it ended."""
         self._thread: threading.Thread | None = None
         self._thread_leads = threading.Semaphore(0)
         self._refusal: Exception | None = None
@@ -110,18 +111,16 @@ class GroupCommit(Generic[T]):
         own = threading.get_ident()
         try:
             self._inside.add(own)
-            with self._mutex:
-                self._enter(entry)
-                if self._leader is None:
-                    self._leader = entry
-                else:
-                    entry.gate = gate = threading.Lock()
-                    gate.acquire()
-                self._open_next()
+            entry.gate = gate = threading.Lock()
+            gate.acquire()
+            self._enter(entry)
+            self._open_next()
+            if self._leader is None:
+                self._take_lead(entry, entry)
             if self._leader is not entry:
                 self._wait(gate)
-            if self._leader is entry:
-                self._lead(entry)
+            while self._leader is entry:  # a full round may leave the leader's own entry for the next
+                self._round(entry)
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
             self._step_down(entry)
             raise
@@ -137,15 +136,10 @@ class GroupCommit(Generic[T]):
         False if the queue is full and the caller can't wait for room.
         """
         self._refuse_reentry()
-        with self._mutex:
-            if not wait and self._refusal is None and not self._has_room_for(entry):
-                return False
-            self._enter(entry)
-            if self._leader is None:
-                self._leader = self
-                self._thread_leads.release()
-            if self._thread is None:
-                self._start_thread()
+        if not self._enter(entry, wait=wait):
+            return False
+        if self._leader is None:
+            self._take_lead(self, entry)
         return True
 
     def close(self, refusal: Exception) -> None:
@@ -155,7 +149,7 @@ class GroupCommit(Generic[T]):
             self._room.notify_all()
             if self.is_committing():
                 return  # called from inside of a commit, which ends by itself
-            self._room.wait_for(lambda: self._leader is None)
+            self._room.wait_for(lambda: self._leader is None and not len(self.queue))
             thread = self._thread
         if thread is not None:
             self._thread_leads.release()
@@ -173,36 +167,47 @@ class GroupCommit(Generic[T]):
         if own in self._inside or own == self._committing or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
-    def _enter(self, entry: Entry[T]) -> None:
-        if self._refusal is None and not self._has_room_for(entry):
+    def _enter(self, entry: Entry[T], *, wait: bool = True) -> bool:
+        """Put the entry into the queue, mostly without the mutex: its holders would be in each other's way."""
+        self._check_open()
+        if not self.queue.push(entry):
+            if not wait:
+                return False
             self._wait_for_room(entry)
+        if self._refusal is not None and self._withdraw(entry):
+            self._check_open()
+        return True
+
+    def _check_open(self) -> None:
         if self._refusal is not None:
             raise self._refusal
-        self._queue.append(entry)
-        self.queue_writes += len(entry.items)
-        self.queue_bytes += entry.byte_count
-
-    def _has_room_for(self, entry: Entry[T]) -> bool:
-        # What is larger than the whole queue is let into an empty one, and what takes no room always.
-        return not (self.queue_writes and entry.items) or (
-            self.queue_writes + len(entry.items) <= self._queue_max_writes
-            and self.queue_bytes + entry.byte_count <= self._queue_max_bytes
-        )
 
     def _wait_for_room(self, entry: Entry[T]) -> None:
-        self._waiting_for_room += 1
-        try:
-            room = self._room.wait_for(
-                lambda: self._refusal is not None or self._has_room_for(entry), self._queue_timeout
-            )
-        finally:
-            self._waiting_for_room -= 1
+        with self._mutex:
+            self._waiting_for_room += 1
+            try:
+                room = self._room.wait_for(
+                    lambda: self._refusal is not None or self.queue.push(entry), self._queue_timeout
+                )
+            finally:
+                self._waiting_for_room -= 1
+            self._check_open()
         if not room:
             raise QueueFull(
-                f"the queue is full: {self.queue_writes} writes of {self._queue_max_writes}, {self.queue_bytes} "
-                f"bytes of {self._queue_max_bytes} (waited {self._queue_timeout:g} s). The disk is slower than "
+                f"the queue is full: {self.queue.writes} writes of {self.queue.writes_max}, {self.queue.bytes} "
+                f"bytes of {self.queue.bytes_max} (waited {self._queue_timeout:g} s). The disk is slower than "
                 "the writers: write less, in larger batches, or give the queue more room"
             )
+
+    def _withdraw(self, entry: Entry[T]) -> bool:
+        """Closing refuses first, then waits until the queue is empty: an entry that is in it came too late.
+
+        False if it isn't there any more: a leader has taken it, so that it came in time.
+        """
+        with self._mutex:
+            withdrawn = self.queue.remove(entry)
+            self._room.notify_all()
+            return withdrawn
 
     # -- waiting
 
@@ -211,23 +216,25 @@ class GroupCommit(Generic[T]):
         try:
             gate.acquire()
         finally:
-            if self._leader is None:
-                with self._mutex:
-                    self._open_next()
+            if self._leader is None or self._seconds >= _SLOW_SECONDS:
+                self._open_next()
 
     def _open_next(self) -> None:
         """Open the gate of the next one whose entry is settled."""
-        if self._released:
-            self._opened += 1
-            self._released.popleft().release()
+        try:
+            gate = self._released.popleft()
+        except IndexError:
+            return
+        self._opened += 1
+        gate.release()
 
     def _step_down(self, entry: Entry[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""
         with self._mutex:
             gate, entry.gate = entry.gate, None
-            if gate is not None and gate in self._released:
-                self._released.remove(gate)
-            else:
+            try:
+                self._released.remove(gate)  # type: ignore[arg-type]
+            except (ValueError, IndexError):
                 self._open_next()  # whoever came through a gate opens the next
             entries = list(entry.under_way)
             if self._leader is entry:
@@ -235,13 +242,27 @@ class GroupCommit(Generic[T]):
                 _settle(entries, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
                 self._pass_on()
                 self._release(entries)
+            elif self._leader is None:
+                self._pass_on()
         self._deliver(entries)
 
     # -- leading
 
-    def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
-        self._thread.start()
+    def _take_lead(self, leader: Entry[T] | GroupCommit[T], entry: Entry[T]) -> None:
+        """Lead if nobody does and the entry still needs it."""
+        with self._mutex:
+            if self._leader is None and not entry.settled:
+                if leader is entry:
+                    self._leader, entry.gate = entry, None
+                else:
+                    self._lead_by_thread()
+
+    def _lead_by_thread(self) -> None:
+        self._leader = self
+        self._thread_leads.release()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
+            self._thread.start()
 
     def _serve(self) -> None:
         own: Entry[T] = Entry((), 0)
@@ -253,32 +274,34 @@ class GroupCommit(Generic[T]):
                 except BaseException:  # it has been told to everyone in the round; the others still need a leader
                     logger.exception("a commit was interrupted")
             with self._mutex:
-                if self._refusal is not None and not self._queue and self._leader is not self:
+                if self._refusal is not None and self._leader is None:
                     self._thread = None
                     return
 
-    def _lead(self, own: Entry[T]) -> None:
-        """Rounds until the leader's own entry is settled: a full one may leave it for the next."""
-        while self._leader is own:
-            self._round(own)
-
     def _round(self, own: Entry[T]) -> None:
         """Take what is queued, commit it, release everyone in it; pass the lead on once that is due."""
+        self._wait_for_crowd()
         with self._mutex:
-            own.under_way = entries = self._take()
+            own.under_way = entries = self.queue.take(ROUND_ENTRIES_MAX, ROUND_BYTES_MAX)
             self._committing = threading.get_ident()
+            if self._waiting_for_room:
+                self._room.notify_all()
         error: Exception | None = None
         interrupt: BaseException | None = None
+        begun = time.perf_counter()
         try:
-            self._commit(entries)
+            if entries:
+                self._commit(entries)
         except Exception as failure:
             error = failure
         except BaseException as other:  # raised again when everyone has been released
             interrupt = other
             error = RuntimeError("the thread that led this commit was interrupted: its outcome is unknown")
+        self._seconds = time.perf_counter() - begun
         _settle(entries, error)
         with self._mutex:
             self._committing = 0
+            self._count_crowd(entries)
             if own.settled or interrupt is not None or self._leader is self:
                 self._pass_on()
             self._release(entries)
@@ -287,38 +310,34 @@ class GroupCommit(Generic[T]):
         if interrupt is not None:
             raise interrupt
 
-    def _take(self) -> list[Entry[T]]:
-        queue = self._queue
-        entries: list[Entry[T]] = []
-        room = ROUND_BYTES_MAX
-        while queue and len(entries) < ROUND_ENTRIES_MAX:
-            room -= queue[0].byte_count
-            if room < 0 and entries:
-                break
-            entry = queue.popleft()
-            self.queue_writes -= len(entry.items)
-            self.queue_bytes -= entry.byte_count
-            entries.append(entry)
-        if self._waiting_for_room:
-            self._room.notify_all()
-        return entries
+    def _wait_for_crowd(self) -> None:
+        """Where a round takes long, let those come back first who were in the last one.
+
+        Without it they fall into two halves that wait for each other, and each sync serves one of them.
+        """
+        if self._seconds >= _SLOW_SECONDS and len(self.queue) < self._crowd:
+            patience = self._seconds / 4
+            end = time.perf_counter() + patience
+            while len(self.queue) < self._crowd and time.perf_counter() < end:
+                time.sleep(patience / 8)
+
+    def _count_crowd(self, entries: Sequence[Entry[T]]) -> None:
+        waiting = sum(1 for entry in entries if entry.gate is not None or entry.deliver is not None)
+        self._crowd = waiting + 1 + len(self.queue) if waiting else 0
 
     def _pass_on(self) -> None:
-        """Give the lead to the first waiting thread, to the commit's own, or to nobody."""
-        for entry in self._queue:
-            if entry.gate is not None:
-                gate, entry.gate, self._leader = entry.gate, None, entry
-                gate.release()
-                return
-        if not self._queue:
+        """Give the lead to the first in the queue, if its thread waits, else to the commit's own, or to nobody."""
+        while (entry := self.queue.first()) is None:
             self._leader = None
-            if self._refusal is not None:
+            # Who enters looks for a leader afterwards: it has seen that there is none, or is seen here.
+            if not len(self.queue):
                 self._room.notify_all()  # close() waits for this
+                return
+        if entry.gate is not None:
+            gate, entry.gate, self._leader = entry.gate, None, entry
+            gate.release()
         elif self._leader is not self:
-            self._leader = self
-            self._thread_leads.release()
-            if self._thread is None:  # these are of threads that were interrupted
-                self._start_thread()
+            self._lead_by_thread()
 
     def _deliver(self, entries: Sequence[Entry[T]]) -> None:
         groups: dict[Callable[[list[Entry[T]]], None], list[Entry[T]]] = {}

@@ -16,7 +16,7 @@ length    int64                          how many bytes that is, without copying
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -70,17 +70,13 @@ def batches(walk: Walk, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """A record batch for each block of the walk."""
     pa = load_pyarrow()
     wanted = schema(columns)
-    builders = {
-        "position": _position,
-        "segment": _segment,
-        "offset": _offset,
-        "time": _time,
-        "payload": _payload,
-        "length": _length,
-    }
     for block in walk:
-        arrays = [builders[name](pa, block) for name in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        yield pa.RecordBatch.from_arrays([column_of(pa, name, block) for name in columns], schema=wanted)
+
+
+def column_of(pa: Any, name: str, block: Block) -> Any:
+    """One column of a block's wanted rows, as an Arrow array."""
+    return _BUILDERS[name](pa, block)
 
 
 def _int64(pa: Any, column: array[int], block: Block) -> Any:
@@ -123,3 +119,13 @@ def _payload(pa: Any, block: Block) -> Any:
     data = pa.allocate_buffer(scan.ends[last - 1] - scan.starts[first])
     size = kernel.active.gather(block.buffer, scan.starts, scan.ends, first, last, places, data)
     return pa.Array.from_buffers(pa.binary(), last - first, [None, places, data.slice(0, size)])
+
+
+_BUILDERS: dict[str, Callable[[Any, Block], Any]] = {
+    "position": _position,
+    "segment": _segment,
+    "offset": _offset,
+    "time": _time,
+    "payload": _payload,
+    "length": _length,
+}

@@ -74,6 +74,10 @@ class Spare:
         """Until the segment that is appended to has its name, durably, or that has failed."""
         return self._named.wait(timeout)
 
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Until the work for the last spare is done."""
+        return self._idle.wait(timeout)
+
     @property
     def named(self) -> bool:
         return self._named.is_set()

@@ -1,0 +1,71 @@
+"""A bounded queue that is entered without a lock of its caller's. Part of the plain-Python kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+
+class BoundedQueue:
+    """Entries in order, bounded by writes and by bytes.
+
+    An entry has `items`, its writes, and `byte_count`. Each call is one step to all threads. What takes no
+    room always enters, and into an empty queue so does what is larger than all of it.
+    """
+
+    def __init__(self, writes_max: int, bytes_max: int) -> None:
+        self.writes_max = writes_max
+        self.bytes_max = bytes_max
+        self.writes = 0
+        self.bytes = 0
+        self._entries: deque[Any] = deque()
+        self._mutex = threading.Lock()
+
+    def push(self, entry: Any) -> bool:
+        """Put an entry at the end; False if there is no room for it."""
+        writes, size = len(entry.items), entry.byte_count
+        with self._mutex:
+            if (
+                writes
+                and self.writes
+                and (self.writes + writes > self.writes_max or self.bytes + size > self.bytes_max)
+            ):
+                return False
+            self._entries.append(entry)
+            self.writes += writes
+            self.bytes += size
+            return True
+
+    def take(self, entries_max: int, bytes_max: int) -> list[Any]:
+        """Entries from the front, as many as there are within the limits, but at least one."""
+        taken: list[Any] = []
+        with self._mutex:
+            while self._entries and len(taken) < entries_max:
+                entry = self._entries[0]
+                bytes_max -= entry.byte_count
+                if bytes_max < 0 and taken:
+                    break
+                self._entries.popleft()
+                self.writes -= len(entry.items)
+                self.bytes -= entry.byte_count
+                taken.append(entry)
+        return taken
+
+    def remove(self, entry: Any) -> bool:
+        """Take an entry back; False if it has been taken."""
+        with self._mutex:
+            if entry not in self._entries:
+                return False
+            self._entries.remove(entry)
+            self.writes -= len(entry.items)
+            self.bytes -= entry.byte_count
+            return True
+
+    def first(self) -> Any:
+        """The entry at the front; None if there is none."""
+        with self._mutex:
+            return self._entries[0] if self._entries else None
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,75 @@
+"""The bounded queue of both kernels: the same steps, the same results; and no step is half done."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chiplog import _kernel_py as plain
+
+compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+
+
+@dataclass(eq=False)
+class Entry:
+    items: list = field(default_factory=list)
+    byte_count: int = 0
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(0, 5), st.integers(0, 40)),
+        st.tuples(st.just("take"), st.integers(1, 4), st.integers(0, 60)),
+        st.tuples(st.just("remove"), st.integers(0, 30), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_the_twins_do_the_same(steps):
+    queues = [plain.BoundedQueue(8, 100), compiled.BoundedQueue(8, 100)]
+    entries: list[Entry] = []
+    for word, first, second in steps:
+        if word == "push":
+            entries.append(Entry([0] * first, second))
+            results = [queue.push(entries[-1]) for queue in queues]
+        elif word == "take":
+            results = [queue.take(first, second) for queue in queues]
+        else:
+            results = [queue.remove(entries[first % len(entries)]) if entries else None for queue in queues]
+        assert results[0] == results[1]
+        assert len({(q.writes, q.bytes, len(q), q.first()) for q in queues}) == 1
+        assert queues[0].writes <= 8 or len(queues[0]) == 1 or any(not e.items for e in entries)
+
+
+@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+def test_counts_are_right_after_many_threads(module):
+    queue = module.BoundedQueue(50, 10_000)
+    taken: list[Entry] = []
+    done = threading.Event()
+
+    def produce() -> None:
+        for _ in range(3000):
+            entry = Entry([1], 7)
+            while not queue.push(entry):
+                pass
+
+    def consume() -> None:
+        while not done.is_set() or len(queue):
+            taken.extend(queue.take(10, 1000))
+
+    consumer = threading.Thread(target=consume)
+    producers = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in [consumer, *producers]:
+        thread.start()
+    for thread in producers:
+        thread.join()
+    done.set()
+    consumer.join()
+    assert len(taken) == len({id(entry) for entry in taken}) == 12_000
+    assert (queue.writes, queue.bytes, len(queue)) == (0, 0, 0)
