@@ -2,5 +2,6 @@
 
 commands.py   the eight commands, from and to bytes
 columns.py    the same as Arrow columns
+limits.py     what a job may be
 replay.py     from commands to jobs
 """

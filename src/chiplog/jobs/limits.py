@@ -1,0 +1,50 @@
+"""What a job may be: the limits of workq, in its words.
+
+>>> from chiplog.jobs.commands import Add, parse_id
+>>> job = Add(parse_id("61000000-0001-4000-8000-000000000001"), "mail", ttr_ms=0, ttl_ms=1, created_ns=0)
+>>> refuse_job(job)
+'Invalid TTR'
+"""
+
+from __future__ import annotations
+
+import re
+
+from chiplog.jobs.commands import Add, Schedule
+
+NAME_BYTES_MAX = 255
+PAYLOAD_BYTES_MAX = 1 << 20
+RESULT_BYTES_MAX = 1 << 20
+TTR_MS_MAX = 24 * 3600 * 1000
+TTL_MS_MAX = 30 * 24 * 3600 * 1000
+ATTEMPTS_MAX = 255
+"""Also of a job that asks for any number of attempts."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}", re.ASCII)
+
+
+def refuse_job(job: Add | Schedule) -> str | None:
+    """Why there can't be such a job, or None."""
+    if why := refuse_id(job.id):
+        return why
+    if not _NAME.fullmatch(job.name):
+        return "Invalid Name"
+    if not 0 < job.ttr_ms <= TTR_MS_MAX:
+        return "Invalid TTR"
+    if not 0 < job.ttl_ms <= TTL_MS_MAX:
+        return "Invalid TTL"
+    if len(job.payload) > PAYLOAD_BYTES_MAX:
+        return "Invalid Payload"
+    return None
+
+
+def refuse_id(job_id: bytes) -> str | None:
+    """Why this is no id, or None: one is a random UUID, version 4 of the variant of RFC 4122."""
+    if len(job_id) != 16 or job_id[6] >> 4 != 4 or job_id[8] >> 6 != 0b10:
+        return "Invalid ID"
+    return None
+
+
+def refuse_result(result: bytes) -> str | None:
+    """Why this is no result, or None."""
+    return "Invalid Result" if len(result) > RESULT_BYTES_MAX else None
