@@ -175,7 +175,7 @@ def m3_time(buffer: Any, start: int, stop: int, before: int) -> int:
             break
         if head == ENTRY_HEAD:
             try:
-                _, at = _int(view, at + 4, stop)
+                _, at = _uint(view, at + 4, stop, 1 << 64)
                 return _int64(view, at, stop)[0]
             except _Bad:
                 break

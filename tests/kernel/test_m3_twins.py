@@ -163,6 +163,7 @@ def test_a_scan_finds_the_same_chunks_and_times(data, start, cut, limit):
 
 @settings(max_examples=200)
 @given(hostile_file(), st.integers(0, 300), INT64)
+@example(chunk(b"\x10\x01\x92\x08\x97\xe0\x05") + chunk(b"\x10\x01\x92\x08\x97\x00\x05"), 0, 1)  # series -32
 def test_hops_over_chunks_go_the_same_way(data, offset_min, time_min):
     end, reason, _ = same("m3_hop", data, 0, len(data), offset_min, time_min)
     assert end >= 0
