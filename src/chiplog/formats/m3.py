@@ -58,7 +58,9 @@ MESSAGE_REASONS = {
 _NAME = re.compile(r"commitlog-0-(0|[1-9]\d{0,8})\.db", re.ASCII)
 _U16_MAX = 2**16 - 1
 _U32_MAX = 2**32 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _ENTRY_BYTES = 128  # an entry without its metadata and annotation, its chunks' heads, and a LogInfo
+_ENTRY_BYTES_MAX = MESSAGE_BYTES_MAX - _ENTRY_BYTES
 
 Tags = tuple[tuple[bytes, bytes], ...]
 
@@ -165,7 +167,7 @@ def _as_tags(tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None)
 def _as_int64(what: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} is {value!r}: expected nanoseconds since 1970, an integer")
-    if not -(2**63) <= value < 2**63:
+    if not _INT64_MIN <= value <= _INT64_MAX:
         raise ValueError(f"{what} is {value}: expected nanoseconds since 1970 that fit into 64 bits")
     return int(value)
 
@@ -210,18 +212,22 @@ class M3:
             timestamp_ns, value = datapoint
         except (TypeError, ValueError):
             raise TypeError(f"{datapoint!r} is no datapoint: expected Datapoint(timestamp_ns, value)") from None
-        note = None if annotation is None else _as_bytes("annotation", annotation)
-        if len(series.metadata) + len(note or b"") > MESSAGE_BYTES_MAX - _ENTRY_BYTES:
+        # Every write comes through here: what is right already is looked at once and not converted.
+        if type(timestamp_ns) is not int or not _INT64_MIN <= timestamp_ns <= _INT64_MAX:
+            timestamp_ns = _as_int64("timestamp_ns", timestamp_ns)
+        if annotation is not None:
+            annotation = _as_bytes("annotation", annotation)
+        if len(series.metadata) + (0 if annotation is None else len(annotation)) > _ENTRY_BYTES_MAX:
             raise RecordTooLarge(
-                f"{len(series.metadata):,} bytes of metadata and {len(note or b''):,} of annotation: an entry "
-                f"has at most {MESSAGE_BYTES_MAX:,} in all"
+                f"{len(series.metadata):,} bytes of metadata and {len(annotation or b''):,} of annotation: an "
+                f"entry has at most {MESSAGE_BYTES_MAX:,} in all"
             )
         return (
             series.metadata,
-            _as_int64("timestamp_ns", timestamp_ns),
-            float(value),
+            timestamp_ns,
+            value if type(value) is float else float(value),
             unit if type(unit) is Unit else Unit(unit),
-            note,
+            annotation,
             None if created_ns is None else _as_int64("created_ns", created_ns),
         )
 
