@@ -137,7 +137,7 @@ def m3_scan(buffer, int64_t start, int64_t stop, int64_t base, int64_t limit):
     cdef int64_t *data_start = items(starts)
     cdef int64_t *data_end = items(ends)
     cdef int64_t *time = items(times)
-    cdef int64_t at = start, count = 0, end = 0, last_time = 0
+    cdef int64_t at = start, count = 0, end = 0, last_time = INT64_MIN, unknown = 0
     cdef int reason
     with nogil:
         while True:
@@ -153,8 +153,17 @@ def m3_scan(buffer, int64_t start, int64_t stop, int64_t base, int64_t limit):
             data_start[count] = at + CHUNK_HEAD_BYTES
             data_end[count] = end
             time[count] = last_time
+            if unknown == count and last_time == INT64_MIN:
+                unknown += 1
             count += 1
             at = end
+        if unknown == count:
+            last_time = 0
+        else:
+            last_time = time[unknown]
+        while unknown:
+            unknown -= 1
+            time[unknown] = last_time
     for column in (offsets, starts, ends, times):
         resize(column, count)
     return Scan(offsets, starts, ends, times, at, reason, end)

@@ -113,27 +113,30 @@ def _chunk(view: memoryview, at: int, stop: int) -> tuple[int, int]:
 def m3_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
     """Chunks from `start`, at most `limit`, until `stop` or the first that isn't whole and right.
 
-    A chunk's time is when the first entry that begins in it was created. One that goes on with a message of
-    the chunk before has that one's time, or 0 if that isn't known.
+    A chunk's time is when the first entry that begins in it was created. One that begins with none has the
+    time of the chunk before it, or else of the one after it, so that times don't go back; or 0 if none is known.
     """
     view = memoryview(buffer).cast("B")
     check_range("scan of", start, stop, len(view))
     offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
-    at, time = start, 0
-    while True:
-        if at == stop:
-            return Scan(offsets, starts, ends, times, at, END, 0)
+    at, time, reason, end = start, TIME_MIN, END, 0
+    while at != stop:
         if len(offsets) >= limit:
-            return Scan(offsets, starts, ends, times, at, LIMIT, 0)
+            reason, end = LIMIT, 0
+            break
         reason, end = _chunk(view, at, stop)
         if reason != END:
-            return Scan(offsets, starts, ends, times, at, reason, end)
+            break
         time = m3_time(view, at + CHUNK_HEAD_BYTES, end, time)
         offsets.append(base + at)
         starts.append(at + CHUNK_HEAD_BYTES)
         ends.append(end)
         times.append(time)
         at = end
+    unknown = next((row for row, time in enumerate(times) if time != TIME_MIN), len(times))
+    known = times[unknown] if unknown < len(times) else 0
+    times[:unknown] = array("q", [known]) * unknown
+    return Scan(offsets, starts, ends, times, at, reason, 0 if reason == END else end)
 
 
 def m3_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:

@@ -216,7 +216,10 @@ def test_a_chunk_has_the_time_of_its_first_entry_also_after_a_chunk_with_the_log
     info = kernel.active.m3_chunks([bytes.fromhex("01920793000000")], 512)[0]
     entry = kernel.active.m3_chunks([kernel.active.m3_message(0, 77, None, 1, 1.0, 1, None)], 512)[0]
     scan = M3().scan(info + entry, 0, len(info + entry), 0, 9)
-    assert list(scan.times) == [0, 77]
+    assert list(scan.times) == [77, 77]
+    assert list(M3().scan(info, 0, len(info), 0, 9).times) == [0]
+    earliest = kernel.active.m3_chunks([kernel.active.m3_message(0, -(2**63), None, 1, 1.0, 1, None)], 512)[0]
+    assert list(M3().scan(entry + earliest, 0, len(entry + earliest), 0, 9).times) == [77, -(2**63)]
     assert M3().exact_time(info + entry) == 77
     assert M3().exact_time(info) == 2**63 - 1
 

@@ -161,7 +161,7 @@ class SegmentReader:
 
     def first_time(self) -> int | None:
         """The time of the first record; None if there is none that is right and has one."""
-        if self.index and self.index.records:
+        if self.index and self.index.records and self.index.first_time:  # 0 may be of a record without a time
             return self.index.first_time
         fmt = self.directory.format
         data = read_exactly(
