@@ -15,7 +15,8 @@ from chiplog.jobs.commands import Add, Complete, Delete, Fail, Schedule, encode,
 from chiplog.log.walk import Walk
 from chiplog.times import to_datetime
 from tests.jobs import vectors
-from tests.jobs.test_commands import ADD, COMMANDS, ID, outcome
+from tests.jobs.strategies import COMMANDS, outcome
+from tests.jobs.test_commands import ADD, ID
 
 pa = pytest.importorskip("pyarrow")
 

@@ -16,7 +16,6 @@ from chiplog.jobs.commands import (
     MAGIC,
     VERSION,
     Add,
-    Command,
     Complete,
     Delete,
     Expire,
@@ -31,35 +30,10 @@ from chiplog.jobs.commands import (
 )
 from chiplog.times import parse_time
 from tests.jobs import vectors
+from tests.jobs.strategies import COMMANDS, outcome
 
 ID = parse_id("61000000-0001-4000-8000-000000000001")
 ADD = Add(ID, "q", 1, 2, 3, b"payload", -4, 5, 6)
-IDS = st.binary(min_size=16, max_size=16)
-TIMES = st.integers(-(10**20), 10**20) | st.sampled_from([0, -1, -62_135_596_800 * 10**9 + 1])
-SHARED = {
-    "id": IDS,
-    "name": st.text("abc_.-", max_size=300) | st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
-    "ttr_ms": st.integers(0, 2**32 - 1),
-    "ttl_ms": st.integers(0, 2**63 - 1),
-    "created_ns": TIMES,
-    "payload": st.binary(max_size=300),
-    "priority": st.integers(-(2**31), 2**31 - 1),
-    "max_attempts": st.integers(0, 255),
-    "max_fails": st.integers(0, 255),
-}
-COMMANDS = st.one_of(
-    st.builds(Add, **SHARED, time_ns=st.none() | TIMES),
-    st.builds(Schedule, **SHARED, time_ns=TIMES),
-    *(st.builds(kind, IDS, st.binary(max_size=300)) for kind in (Complete, Fail)),
-    *(st.builds(kind, IDS) for kind in (Delete, Expire, StartAttempt, TimeoutAttempt)),
-)
-
-
-def outcome(payload: bytes) -> Command | BadCommand:
-    try:
-        return decode(payload)
-    except BadCommand as error:
-        return error
 
 
 @pytest.mark.parametrize("log", vectors.LOGS)

@@ -28,7 +28,7 @@ from chiplog.jobs.limits import refuse_job
 from chiplog.jobs.replay import CONFLICTS_MAX, Job, Replay, State, replay
 from chiplog.times import format_time, parse_time
 from tests.jobs import vectors
-from tests.jobs.test_commands import COMMANDS, outcome
+from tests.jobs.strategies import COMMANDS, outcome
 
 CASES = vectors.load("replay_cases.json")
 NOW_2090 = parse_time("2026-11-15T18:40:00Z")

@@ -11,45 +11,14 @@ from hypothesis import strategies as st
 
 from chiplog._kernel_commands_py import ERROR_WORDS
 from chiplog.errors import BadCommand
-from chiplog.jobs.commands import Add, Complete, Fail, Schedule, encode
-from tests.jobs.test_commands import COMMANDS, outcome
+from chiplog.jobs.commands import Add, Complete, Fail, Schedule
+from tests.jobs.strategies import PAYLOADS, laid_out, outcome
 from tests.jobs.vectors import all_payloads
 from tests.kernel.test_twins import same
 
 pytest.importorskip("chiplog._kernel", reason="no C compiler here")
 
 INT64_MAX = 2**63 - 1
-
-
-@st.composite
-def hostile(draw: st.DrawFn) -> bytes:
-    """A command with bytes changed, cut out, put in, and numbers of absurd size."""
-    data = bytearray(encode(draw(COMMANDS)))
-    for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.integers(0, len(data)))
-        action = draw(st.sampled_from(["flip", "cut", "insert", "number"]))
-        if action == "flip" and place < len(data):
-            data[place] ^= 1 << draw(st.integers(0, 7))
-        elif action == "cut":
-            del data[place : place + draw(st.integers(1, 20))]
-        elif action == "insert":
-            data[place:place] = draw(st.binary(max_size=20))
-        else:
-            data[place:place] = b"\xff" * draw(st.integers(1, 10)) + draw(st.binary(max_size=2))
-    return bytes(data)
-
-
-PAYLOADS = hostile() | st.binary(max_size=80) | st.sampled_from(all_payloads())
-
-
-def laid_out(payloads: list[bytes], gap: bytes = b"") -> tuple[bytes, array[int], array[int]]:
-    buffer, starts, ends = bytearray(), array("q"), array("q")
-    for payload in payloads:
-        buffer += gap
-        starts.append(len(buffer))
-        buffer += payload
-        ends.append(len(buffer))
-    return bytes(buffer), starts, ends
 
 
 def bit(bitmap: bytes, row: int) -> int:

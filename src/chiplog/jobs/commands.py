@@ -183,7 +183,7 @@ class TimeoutAttempt:
 
 
 Command = Add | Schedule | Complete | Fail | Delete | Expire | StartAttempt | TimeoutAttempt
-_ID_ONLY: dict[int, type[Delete | Expire | StartAttempt | TimeoutAttempt]] = {
+ID_ONLY: dict[int, type[Delete | Expire | StartAttempt | TimeoutAttempt]] = {
     kind.type: kind for kind in (Delete, Expire, StartAttempt, TimeoutAttempt)
 }
 
@@ -271,7 +271,7 @@ def decode(payload: bytes | bytearray | memoryview) -> Command:
     if fields.type <= FAIL:
         result = bytes(view[slice(*fields.result)])
         return Complete(fields.id, result) if fields.type == COMPLETE else Fail(fields.id, result)
-    return _ID_ONLY[fields.type](fields.id)
+    return ID_ONLY[fields.type](fields.id)
 
 
 def _decode_job(view: memoryview, fields: Fields) -> Add | Schedule:
