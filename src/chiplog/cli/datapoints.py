@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from chiplog.cli import codes
@@ -14,7 +15,7 @@ from chiplog.cli.output import human_count, plural
 from chiplog.commitlog.check import EntriesReport
 from chiplog.commitlog.entries import EntryWalk, entries_of
 from chiplog.commitlog.exchange import as_fields
-from chiplog.formats.m3 import Entry
+from chiplog.formats.m3 import Entry, Series
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Stream
@@ -97,21 +98,24 @@ def as_hex(position: Position, entry: Entry) -> str:
 
 
 def _line(position: Position, entry: Entry, show: Callable[[bytes], str]) -> str:
-    series, datapoint = entry.series, entry.datapoint
-    tags = "-" if not series.tags else ",".join(f"{show(name)}={show(value)}" for name, value in series.tags)
+    datapoint = entry.datapoint
     return "\t".join(
         (
             str(position),
             format_time(entry.created_ns, aligned=True),
-            show(series.namespace),
-            show(series.id),
-            tags,
+            _series(entry.series, show),
             format_time(datapoint.timestamp_ns, aligned=True),
             repr(datapoint.value),
             UNITS.get(entry.unit, str(int(entry.unit))),
             "-" if entry.annotation is None else show(entry.annotation),
         )
     )
+
+
+@lru_cache(maxsize=4096)
+def _series(series: Series, show: Callable[[bytes], str]) -> str:
+    tags = "-" if not series.tags else ",".join(f"{show(name)}={show(value)}" for name, value in series.tags)
+    return f"{show(series.namespace)}\t{show(series.id)}\t{tags}"
 
 
 def as_json(position: Position, entry: Entry) -> str:
