@@ -6,10 +6,11 @@ import json
 import shutil
 import struct
 import zlib
+from itertools import chain
 
 import pytest
 
-from chiplog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat, kernel
+from chiplog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat, apply_repairs, kernel
 from chiplog.commitlog.datapoints import COLUMNS, datapoints_schema, scan_datapoints
 from chiplog.commitlog.entries import EntryWalk, read_entries
 from chiplog.formats.m3 import M3, Datapoint, Entry, Series, Unit
@@ -253,6 +254,23 @@ def test_after_a_lost_chunk_reading_goes_on_where_a_chunk_begins_with_a_message(
     assert [defect.reason for defect in walk.defects] == ["data checksum", "begins inside of a lost message"]
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"), [(20, "begins inside of a lost message"), (150, "truncated message")]
+)
+def test_a_file_from_which_repair_took_a_chunk_has_a_gap_there(tmp_path, place, reason):
+    whole = bytearray(chunked(entry(0, None, 2, b"n" * 150), chunk_bytes=128))
+    whole[place] ^= 1
+    head = chunked(INFO, entry(0, CPU, 1))
+    stream = file_of(tmp_path, head, bytes(whole), chunked(entry(0, None, 3)))
+    file_of(tmp_path, chunked(INFO, entry(0, CPU, 4)), number=1)
+    apply_repairs(stream)
+    walk = EntryWalk(stream, on_corruption="skip")
+    assert list(chain(*(block.entries.created for block in walk))) == [1, 3, 4]
+    assert [defect.reason for defect in walk.defects] == [reason]
+    after = Position(0, len(head) + len(whole))
+    assert numbers(stream, start=after, on_corruption="skip") == [3, 4]
+
+
 def test_a_message_begun_in_one_block_and_ended_in_another_is_read(tmp_path):
     note = bytes(3 << 20)
     stream = file_of(tmp_path, chunked(INFO, entry(0, CPU, 1), entry(0, None, 2, note), entry(0, None, 3)))
@@ -274,6 +292,12 @@ def test_what_is_written_meanwhile_comes_when_it_is_iterated_over_again(tmp_path
 def test_a_log_of_another_format_has_no_entries(tmp_path):
     with pytest.raises(UnknownFormat, match="captain"):
         list(read_entries(Stream(tmp_path)))
+
+
+def test_a_format_that_there_is_not_is_told(tmp_path):
+    assert Stream(tmp_path, format="m3").format == M3()
+    with pytest.raises(UnknownFormat, match="'m4'"):
+        Stream(tmp_path, format="m4")
 
 
 def test_unknown_columns_are_told(vector):
