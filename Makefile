@@ -52,6 +52,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/chip
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(RUN) -c "from chiplog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
 	@$(RUN) -c "from chiplog import kernel; print('kernel:', 'compiled' if kernel.COMPILED else 'plain Python')"
 	@touch $@
 

@@ -19,6 +19,7 @@ What is where, each importing only from those before it:
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner
     chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
     chiplog.jobs       a job server whose memory is a command log
+    chiplog.spark      logs as Spark tables, in batch and in streaming
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
     chiplog.cli        the command `chiplog`
 """

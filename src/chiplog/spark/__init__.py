@@ -1,0 +1,25 @@
+"""Logs as Spark tables, in batch and in streaming.
+
+    from chiplog import spark as chiplog_spark
+
+    spark = chiplog_spark.session()                       # or chiplog_spark.register(your_session)
+    spark.read.format("chiplog").load("orders.log").show()
+
+What is where, each importing only from those before it:
+
+    java.py       which Java there is
+    session.py    a quiet, well-configured local session; registering the source with any session
+    options.py    what a reader or writer was asked for, checked
+    remote.py     logs on other filesystems, through fsspec
+    planning.py   which logs there are, and how they are cut into tasks; knows no Spark
+    codecs.py     the columns of records, and what payloads add to them
+    batch.py      reading, and the table of defects
+    stream.py     reading what comes in
+    writing.py    data frames to logs
+    source.py     the data source, which is all of that to Spark
+"""
+
+from chiplog.spark.codecs import Codec, codec_names, register_codec
+from chiplog.spark.session import register, session
+
+__all__ = ["Codec", "codec_names", "register", "register_codec", "session"]

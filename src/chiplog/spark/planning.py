@@ -1,0 +1,192 @@
+"""Which logs there are, and how they are cut into tasks.
+
+Planning lists files and looks at their sizes. It opens a segment only to cut it, if it is much larger than
+a task should be, or to find a time, and then a few of them by halving. Nothing here knows of Spark, so that
+another reader of the same plan could take its place.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from chiplog.errors import LogNotFound
+from chiplog.files import Files, OSFiles
+from chiplog.formats import Captain, Format
+from chiplog.formats.m3 import M3
+from chiplog.log.position import Position
+from chiplog.log.seek import chunk_bounds, find_segment
+from chiplog.log.segments import Directory, SegmentReader
+from chiplog.log.stream import Stream
+from chiplog.log.watermark import read_mark
+from chiplog.spark.options import ReadOptions
+from chiplog.spark.remote import is_remote, remote_files, walk_remote
+
+_SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
+_FORMATS: tuple[Format, ...] = (Captain(), M3())
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log to read: what a task needs to know to open it."""
+
+    path: str
+    name: str
+    """What tells it from others in the same folder."""
+    format: Format
+
+    def stream(self) -> Stream:
+        return Stream(self.path, format=self.format, files=files_of(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one task reads: a log from a position up to another."""
+
+    log: Log
+    start: Position
+    stop: Position
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+
+def files_of(path: str) -> Files:
+    return remote_files(path) if is_remote(path) else OSFiles()
+
+
+def find_logs(path: str, *, recursive: bool) -> list[Log]:
+    """The log at a path, or those in a folder, by name."""
+    if not recursive:
+        stream = Stream.open(path, files=files_of(path))
+        return [Log(stream.path, os.path.basename(path.rstrip("/")), stream.format)]
+    logs = []
+    root = path.rstrip("/")
+    for folder, names in _walk(root):
+        if any(fmt.segment_number(name) is not None for fmt in _FORMATS for name in names):
+            stream = Stream.open(folder, files=files_of(folder))
+            logs.append(Log(stream.path, os.path.relpath(folder, root), stream.format))
+    return sorted(logs, key=lambda log: log.name)
+
+
+def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Every folder below, with the names of its files; those that are hidden or being written are left out."""
+    if is_remote(root):
+        yield from walk_remote(root)
+        return
+    if not os.path.isdir(root):
+        raise LogNotFound(f"there is no folder {root}")
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
+        yield folder, names
+
+
+def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Slice]:
+    """What tasks are to read of the logs, as of now. `splits`: whether segments can be cut."""
+    slices: list[Slice] = []
+    for log in logs:
+        stream = log.stream()
+        bounded = _bounded(options, stream)
+        start = options.start or Position(0, 0)
+        slices += cut(log, stream, start, end_of(stream), bounded, splits=splits)
+    return slices
+
+
+def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
+    """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
+    directory = stream._directory
+    if read_mark(directory.files, directory.path) is None:
+        return options
+    return replace(
+        options,
+        since_ns=latest(options.since_ns, options.pushed_since_ns),
+        until_ns=earliest(options.until_ns, options.pushed_until_ns),
+    )
+
+
+def latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)
+
+
+def earliest(*times: int | None) -> int | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def end_of(stream: Stream) -> Position:
+    """The position after the last whole record: what is being written now is not looked for by tasks."""
+    return stream.end()
+
+
+def cut(
+    log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
+) -> list[Slice]:
+    """A range of a log in slices of about `partition_bytes`: small segments together, large ones in parts."""
+    directory = stream._directory
+    numbers = _numbers_between(directory, start, stop, options)
+    slices: list[Slice] = []
+    size = 0
+    begun: Position | None = None
+
+    def add(low: Position, high: Position) -> None:
+        slices.append(Slice(log, low, high, options.since_ns, options.until_ns))
+
+    for number in numbers:
+        first = max(start, Position(number, 0))
+        last = min(stop, Position(number + 1, 0))
+        segment_bytes = _bytes_between(directory, number, first, last)
+        if splits and segment_bytes > _SPLIT_AT * options.partition_bytes:
+            if begun is not None:
+                add(begun, first)
+                begun, size = None, 0
+            for low, high in _split(directory, number, first, last, options.partition_bytes):
+                add(low, high)
+            continue
+        if begun is not None and size + segment_bytes > options.partition_bytes:
+            add(begun, first)
+            begun, size = None, 0
+        if begun is None:
+            begun = first
+        size += segment_bytes
+    if begun is not None:
+        add(begun, min(stop, Position(numbers[-1] + 1, 0)))
+    return slices
+
+
+def _numbers_between(directory: Directory, start: Position, stop: Position, options: ReadOptions) -> list[int]:
+    numbers = directory.numbers()
+    if options.since_ns is not None:
+        start = max(start, find_segment(directory, options.since_ns))
+    low = bisect_left(numbers, start.segment)
+    high = bisect_right(numbers, stop.segment if stop.offset else stop.segment - 1)
+    if options.until_ns is not None:
+        # The segment in which the bound lies, and none after it.
+        high = min(high, bisect_right(numbers, find_segment(directory, options.until_ns).segment))
+    return numbers[low:high]
+
+
+def _bytes_between(directory: Directory, number: int, first: Position, last: Position) -> int:
+    found = directory.files.stat(directory.segment_path(number))
+    size = found[0] if found else 0
+    end = min(size, last.offset) if last.segment == number else size
+    return max(end - first.offset, 0)
+
+
+def _split(
+    directory: Directory, number: int, first: Position, last: Position, partition_bytes: int
+) -> list[tuple[Position, Position]]:
+    """Parts of one segment, each from one record to another."""
+    reader = SegmentReader(directory, number)
+    try:
+        index = reader.index
+    finally:
+        reader.close()
+    if index is not None:
+        marks = [Position(number, offset) for offset in index.marks[::2]]
+    else:
+        marks = [low for low, _ in chunk_bounds(directory, number, first, last)]
+    bounds = [first]
+    for mark in marks:
+        if first < mark < last and mark.offset - bounds[-1].offset >= partition_bytes:
+            bounds.append(mark)
+    return list(zip(bounds, [*bounds[1:], last], strict=True))

@@ -1,0 +1,95 @@
+"""A Spark session for logs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chiplog.errors import MissingExtra
+from chiplog.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    PUSHDOWN: "true",
+}
+
+_LOG4J = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.util.name = org.apache.spark.util
+logger.util.level = error
+"""
+
+
+def session(master: str = "local[*,4]", *, app_name: str = "chiplog", **config: Any) -> SparkSession:
+    """A local session that says nothing but errors, retries tasks, and knows the source `chiplog`.
+
+    `config` are more settings, with underscores for dots: `spark_driver_memory="4g"`. If there is a session
+    already, that one is used, and only the settings that can still change are.
+    """
+    builder = _load_pyspark().builder.master(master).appName(app_name)
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {**_QUIET, **{name.replace("_", "."): str(value) for name, value in config.items()}}
+    settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_log4j_file()}")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return register(spark)
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make the source `chiplog` known to a session, a classic one or one of Spark Connect.
+
+    It turns on the pushing down of filters to Python sources, which Spark leaves off by default.
+    """
+    from chiplog.spark.source import ChiplogDataSource
+
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(ChiplogDataSource)
+    return spark
+
+
+def _load_pyspark() -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtra("chiplog.spark needs pyspark: pip install 'chiplog[spark]'") from error
+    return SparkSession
+
+
+def _log4j_file() -> str:
+    """Spark's own configuration shows warnings while it starts, before a level can be set."""
+    path = Path(tempfile.gettempdir()) / f"chiplog-log4j2-{os.getuid()}.properties"
+    if not path.exists() or path.read_text() != _LOG4J:
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(_LOG4J)
+        part.replace(path)
+    return str(path)

@@ -1,0 +1,65 @@
+"""The data source `chiplog`, as Spark knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from chiplog.spark.batch import DEFECT_COLUMNS, ChiplogReader
+from chiplog.spark.codecs import codec_of
+from chiplog.spark.options import ReadOptions, read_options, write_options
+from chiplog.spark.planning import find_logs
+from chiplog.spark.stream import ChiplogStreamReader
+from chiplog.spark.types import chosen, ddl
+from chiplog.spark.writing import ChiplogStreamWriter, ChiplogWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class ChiplogDataSource(DataSource):
+    """Logs as tables. A schema of the user's own may name fewer columns: what isn't asked for isn't copied."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chiplog"
+
+    def schema(self) -> str:
+        options = read_options(self.options)
+        columns, default = table_columns(options)
+        find_logs(options.path, recursive=options.recursive)  # what isn't there is told before anything is planned
+        return ddl(columns, default)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        columns, _ = table_columns(options)
+        return ChiplogReader(options, columns, chosen(schema, columns))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = read_options(self.options)
+        columns, _ = table_columns(options)
+        return ChiplogStreamReader(options, columns, chosen(schema, columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return ChiplogWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        return ChiplogStreamWriter(write_options(self.options), schema)
+
+
+def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
+    """Every column that a table can have, and those that it has by default."""
+    codec = codec_of(options.codec)
+    columns, default = dict(codec.columns), list(codec.default)
+    if options.defects:
+        columns, default = dict(DEFECT_COLUMNS), list(DEFECT_COLUMNS)
+    if options.recursive:
+        return {"log": "string", **columns}, ["log", *default]
+    return columns, default

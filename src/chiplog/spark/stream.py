@@ -1,0 +1,179 @@
+"""Reading what comes in.
+
+A stream's offset is a position for each log, as JSON: `{"orders": "000000007:1048576"}`. Positions survive
+cleaning, and are never used twice, so that an offset means the same after any restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from chiplog.errors import BadPosition, ChiplogError
+from chiplog.log.position import Position
+from chiplog.log.seek import find_segment
+from chiplog.log.walk import Walk
+from chiplog.spark.batch import Task, read_slice
+from chiplog.spark.codecs import codec_of
+from chiplog.spark.options import ReadOptions
+from chiplog.spark.planning import Log, Slice, cut, find_logs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, str]
+
+
+class DataLoss(ChiplogError):
+    """Cleaning or retention has taken records that a stream hadn't read."""
+
+
+class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of one log, or of all those in a folder, also of ones that come later."""
+
+    def __init__(self, options: ReadOptions, columns: dict[str, str], names: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._names = names
+        self._ends: dict[str, Position] = {}
+        """How far each log was known to reach: where to look for more."""
+        self._until: Offset | None = None
+        """Where it ends, if it only reads what was there when it began."""
+
+    # -- offsets
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        return _offset({log.name: self._first(log) for log in self._logs()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.records_per_batch is not None:
+            return ReadMaxRows(self._options.records_per_batch)
+        if self._options.bytes_per_batch is not None:
+            return ReadMaxBytes(self._options.bytes_per_batch)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.records_per_batch
+        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.bytes_per_batch
+        positions = {name: Position.parse(text) for name, text in start.items()}
+        for log in self._logs():
+            begin = positions.get(log.name) or self._first(log)
+            stop = Position.parse(self._until[log.name]) if self._until and log.name in self._until else None
+            if self._until is not None and stop is None:
+                continue  # it came after this run began
+            self._check_not_lost(log, begin)
+            end, taken, size = self._advance(log, begin, stop, rows, room)
+            positions[log.name] = end
+            rows = None if rows is None else rows - taken
+            room = None if room is None else room - size
+        return _offset(positions)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return _offset({log.name: self._end(log) for log in self._logs()})
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = _offset({log.name: self._end(log) for log in self._logs()})
+
+    def _logs(self) -> list[Log]:
+        return find_logs(self._options.path, recursive=self._options.recursive)
+
+    def _first(self, log: Log) -> Position:
+        """Where to begin with a log that was never read."""
+        options = self._options
+        directory = log.stream()._directory
+        numbers = directory.numbers()
+        if options.latest and log.name not in self._ends:
+            return self._end(log)
+        if options.start is not None:
+            return options.start
+        if options.since_ns is not None:
+            return find_segment(directory, options.since_ns)
+        return Position(numbers[0], 0) if numbers else Position(0, 0)
+
+    def _end(self, log: Log) -> Position:
+        """The end of a log now, found from where it was last time."""
+        stream = log.stream()
+        numbers = stream._directory.numbers()
+        start = max(self._ends.get(log.name, Position(0, 0)), Position(numbers[-1] if numbers else 0, 0))
+        walk = Walk(stream._directory, start=start, on_corruption="skip")
+        try:
+            for _ in walk:
+                pass
+            self._ends[log.name] = walk.position
+        finally:
+            walk.close()
+        return self._ends[log.name]
+
+    def _advance(
+        self, log: Log, begin: Position, stop: Position | None, rows: int | None, room: int | None
+    ) -> tuple[Position, int, int]:
+        """How far a batch goes: its end, and how many records and bytes it has."""
+        if rows is None and room is None:
+            return max(begin, stop or self._end(log)), 0, 0
+        walk = Walk(log.stream()._directory, start=begin, stop=stop, on_corruption="skip", block_rows=8192)
+        taken = size = 0
+        try:
+            for block in walk:
+                for row in range(block.first, block.last):
+                    full = (rows is not None and taken >= rows) or (room is not None and size >= room)
+                    if full:
+                        return Position(block.segment, block.offsets[row]), taken, size
+                    taken += 1
+                    size += block.frame_bytes(row)
+            return max(begin, walk.position), taken, size
+        finally:
+            walk.close()
+
+    def _check_not_lost(self, log: Log, begin: Position) -> None:
+        numbers = log.stream()._directory.numbers()
+        if (
+            not numbers
+            or begin.segment in numbers
+            or begin == Position(0, 0)
+            or not self._options.fail_on_data_loss
+        ):
+            return
+        if begin.segment > numbers[-1]:
+            raise BadPosition(
+                f"{log.path}: the stream stood at {begin}, and the log ends in segment {numbers[-1]}: it is "
+                "another log, or was made anew. Start with a new checkpoint"
+            )
+        raise DataLoss(
+            f"{log.path}: the stream stood at {begin}, and that segment is gone: cleaning or retention took what "
+            "hadn't been read. Go on without it with failOnDataLoss=false"
+        )
+
+    # -- reading
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        codec = codec_of(self._options.codec)
+        pieces: list[Slice] = []
+        for log in self._logs():
+            if log.name in end:
+                first = Position.parse(start[log.name]) if log.name in start else self._first(log)
+                stop = Position.parse(end[log.name])
+                if first < stop:
+                    pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
+        return [Task(piece) for piece in pieces] or [Task(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        piece = partition.piece if isinstance(partition, Task) else None
+        if piece is not None:
+            yield from read_slice(piece, self._options, self._columns, self._names)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: what was read is forgotten by cleaning, not by reading."""
+
+
+def _offset(positions: dict[str, Position]) -> Offset:
+    """In one order always: Spark compares offsets as texts."""
+    return {name: str(positions[name]) for name in sorted(positions)}
