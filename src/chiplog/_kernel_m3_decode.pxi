@@ -122,7 +122,7 @@ cdef class _EntryColumns:
 cdef class M3Decoder:
     """The entries of one file, from its first chunk on."""
     cdef readonly int64_t number, pending_offset
-    cdef bint lenient, begun, entry_first, lost
+    cdef bint lenient, begun, entry_first, lost, busy
     cdef int64_t annotation_bytes_max, place, resume, stopped_at
     cdef Stretch pending, metadata_bytes, metadata_ends
     cdef _Rows rows
@@ -149,6 +149,8 @@ cdef class M3Decoder:
 
     def metadata(self, int64_t first, int64_t last):
         cdef int64_t row, start
+        if self.busy:
+            raise RuntimeError("another thread is using this decoder")
         if not 0 <= first <= last <= self.series_count():
             raise ValueError(f"rows {first}..{last} of {self.series_count()}")
         found = []
@@ -162,11 +164,22 @@ cdef class M3Decoder:
         return found
 
     def resync(self):
+        if self.busy:
+            raise RuntimeError("another thread is using this decoder")
         self.drop()
         self.lost = self.entry_first = True
         self.resume = 0
 
     def feed(self, buffer, array starts, array ends, array offsets, int64_t first, int64_t last):
+        if self.busy:
+            raise RuntimeError("another thread is using this decoder")
+        self.busy = True
+        try:
+            return self.decode(buffer, starts, ends, offsets, first, last)
+        finally:
+            self.busy = False
+
+    cdef object decode(self, buffer, array starts, array ends, array offsets, int64_t first, int64_t last):
         cdef _View view = _View(buffer)
         cdef int64_t count = min(len(starts), len(ends), len(offsets)), total = self.pending.size, row = first, begin
         cdef int reason = END

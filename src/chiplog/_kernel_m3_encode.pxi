@@ -103,7 +103,7 @@ cdef class M3Encoder:
     """The chunks of one file. What a batch adds to what is known is kept only once it is accepted."""
     cdef int64_t number, chunk_bytes
     cdef dict known, staged
-    cdef bint begun
+    cdef bint begun, busy
     cdef array last_places
     cdef _Messages messages
 
@@ -116,7 +116,15 @@ cdef class M3Encoder:
         self.messages = _Messages()
 
     def encode_many(self, entries, time_ns):
-        cdef int64_t time = time_ns
+        if self.busy:
+            raise RuntimeError("another thread is using this encoder")
+        self.busy = True
+        try:
+            return self.encode(entries, time_ns)
+        finally:
+            self.busy = False
+
+    cdef tuple encode(self, entries, int64_t time):
         cdef bint info = not self.begun
         self.staged = {}
         self.last_places = new_column(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import zlib
 from array import array
 from itertools import pairwise
@@ -268,3 +269,26 @@ def test_integers_and_bytes_of_any_width_are_read(module):
     assert (list(entries.timestamps), list(entries.values), list(entries.units)) == ([5], [0.5], [4])
     assert (decoder.number, decoder.metadata(0, 1), entries.annotated) == (9, [metadata], b"\x01")
     assert math.isclose(entries.values[0], 0.5)
+
+
+def test_a_decoder_in_use_by_another_thread_is_refused():
+    item = (m3_metadata(b"cpu", b"", 0, None), 1, 1.0, 1, None, None)
+    data = compiled.M3Encoder(0, 65_536).encode_many([item] * 400_000, 0)[0]
+    scan = compiled.m3_scan(data, 0, len(data), 0, 10_000)
+    decoder = compiled.M3Decoder(True)
+    outcomes = []
+
+    def feed() -> None:
+        try:
+            decoder.feed(data, scan.starts, scan.ends, scan.offsets, 0, len(scan.starts))
+            outcomes.append("fed")
+        except RuntimeError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=feed) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 8
+    assert "fed" in outcomes
