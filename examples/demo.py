@@ -170,9 +170,7 @@ def check() -> None:
 
 
 def produce() -> None:
-    heading(
-        "7  Many producers", "sixteen threads write datapoints in M3's format while files are rotated"
-    )
+    heading("7  Many producers", "sixteen threads write datapoints in M3's format while files are rotated")
     producers, writes = 16, 5_000
     with CommitLog(METRICS, format="m3", strategy="behind") as log:
 
