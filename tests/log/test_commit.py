@@ -77,11 +77,30 @@ def test_every_thread_gets_its_own_result(pause):
 
 
 def test_a_lone_writer_waits_for_nobody():
-    before = threading.active_count()
     recorder = Recorder(0)
     commit = GroupCommit(recorder)
-    assert [commit.submit(entry([b"x"]))[0] for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert threading.active_count() == before
+    results: list = []
+
+    def work(_: int) -> None:
+        results.extend(commit.submit(entry([b"x"]))[0] for _ in range(5))
+
+    run_threads(1, work)
+    assert results == [1, 2, 3, 4, 5]
+    assert commit._thread is None, "no thread of its own is needed"
+
+
+def test_the_main_thread_never_leads():
+    leaders: list[str] = []
+
+    def note(entries: list[Entry]) -> None:
+        leaders.append(threading.current_thread().name)
+        for one in entries:
+            one.result = 1
+
+    commit: GroupCommit = GroupCommit(note)
+    for _ in range(3):
+        commit.submit(entry([b"x"]))
+    assert leaders == ["chiplog-commit"] * 3
 
 
 def test_threads_that_never_come_back_leave_nobody_waiting():
@@ -141,7 +160,7 @@ def test_tasks_and_threads_share_rounds():
         thread.join()
     assert sum(map(len, recorder.rounds)) == 4 * 50 + 40 * 20
     commit.close(ValueError("closed"))
-    assert not [t for t in threading.enumerate() if t.name == "chiplog-commit"]
+    assert not commit._thread.is_alive()
 
 
 def test_a_cancelled_task_harms_nobody_and_closing_serves_who_waits():

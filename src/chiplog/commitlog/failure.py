@@ -52,7 +52,7 @@ class Reaction:
             return False
         try:
             return bool(self._callback(error))
-        except Exception:
+        except BaseException:  # also what would end a thread: it isn't the callback's
             logger.exception("the failure callback failed itself: stopping")
             return False
 

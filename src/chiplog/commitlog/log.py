@@ -31,6 +31,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
@@ -163,10 +164,12 @@ class CommitLog:
             queue_timeout=queue_timeout,
         )
         self.metrics.add_source(self._gauges)
+        self._unsynced_writes = 0
         self._rotating = threading.Lock()
-        self._closing = threading.Event()
-        self._closed = threading.Event()
-        self._flush_due = threading.Event()
+        self._closing = False
+        self._closed = False
+        # In C: unlike an Event, an interrupt of the main thread can't leave it locked.
+        self._flush_due: SimpleQueue[None] = SimpleQueue()
         self._flusher: threading.Thread | None = None
         if not self._waits:
             self._flusher = threading.Thread(target=self._flush_at_intervals, name="chiplog-flush", daemon=True)
@@ -300,13 +303,16 @@ class CommitLog:
         self._attempt(self._append, run)
         self._attempt(self._sync, [write for write in writes if write.synced and write.error is None])
         if self._appender.unsynced_bytes >= self._flush_bytes:
-            self._flush_due.set()
+            self._flush_due.put(None)
+        if self._appender.failed is not None and self._error is None:
+            self._reopen()  # only now: what this round has written is with the old one, and was told so
 
     def _append(self, run: list[Write]) -> None:
         items = run[0].items if len(run) == 1 else [item for entry in run for item in entry.items]
         positions = self._appender.append_many(items)
         self.metrics.measure("batch_writes", len(items))
         if not self._waits:
+            self._unsynced_writes += len(items)
             return
         row = 0
         for entry in run:
@@ -320,6 +326,7 @@ class CommitLog:
 
     def _sync(self, waiting: list[Write]) -> None:
         self._appender.sync()
+        self._unsynced_writes = 0
         self.metrics.observe("write", time.perf_counter() - waiting[0].begun)
 
     def _attempt(self, work: Callable[[list[Write]], None], writes: list[Write]) -> None:
@@ -332,44 +339,43 @@ class CommitLog:
         except Exception as error:
             for write in writes:
                 write.error = error
-            if not self._waits:
-                self.metrics.add(writes_lost=sum(len(write.items) for write in writes))
-            if self._error is None:
-                self._failed(error)
+            self._count_lost(writes)
+            if self._error is None and not self._reaction.goes_on(self.path, error):
+                self._error = error
 
-    def _failed(self, error: Exception) -> None:
-        """React as the policy says: stop for good, or go on with what comes next."""
-        if not self._reaction.goes_on(self.path, error):
-            self._error = error
-        elif self._appender.failed is not None:
-            try:
-                self._reopen()
-            except (ChiplogError, OSError) as other:
-                logger.error("%s: couldn't be reopened: %s", self.path, other)
+    def _count_lost(self, writes: list[Write]) -> None:
+        """What nobody waits for, and is not known to be on stable storage."""
+        lost = 0 if self._waits else sum(len(write.items) for write in writes)
+        if self._appender.failed is not None:
+            lost, self._unsynced_writes = lost + self._unsynced_writes, 0
+        self.metrics.add(writes_lost=lost)
 
     def _reopen(self) -> None:
-        """After a failed sync only reopening tells what is on disk."""
+        """Go on after a failed sync, as the policy says: only reopening tells what is on disk."""
+        if self._closing:
+            return
         try:
-            self._appender.close()
-        finally:
+            with contextlib.suppress(ChiplogError, OSError):
+                self._appender.close()
             self._appender = self._open()
+        except (ChiplogError, OSError) as error:
+            logger.error("%s: couldn't be reopened: %s", self.path, error)
 
     def _flush_at_intervals(self) -> None:
-        while not self._closing.is_set():
-            self._flush_due.wait(self._flush_interval)
-            self._flush_due.clear()
-            if self._error is None and self._appender.unsynced_bytes:
-                # On this thread, not on the writer's: writes go on meanwhile.
-                try:
-                    self._appender.sync()
-                except (ChiplogError, OSError) as error:
-                    self._flush_failed(error)
-
-    def _flush_failed(self, error: Exception) -> None:
-        """Leave the reaction to the writer, which alone may replace the appender: it will find the same."""
-        logger.error("%s: %s", self.path, error)
-        with contextlib.suppress(AppenderFailed, AppenderClosed):
-            self.commit.post(self._event(Event.FLUSH))
+        while not self._closing:
+            with contextlib.suppress(Empty):
+                self._flush_due.get(timeout=self._flush_interval)
+            if self._closing or self._error is not None or not self._appender.unsynced_bytes:
+                continue
+            # On this thread, not on the writer's: writes go on meanwhile.
+            count = self._unsynced_writes
+            try:
+                self._appender.sync()
+                self._unsynced_writes = max(self._unsynced_writes - count, 0)
+            except (ChiplogError, OSError):
+                # The reaction is the writer's, which alone may replace the appender: it will find the same.
+                with contextlib.suppress(AppenderFailed, AppenderClosed):
+                    self.commit.post(self._event(Event.FLUSH))
 
     def _gauges(self) -> dict[str, int]:
         return {"queue_length": self.commit.queue.writes, "queue_bytes": self.commit.queue.bytes}
@@ -384,28 +390,44 @@ class CommitLog:
         try:
             _opened.remove(self)
         except KeyError:
-            if not self.commit.is_committing():  # another thread closes it: when this returns, it is closed
-                self._closed.wait()
+            while not self._closed and not self.commit.is_committing():
+                time.sleep(0.001)  # another thread closes it: when this returns, it is closed
             return
         try:
+            self._closing = True
             self.commit.close(AppenderClosed(f"the commit log {self.path} is closed: open a new one"))
-            self._closing.set()
-            self._flush_due.set()
-            if self._flusher is not None:
+            self._flush_due.put(None)
+            if self._flusher is not None and self._flusher is not threading.current_thread():
                 self._flusher.join()
-            self._appender.close()
+        except BaseException:
+            _opened.add(self)  # interrupted: it can be closed again
+            raise
+        try:
+            self._close_appender()
         finally:
             self.metrics.remove_source(self._gauges)
-            self._closed.set()
+            self._closed = True
         if not self._waits:
             self._check_usable()
+
+    def _close_appender(self) -> None:
+        failed: ChiplogError | OSError | None = self._appender.failed
+        try:
+            self._appender.close()
+        except (ChiplogError, OSError) as error:
+            failed = failed or error
+        if failed is not None and self._error is None:
+            # Nobody writes any more whom it could be told: who closes the log is.
+            self._count_lost([])
+            self._reaction.goes_on(self.path, failed)
+            self._error = failed
+            raise AppenderFailed(*failed.args) from failed
 
     def _disown(self) -> None:
         self._error = AppenderFailed(
             errno.EPERM, f"{self.path}: this commit log is the parent process's; open one in the child"
         )
-        self._closed = threading.Event()  # the parent's may have been held by another thread
-        self._closed.set()
+        self._closed = True
         _opened.discard(self)
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ while its own thread does finds them held by itself, which the core refuses and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 from typing import NoReturn
@@ -104,6 +105,10 @@ class ActiveSegment:
             raise AppenderFailed(*self.error.args) from self.error
 
     def fail(self, error: OSError, what: str) -> NoReturn:
+        """Nothing more can be appended, because of an error."""
+        raise self._note_failure(error, what) from error
+
+    def _note_failure(self, error: OSError, what: str) -> AppenderFailed:
         self.error = AppenderFailed(
             error.errno,
             f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
@@ -111,7 +116,7 @@ class ActiveSegment:
         )
         self._core.rest_at = -1
         logger.error("%s", self.error)
-        raise self.error from error
+        return self.error
 
     def disown(self, error: AppenderFailed) -> None:
         """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
@@ -193,6 +198,13 @@ class ActiveSegment:
 
     # -- the next segment; with the core held
 
+    def start_over(self) -> None:
+        """Go on with an encoder that knows nothing: in an empty segment."""
+        if self._core.offset > self._directory.format.header_bytes:
+            self.roll()
+        else:
+            self.encoder = self._directory.format.encoder(self.tail.number)
+
     def roll(self) -> None:
         """Go on in the next segment."""
         with self._metrics.timed("roll"):
@@ -235,9 +247,14 @@ class ActiveSegment:
         index = self._finish_index()
         tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)
         assert self._spare is not None
-        self._sealing = old.number
-        self._spare.begin(lambda: self._seal_behind(old, index, tail))
-        self._use(tail)
+        try:
+            self._sealing = old.number
+            self._spare.begin(lambda: self._seal_behind(old, index, tail))
+            self._use(tail)
+        except BaseException as error:
+            self._note_failure(OSError(errno.EINTR, "interrupted"), f"{self._directory.path}: starting a segment")
+            self._spare.give_up()
+            raise error
 
     def _seal_behind(self, old: Tail, index: IndexBuilder, tail: Tail) -> None:
         """Sync the old segment, and only then let the new one have its name. On the spare's thread."""
@@ -249,8 +266,7 @@ class ActiveSegment:
             directory.files.rename(spare_path(directory), directory.segment_path(tail.number))
             directory.sync()
         except OSError as error:
-            with contextlib.suppress(AppenderFailed):  # it is told to whoever appends or syncs next
-                self.fail(error, f"{directory.segment_path(old.number)}: sealing failed")
+            self._note_failure(error, f"{directory.segment_path(old.number)}: sealing failed")
         else:
             with self._sync_lock:
                 self._note_mark(tail.number, tail.offset)

@@ -328,8 +328,8 @@ class Appender:
         else:
             if written != size:
                 self._undo(data, written, None)
-        core.advance(size, len(starts), now)
         encoder.accept()
+        core.advance(size, len(starts), now)
         if core.offset > index.next_mark:
             index.mark_batch(starts, offset, now)
         core.rest_at = self._active.next_rest()
@@ -378,6 +378,8 @@ class Appender:
         """Cut off what a write left that was interrupted before it could be undone."""
         if self._core.torn:
             self._active.cut_back(self._core.offset, "an interrupted write")
+            if self._directory.format.encode is None:
+                self._active.start_over()  # the encoder may have taken in what is cut off
 
     # -- syncing
 

@@ -7,7 +7,8 @@ arrived during the last. Under load one sync serves as many as there are writers
 for nobody.
 
 Threads wait at a gate, a lock of their own; tasks have their results delivered; and some only leave their
-entry and go on. Where no thread is waiting, one of the commit's own leads.
+entry and go on. Where no thread can lead, one of the commit's own does. The main thread never leads: Python
+interrupts it, and only it, between any two steps, and what it led would be left half done for everyone.
 
 The queue is bounded, by writes and by bytes: who finds it full waits for room, or is refused.
 
@@ -25,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from chiplog import kernel
@@ -51,6 +53,8 @@ class Entry(Generic[T]):
     future: Any = None
     """Where a task waits for the result."""
     gate: threading.Lock | None = None
+    is_main = False
+    """Whether the main thread waits for it."""
     settled = False
     result: T | None = None
     error: Exception | None = None
@@ -91,8 +95,6 @@ class GroupCommit(Generic[T]):
         """The entry whose thread leads; this object itself for the commit's own thread; None for nobody."""
         self._committing = 0
         """The thread that is inside of `commit`."""
-        self._inside: set[int] = set()
-        """The threads that are inside of `submit`."""
         self._released: deque[threading.Lock] = deque()
         """The gates of those whose entries are settled, not opened yet."""
         self._opened = 0
@@ -102,21 +104,21 @@ class GroupCommit(Generic[T]):
         self._crowd = 0
         """How many entries were in the last round or waited for the next when it ended."""
         self._thread: threading.Thread | None = None
-        self._thread_leads = threading.Semaphore(0)
+        self._serving = False
+        self._wake: SimpleQueue[None] = SimpleQueue()  # in C: an interrupt can't leave it locked
         self._refusal: Exception | None = None
 
     def submit(self, entry: Entry[T]) -> T:
         """Wait until a round that began after this call has settled the entry."""
         self._refuse_reentry()
-        own = threading.get_ident()
+        entry.is_main = threading.current_thread() is threading.main_thread()
+        entry.gate = gate = threading.Lock()
+        gate.acquire()
         try:
-            self._inside.add(own)
-            entry.gate = gate = threading.Lock()
-            gate.acquire()
             self._enter(entry)
             self._open_next()
             if self._leader is None:
-                self._take_lead(entry, entry)
+                self._take_lead(self if entry.is_main else entry, entry)
             if self._leader is not entry:
                 self._wait(gate)
             while self._leader is entry:  # a full round may leave the leader's own entry for the next
@@ -124,8 +126,6 @@ class GroupCommit(Generic[T]):
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
             self._step_down(entry)
             raise
-        finally:
-            self._inside.discard(own)
         if entry.error is not None:
             raise entry.error
         return cast(T, entry.result)
@@ -149,10 +149,12 @@ class GroupCommit(Generic[T]):
             self._room.notify_all()
             if self.is_committing():
                 return  # called from inside of a commit, which ends by itself
+            if self._leader is None:
+                self._pass_on()  # what an interrupted thread has left
             self._room.wait_for(lambda: self._leader is None and not len(self.queue))
             thread = self._thread
         if thread is not None:
-            self._thread_leads.release()
+            self._wake.put(None)
             thread.join()
 
     def is_committing(self) -> bool:
@@ -162,9 +164,8 @@ class GroupCommit(Generic[T]):
     # -- entering
 
     def _refuse_reentry(self) -> None:
-        """A signal handler, a logging handler or a clock that appends would wait for its own thread for ever."""
-        own = threading.get_ident()
-        if own in self._inside or own == self._committing or self._mutex._is_owned():  # type: ignore[attr-defined]
+        """A logging handler or a clock that appends would wait for its own thread; so may a signal handler."""
+        if self.is_committing() or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
     def _enter(self, entry: Entry[T], *, wait: bool = True) -> bool:
@@ -258,16 +259,21 @@ class GroupCommit(Generic[T]):
                     self._lead_by_thread()
 
     def _lead_by_thread(self) -> None:
-        self._leader = self
-        self._thread_leads.release()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="chiplog-commit", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._leader = self
+        self._wake.put(None)
 
     def _serve(self) -> None:
+        with self._mutex:
+            if self._serving:
+                return  # another one was started by a thread that was interrupted before it could tell
+            self._serving = True
         own: Entry[T] = Entry((), 0)
         while True:
-            self._thread_leads.acquire()
+            self._wake.get()
             while self._leader is self:
                 try:
                     self._round(own)
@@ -275,7 +281,6 @@ class GroupCommit(Generic[T]):
                     logger.exception("a commit was interrupted")
             with self._mutex:
                 if self._refusal is not None and self._leader is None:
-                    self._thread = None
                     return
 
     def _round(self, own: Entry[T]) -> None:
@@ -333,7 +338,7 @@ class GroupCommit(Generic[T]):
             if not len(self.queue):
                 self._room.notify_all()  # close() waits for this
                 return
-        if entry.gate is not None:
+        if entry.gate is not None and not entry.is_main:
             gate, entry.gate, self._leader = entry.gate, None, entry
             gate.release()
         elif self._leader is not self:
@@ -353,7 +358,12 @@ class GroupCommit(Generic[T]):
             while self._released:
                 self._open_next()
         self._opened = 0
-        self._released.extend(entry.gate for entry in entries if entry.gate is not None)
+        for entry in entries:
+            if entry.gate is not None:
+                if entry.is_main:  # which may be interrupted before it opens the next
+                    entry.gate.release()
+                else:
+                    self._released.append(entry.gate)
         self._open_next()
 
 

@@ -88,8 +88,7 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         mark = watermark.found
         rebooted = mark is None or (mark.boot != watermark.boot and not mark.closed)
         spare = directory.files.stat(spare_path(directory))
-        if spare is not None and not rebooted:
-            _adopt_spare(directory, spare[0])
+        if spare is not None and not rebooted and _adopt_spare(directory, spare[0]):
             spare = None
         numbers = directory.numbers()
         if mark is not None or not numbers:
@@ -113,21 +112,31 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         return tail, found
 
 
-def _adopt_spare(directory: Directory, size: int) -> None:
-    """Make the records of a spare, if it has any, the next segment."""
+def _adopt_spare(directory: Directory, size: int) -> bool:
+    """Make the records of a spare, if it has any, the next segment; False if the one before isn't whole."""
     files, path = directory.files, spare_path(directory)
     if size <= directory.format.header_bytes:
         files.remove(path)
-    else:
-        last = directory.numbers()[-1]
-        before = files.open_append(directory.segment_path(last))
-        try:
-            before.sync()
-            before.drop_cache()
-        finally:
-            before.close()
-        files.rename(path, directory.segment_path(last + 1))
+        directory.sync()
+        return True
+    last = directory.numbers()[-1]
+    before = files.open_append(directory.segment_path(last))
+    try:
+        before.sync()
+        before.drop_cache()  # what a sync failed for may be in the cache only
+    finally:
+        before.close()
+    walk = Walk(directory, start=Position(last, 0), on_corruption="stop")
+    try:
+        for _ in walk:
+            pass
+        if walk.torn is not None or walk.defects:
+            return False
+    finally:
+        walk.close()
+    files.rename(path, directory.segment_path(last + 1))
     directory.sync()
+    return True
 
 
 def _discard_spare(directory: Directory, number: int, size: int, found: Recovery) -> None:
@@ -361,7 +370,7 @@ def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:
     if found.spare_bytes:
         metrics.add(torn_tails=1, torn_bytes=found.spare_bytes)
         logger.warning(
-            "%s: %d bytes of a segment whose predecessor wasn't synced before the power was lost are kept in %s",
+            "%s: %d bytes of a segment are kept in %s: the end of the one before it, which wasn't synced, is lost",
             directory.path,
             found.spare_bytes,
             found.spare_path,

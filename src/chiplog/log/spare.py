@@ -22,9 +22,12 @@ before may be lost, so that they are kept as evidence, and their positions are n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from chiplog.files import File, write_all
 from chiplog.log.segments import Directory
@@ -38,6 +41,34 @@ def spare_path(directory: Directory) -> str:
     return f"{directory.path}/{SPARE}"
 
 
+class Latch:
+    """An event that an interrupt of the thread that waits for it, or clears it, can't leave locked."""
+
+    def __init__(self) -> None:
+        self.is_set = True
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        self.is_set = False
+        self._lock.acquire()
+
+    def set(self) -> None:
+        self.is_set = True
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            if not self.is_set:
+                with self._lock:
+                    pass
+            return True
+        end = time.monotonic() + timeout
+        while not self.is_set and time.monotonic() < end:
+            time.sleep(min(0.001, timeout))
+        return self.is_set
+
+
 class Spare:
     """An open, empty segment without a name, and the thread that makes it and gives it one."""
 
@@ -45,11 +76,9 @@ class Spare:
         self._directory = directory
         self._file = self._make()
         self._work: Callable[[], None] | None = None
-        self._due = threading.Semaphore(0)
-        self._named = threading.Event()
-        self._named.set()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._due: SimpleQueue[None] = SimpleQueue()
+        self._named = Latch()
+        self._idle = Latch()
         self._thread = threading.Thread(target=self._serve, name="chiplog-spare", daemon=True)
         self._thread.start()
 
@@ -64,7 +93,12 @@ class Spare:
         self._named.clear()
         self._idle.clear()
         self._work = work
-        self._due.release()
+        self._due.put(None)
+
+    def give_up(self) -> None:
+        """After a swap that was interrupted: nobody is to wait for it."""
+        self._named.set()
+        self._idle.set()
 
     def renew(self) -> None:
         """Try again to make a spare, after there was none."""
@@ -80,13 +114,13 @@ class Spare:
 
     @property
     def named(self) -> bool:
-        return self._named.is_set()
+        return self._named.is_set
 
     def close(self) -> None:
         """Finish what is under way; leave no spare behind."""
         self._idle.wait()
         self._work = None
-        self._due.release()
+        self._due.put(None)
         self._thread.join()
         if self._file is not None:
             self._file.close()
@@ -98,7 +132,7 @@ class Spare:
 
     def _serve(self) -> None:
         while True:
-            self._due.acquire()
+            self._due.get()
             if self._work is None:
                 return
             try:
