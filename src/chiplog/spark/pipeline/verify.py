@@ -1,0 +1,194 @@
+"""Every checksum of a fleet of logs, checked in parallel, segment by segment.
+
+Each task checks some segments as `chiplog verify` does it, with the read lock of their log, and sends back a row
+for each; what concerns a log as a whole (is it being appended to, are synced bytes missing) is looked at
+here, by the same code. So the verdict is that of `chiplog verify`, and nothing is read twice. Of logs in M3's
+format the chunks are checked, not the messages in them: `chiplog verify` does both.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chiplog.errors import ChiplogError
+from chiplog.log import verify as engine
+from chiplog.log.segments import READ_LOCK
+from chiplog.log.verify import SegmentReport, VerifyReport
+from chiplog.log.walk import Defect
+from chiplog.log.watermark import read_mark
+from chiplog.spark.options import PARTITION_BYTES
+from chiplog.spark.planning import Log, find_logs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG_SCHEMA = (
+    "log string, path string, format string, ok boolean, segments int, records bigint, bytes bigint, "
+    "first_time timestamp, last_time timestamp, defects bigint, defect_bytes bigint, live boolean, "
+    "problems array<string>, notes array<string>"
+)
+DEFECT_SCHEMA = (
+    "log string, segment int, offset bigint, reason string, file string, file_offset bigint, bytes bigint, "
+    "torn boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What was found in each log, by name."""
+
+    reports: dict[str, VerifyReport]
+
+    @property
+    def ok(self) -> bool:
+        return all(report.ok for report in self.reports.values())
+
+    def logs(self, spark: SparkSession) -> DataFrame:
+        """A row for each log: what there is in it, and what is wrong, as `chiplog verify` says it."""
+        return spark.createDataFrame([_log_row(name, report) for name, report in self.reports.items()], LOG_SCHEMA)
+
+    def defects(self, spark: SparkSession) -> DataFrame:
+        """A row for each damaged place, the first thousand of a segment; a torn tail that nobody writes too."""
+        rows = [
+            (name, *defect.position, defect.reason, defect.path, defect.physical_offset, defect.byte_count, torn)
+            for name, report in self.reports.items()
+            for defect, torn in _defects(report)
+        ]
+        return spark.createDataFrame(rows, DEFECT_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Segments that are checked together."""
+
+    log: Log
+    chosen: list[int]
+    numbers: list[int]
+    """All there are, because the last one is judged differently."""
+
+
+def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_bytes: int = PARTITION_BYTES) -> Fleet:
+    """Check a log, or with `recursive` every log in a folder. Tasks take segments of about `task_bytes`."""
+    logs = {log.name: log for log in find_logs(path, recursive=recursive)}
+    # Before the sizes, which may only grow after it.
+    marks = {name: read_mark(log.stream()._directory.files, log.path) for name, log in logs.items()}
+    numbers = {name: log.stream()._directory.numbers() for name, log in logs.items()}
+    tasks = [task for name, log in logs.items() for task in _tasks(log, numbers[name], task_bytes)]
+    segments: dict[str, list[SegmentReport]] = {name: [] for name in logs}
+    for row in _run(spark, tasks):
+        segments[row.log].append(_checked(pickle.loads(row.report)))
+    reports = {}
+    for name, log in logs.items():
+        directory = log.stream()._directory
+        report = VerifyReport(log.path, log.format.name)
+        report.segments = sorted(segments[name], key=lambda segment: segment.number)
+        report.live = engine._is_live(directory)
+        if report.live:
+            engine._look_again_at_indexes(directory, report)
+        elif report.segments:
+            engine._settle_torn(directory, report.segments[-1], report)
+        engine._compare_mark(directory, report, marks[name], numbers[name])
+        engine._sort_names(directory, report)
+        reports[name] = report
+    return Fleet(reports)
+
+
+def _checked(report: SegmentReport | Exception) -> SegmentReport:
+    if isinstance(report, Exception):
+        raise report
+    return report
+
+
+def _tasks(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Task]:
+    directory = log.stream()._directory
+    chosen: list[int] = []
+    size = 0
+    for number in numbers:
+        found = directory.files.stat(directory.segment_path(number))
+        if chosen and size + (found[0] if found else 0) > task_bytes:
+            yield _Task(log, chosen, numbers)
+            chosen, size = [], 0
+        chosen.append(number)
+        size += found[0] if found else 0
+    if chosen:
+        yield _Task(log, chosen, numbers)
+
+
+def _run(spark: SparkSession, tasks: list[_Task]) -> list[Any]:
+    """Run each task in one of Spark's; the rows that they send back."""
+    if not tasks:
+        return []
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for index in batch["id"].to_pylist():
+                rows = [
+                    {"log": tasks[index].log.name, "report": pickle.dumps(report)}
+                    for report in _check(tasks[index])
+                ]
+                yield pa.RecordBatch.from_pylist(rows, pa.schema([("log", pa.string()), ("report", pa.binary())]))
+
+    numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+    return numbers.mapInArrow(check, "log string, report binary").collect()
+
+
+def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
+    directory = task.log.stream()._directory
+    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
+    try:
+        there = set(directory.numbers())
+        for number in task.chosen:
+            if number in there:  # cleaning or retention may have taken it since
+                yield engine._check_segment(directory, number, task.numbers, progress=None)
+    except (ChiplogError, OSError) as error:
+        yield error
+    finally:
+        lock.release()
+
+
+def _defects(report: VerifyReport) -> Iterator[tuple[Defect, bool]]:
+    for segment in report.segments:
+        yield from ((defect, False) for defect in segment.defects)
+        if segment.torn is not None and not report.live:
+            yield segment.torn, True
+
+
+def _log_row(name: str, report: VerifyReport) -> tuple[Any, ...]:
+    times = [
+        time_ns
+        for segment in report.segments
+        for time_ns in (segment.first_time_ns, segment.last_time_ns)
+        if time_ns is not None
+    ]
+    return (
+        name,
+        report.path,
+        report.format,
+        report.ok,
+        len(report.segments),
+        report.records,
+        report.byte_count,
+        _timestamp(min(times, default=None)),
+        _timestamp(max(times, default=None)),
+        sum(segment.defects_found for segment in report.segments),
+        sum(segment.defect_bytes for segment in report.segments),
+        report.live,
+        report.problems(),
+        report.notes(),
+    )
+
+
+def _timestamp(time_ns: int | None) -> Any:
+    from chiplog.errors import TimeOutOfRange
+    from chiplog.times import to_datetime
+
+    try:
+        return None if time_ns is None else to_datetime(time_ns)
+    except TimeOutOfRange:
+        return None
