@@ -246,6 +246,8 @@ def test_series_are_equal_by_what_they_say():
         (lambda: Series(b"cpu", tags=[(b"a", b"")] * 65_536), ValueError, "65536 tags"),
         (lambda: M3().item(b"cpu", (1, 1.0)), TypeError, "b'cpu' is no series"),
         (lambda: M3().item(CPU, 1.0), TypeError, "1.0 is no datapoint"),
+        (lambda: M3().item(CPU, (1, "3.5")), TypeError, "expected a number"),
+        (lambda: M3().item(CPU, (1, 2**2000)), ValueError, "a double can't hold"),
         (lambda: M3().item(CPU, (1.5, 1.0)), TypeError, "timestamp_ns is 1.5"),
         (lambda: M3().item(CPU, (2**63, 1.0)), ValueError, "timestamp_ns is 9223372036854775808"),
         (lambda: M3().item(CPU, (1, 1.0), unit=9), ValueError, "9 is not a valid Unit"),

@@ -148,6 +148,15 @@ def _as_bytes(what: str, value: Any) -> bytes:
     return bytes(value)
 
 
+def _as_float(value: Any) -> float:
+    if not hasattr(value, "__float__"):  # a text isn't a number, whatever it says
+        raise TypeError(f"value is {value!r}: expected a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("value is a number that a double can't hold") from None
+
+
 def _as_tags(tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None) -> Tags | None:
     if tags is None:
         return None
@@ -225,7 +234,7 @@ class M3:
         return (
             series.metadata,
             timestamp_ns,
-            value if type(value) is float else float(value),
+            value if type(value) is float else _as_float(value),
             unit if type(unit) is Unit else Unit(unit),
             annotation,
             None if created_ns is None else _as_int64("created_ns", created_ns),

