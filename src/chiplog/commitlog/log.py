@@ -151,12 +151,11 @@ class CommitLog:
         self.path = os.path.join(os.fspath(path), self._format.folder) if self._format.folder else os.fspath(path)
         self.stream = Stream(self.path, format=self._format, files=files, clock=clock)
         self._segment_bytes = _NEVER if segment_bytes is None else segment_bytes
-        self._timeout = timeout
         self._waits = self.strategy is Strategy.WAIT
         self._flush_bytes = flush_bytes
         self._flush_interval = flush_interval_ms / 1000
         self._error: Exception | None = None
-        self._appender = self._open()
+        self._appender = self._open(timeout)
         self.commit: GroupCommit[Any] = GroupCommit(
             self._write_round,
             queue_max_writes=queue_max_writes,
@@ -176,13 +175,13 @@ class CommitLog:
             self._flusher.start()
         _opened.add(self)
 
-    def _open(self) -> Appender:
+    def _open(self, timeout: float | None) -> Appender:
         return self.stream.appender(
             sync="os",
             segment_bytes=self._segment_bytes,
             batch_bytes_max=BATCH_BYTES_MAX + ROUND_BYTES_MAX,
             spare=True,
-            timeout=self._timeout,
+            timeout=timeout,
         )
 
     # -- producers
@@ -302,7 +301,7 @@ class CommitLog:
                 self._attempt(self._rotate, [write])
         self._attempt(self._append, run)
         self._attempt(self._sync, [write for write in writes if write.synced and write.error is None])
-        if self._appender.unsynced_bytes >= self._flush_bytes:
+        if self._appender.unsynced_bytes >= self._flush_bytes and self._flush_due.empty():
             self._flush_due.put(None)
         if self._appender.failed is not None and self._error is None:
             self._reopen()  # only now: what this round has written is with the old one, and was told so
@@ -357,7 +356,7 @@ class CommitLog:
         try:
             with contextlib.suppress(ChiplogError, OSError):
                 self._appender.close()
-            self._appender = self._open()
+            self._appender = self._open(timeout=0)  # another process may have been waiting for it
         except (ChiplogError, OSError) as error:
             logger.error("%s: couldn't be reopened: %s", self.path, error)
 
