@@ -183,3 +183,39 @@ def test_a_path_without_a_log_is_told(tmp_path):
         rows_of(tmp_path / "none")
     with pytest.raises(LogNotFound):
         rows_of(tmp_path / "none", recursive="true")
+
+
+@pytest.mark.parametrize(
+    "limits", [{"rows": 1}, {"rows": 37}, {"room": 1}, {"room": 5000}, {"rows": 50, "room": 9000}]
+)
+def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, limits):
+    pytest.importorskip("pyspark")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from chiplog.spark.stream import ChiplogStreamReader
+
+    for name, seed in (("a", 1), ("b", 2)):
+        write_log(tmp_path / name, seed, segment_bytes=3000)
+    names = {"rows": "maxRecordsPerBatch", "room": "maxBytesPerBatch"}
+    given = {names[name]: str(value) for name, value in limits.items()}
+    options = read_options({"path": str(tmp_path), "recursive": "true", **given})
+    columns, default = table_columns(options)
+    reader = ChiplogStreamReader(options, columns, default)
+    offset = reader.initialOffset()
+    found: dict[str, list] = {"a": [], "b": []}
+    largest = 0
+    for _ in range(2000):
+        following = reader.latestOffset(offset, ReadAllAvailable())
+        if following == offset:
+            break
+        count = 0
+        for task in reader.partitions(offset, following):
+            for batch in reader.read(task):
+                rows = batch.to_pylist()
+                count += len(rows)
+                for row in rows:
+                    found[row["log"]].append((row["segment"], row["offset"], row["payload"]))
+        largest = max(largest, count)
+        offset = following
+    assert found == {name: expected(tmp_path / name) for name in ("a", "b")}
+    assert largest <= limits.get("rows", 800) + 1

@@ -6,6 +6,7 @@ cleaning, and are never used twice, so that an offset means the same after any r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from chiplog.errors import BadPosition, ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.seek import find_segment
-from chiplog.log.walk import Walk
+from chiplog.log.walk import Block, Walk
 from chiplog.spark.batch import Task, read_slice
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import ReadOptions
@@ -65,16 +66,16 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.records_per_batch
         room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.bytes_per_batch
         positions = {name: Position.parse(text) for name, text in start.items()}
-        for log in self._logs():
+        logs = [log for log in self._logs() if self._until is None or log.name in self._until]
+        for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
-            stop = Position.parse(self._until[log.name]) if self._until and log.name in self._until else None
-            if self._until is not None and stop is None:
-                continue  # it came after this run began
+            stop = Position.parse(self._until[log.name]) if self._until else None
             self._check_not_lost(log, begin)
-            end, taken, size = self._advance(log, begin, stop, rows, room)
-            positions[log.name] = end
-            rows = None if rows is None else rows - taken
-            room = None if room is None else room - size
+            # What is left is shared among those that are left: none waits until the others have nothing more.
+            share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
+            positions[log.name], taken, size = self._advance(log, begin, stop, *share)
+            rows = None if rows is None else max(rows - taken, 0)
+            room = None if room is None else max(room - size, 0)
         return _offset(positions)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -119,16 +120,23 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far a batch goes: its end, and how many records and bytes it has."""
         if rows is None and room is None:
             return max(begin, stop or self._end(log)), 0, 0
+        if rows == 0 or room == 0:
+            return begin, 0, 0
         walk = Walk(log.stream()._directory, start=begin, stop=stop, on_corruption="skip", block_rows=8192)
         taken = size = 0
         try:
             for block in walk:
-                for row in range(block.first, block.last):
-                    full = (rows is not None and taken >= rows) or (room is not None and size >= room)
-                    if full:
-                        return Position(block.segment, block.offsets[row]), taken, size
-                    taken += 1
-                    size += block.frame_bytes(row)
+                row = _last_row(
+                    block, None if rows is None else rows - taken, None if room is None else room - size
+                )
+                places = block.scan.offsets
+                end = places[row] if row < len(places) else block.base + block.scan.end
+                taken += row - block.first
+                size += end - places[block.first]
+                if row < block.last:
+                    return Position(block.segment, block.offsets[row]), taken, size
+                if taken == rows or (room is not None and size >= room):
+                    break
             return max(begin, walk.position), taken, size
         finally:
             walk.close()
@@ -177,3 +185,12 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _offset(positions: dict[str, Position]) -> Offset:
     """In one order always: Spark compares offsets as texts."""
     return {name: str(positions[name]) for name in sorted(positions)}
+
+
+def _last_row(block: Block, rows: int | None, room: int | None) -> int:
+    """The row before which a batch ends that has room for so many records and bytes, the last one in part."""
+    row = block.last if rows is None else min(block.last, block.first + rows)
+    if room is not None:
+        places = block.scan.offsets
+        row = min(row, bisect_left(places, places[block.first] + room, block.first, block.last))
+    return row
