@@ -1,0 +1,454 @@
+"""A log, or a folder of logs, to a table, each row exactly once.
+
+    from chiplog import spark as chiplog_spark
+    from chiplog.spark.pipeline.ingest import ingest, read_table
+
+    spark = chiplog_spark.session()
+    ingest(spark, "orders.log", "orders.table", partition_by="date")      # again whenever there is more
+    read_table(spark, "orders.table").show()
+
+Each commit of the table says how far it goes in each log (see ingest_table.py), and the next run goes on there,
+whatever became of this one. What is new is cut into slices; tasks write them to Parquet files themselves
+(ingest_files.py), on Spark or here (ingest_run.py); some slices at a time are a commit. Files that came out small
+are merged, by partition, in commits of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from chiplog.errors import BadPosition
+from chiplog.log.position import Position
+from chiplog.log.walk import OnCorruption, Walk
+from chiplog.spark.codecs import codec_of
+from chiplog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
+from chiplog.spark.pipeline.ingest_files import (
+    MergeTask,
+    Shape,
+    WriteTask,
+    Written,
+    groups_to_merge,
+    label_of,
+    merge_files,
+    write_slice,
+)
+from chiplog.spark.pipeline.ingest_run import Run, run_on
+from chiplog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
+from chiplog.spark.planning import Log, Slice, cut, find_logs
+from chiplog.spark.remote import is_remote
+from chiplog.spark.stream import DataLoss
+from chiplog.spark.types import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMPACT_BELOW_BYTES = 16 << 20
+COMPACT_FILES_MIN = 8
+COMPACT_GROWTH = 8  # a merged file is at most so many times as large as a small one
+COMMIT_BYTES = 2 << 30
+_PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
+_PLANS_MAX = 10
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What an ingest has done."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    """Of the files that were written; those that compaction wrote are not counted."""
+    batches: int = 0
+    """Commits that brought rows."""
+    merged: int = 0
+    """Small files that compaction has put together."""
+    defects: int = 0
+    """Damaged places that were skipped."""
+    positions: dict[str, Position] = field(default_factory=dict)
+    """How far the table goes now, of each log."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an ingest was asked for, besides from where to where."""
+
+    codec: str = "records"
+    table: str = "parquet"
+    partition_by: str | None = None
+    recursive: bool = False
+    on_corruption: str = "fail"
+    fail_on_data_loss: bool = True
+    moved: bool = False
+    compact_below: int = COMPACT_BELOW_BYTES
+    slice_bytes: int = PARTITION_BYTES
+    commit_bytes: int = COMMIT_BYTES
+
+
+def ingest(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    codec: str = "records",
+    table: str = "parquet",
+    partition_by: str | None = None,
+    once: bool = True,
+    every_seconds: float = 10.0,
+    compact_below: int = COMPACT_BELOW_BYTES,
+    recursive: bool = False,
+    on_corruption: str = "fail",
+    fail_on_data_loss: bool = True,
+    moved: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Bring a table up to the end of a log, or of all logs in a folder, and with `once=False` keep it there.
+
+    `partition_by` is "date", for the day (UTC) of the records' time, or the name of a column. Partitions with
+    many files smaller than `compact_below` bytes have them merged; 0 for never. Damage is an error, or is passed
+    over with `on_corruption="skip"`; so are records that were cleaned away unread, with
+    `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
+
+    With `once=False` it looks for more every `every_seconds`, until `stop` is set. `progress` is called with how
+    many bytes of log are done, and how many there are.
+    """
+    plan = Plan(
+        codec=codec,
+        table=table,
+        partition_by=partition_by,
+        recursive=recursive,
+        on_corruption=on_corruption,
+        fail_on_data_loss=fail_on_data_loss,
+        moved=moved,
+        compact_below=compact_below,
+    )
+    work = Ingest(os.fspath(source), os.fspath(target), run_on(spark), plan, progress=progress)
+    return work.once() if once else work.follow(every_seconds, stop or threading.Event())
+
+
+def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame:
+    """The rows of a table that an ingest made: those of its last commit, no more and no less."""
+    path = os.path.abspath(os.fspath(target))
+    state = settled(path)
+    assert state.last is not None
+    about = state.last.about
+    schema = ddl(about.columns, list(about.columns))
+    names = format_of(about.format).current(path, state)
+    if not names:
+        return spark.createDataFrame([], schema)
+    reader = spark.read.schema(schema).option("basePath", path)
+    return reader.parquet(*(f"{path}/{name}" for name in names))
+
+
+class Ingest:
+    """An ingest, and where it is. `run` is what runs its tasks; it needs no Spark otherwise."""
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        run: Run,
+        plan: Plan | None = None,
+        *,
+        progress: Progress | None = None,
+        reached: Callable[[str], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._target = os.path.abspath(target)
+        self._run = run
+        self._plan = plan or Plan()
+        self._progress = progress or _silent
+        self._reached = reached or _silent
+        if is_remote(target):
+            raise BadOption(f"{target}: tables are written to local filesystems only")
+        self._shape = _shape(self._plan)
+        self._table = Table(self._target, format_of(self._plan.table), reached=self._reached)
+        self._about: About
+        self._positions: dict[str, Position] = {}
+        self._report = IngestReport()
+
+    def once(self) -> IngestReport:
+        """Up to where the log is now."""
+        started = time.monotonic()
+        with self._opened():
+            self._catch_up()
+        return self._told(started)
+
+    def follow(self, every_seconds: float, stop: threading.Event) -> IngestReport:
+        """Again and again, until it is told to stop."""
+        if every_seconds <= 0:
+            raise BadOption(f"every_seconds is {every_seconds}: expected a number above 0")
+        started = time.monotonic()
+        with self._opened():
+            due = started
+            while not stop.is_set():
+                self._catch_up()
+                due = max(due + every_seconds, time.monotonic())
+                stop.wait(due - time.monotonic())
+        return self._told(started)
+
+    def _told(self, started: float) -> IngestReport:
+        self._report.positions = dict(self._positions)
+        self._report.seconds = time.monotonic() - started
+        return self._report
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        logs = self._logs()  # a wrong path is told before a table is made
+        with self._table.writing():
+            last = self._table.state.last
+            self._about = self._begin() if last is None else self._resume(last.about)
+            self._positions = dict(self._table.state.positions)
+            if last is None and not logs:
+                self._commit("append", self._table.stage(), [], {})
+            yield
+
+    def _begin(self) -> About:
+        plan = self._plan
+        return About(
+            id=uuid.uuid4().hex,
+            source=_place(self._source),
+            recursive=plan.recursive,
+            codec=plan.codec,
+            format=plan.table,
+            partition_by=plan.partition_by,
+            columns=_table_columns(self._shape),
+        )
+
+    def _resume(self, about: About) -> About:
+        """Refuse to mix what doesn't belong together."""
+        wanted = self._begin()
+        for what in ("codec", "format", "partition_by", "recursive", "columns"):
+            was, now = getattr(about, what), getattr(wanted, what)
+            if was != now:
+                raise BadOption(f"{self._target} was made with {what} {was!r}, not {now!r}: choose a new folder")
+        if about.source == wanted.source:
+            return about
+        if not self._plan.moved:
+            raise BadOption(
+                f"{self._target} holds what was in {about.source}, not {wanted.source}: choose a new folder, or "
+                "tell that the log was moved"
+            )
+        return replace(about, source=wanted.source)
+
+    # -- planning
+
+    def _logs(self) -> list[Log]:
+        return find_logs(self._source, recursive=self._plan.recursive)
+
+    def _pieces(self) -> list[Piece]:
+        """What is new, in the order in which it is in each log."""
+        options = ReadOptions(self._source, partition_bytes=self._plan.slice_bytes)
+        pieces: list[Piece] = []
+        for log in self._logs():
+            begin = self._positions.get(log.name, Position(0, 0))
+            stream = log.stream()
+            numbers = stream._directory.numbers()
+            if not numbers:
+                continue
+            self._check_not_lost(log, begin, numbers)
+            end = _end(log, begin, numbers)
+            if end <= begin:
+                continue
+            slices = cut(log, stream, begin, end, options, splits=self._shape.codec.splits)
+            for place, piece in enumerate(slices):
+                # Where the next one starts, there is a segment; where this one stops, there may be none.
+                after = slices[place + 1].start if place + 1 < len(slices) else end
+                pieces.append(_piece(piece, numbers, after))
+        return pieces
+
+    def _check_not_lost(self, log: Log, begin: Position, numbers: list[int]) -> None:
+        if begin == Position(0, 0) or begin.segment in numbers:
+            return
+        if begin.segment > numbers[-1]:
+            raise BadPosition(
+                f"{log.path}: the table goes up to {begin}, and the log ends in segment {numbers[-1]}: it is "
+                "another log, or was made anew. Choose a new folder for the table"
+            )
+        if self._plan.fail_on_data_loss:
+            raise DataLoss(
+                f"{log.path}: the table goes up to {begin}, and that segment is gone: cleaning or retention may "
+                "have taken what hadn't been read. Go on without it with fail_on_data_loss=False"
+            )
+
+    # -- doing
+
+    def _catch_up(self) -> None:
+        for _ in range(_PLANS_MAX):
+            if self._write(self._pieces()):
+                break
+        else:
+            raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
+        self._compact()
+
+    def _write(self, pieces: list[Piece]) -> bool:
+        """Write what is new, in commits; False if some of it was cleaned away before it was read."""
+        total = sum(piece.byte_count for piece in pieces)
+        done = 0
+        self._progress(done, total)
+        for group in _groups(pieces, self._plan.commit_bytes):
+            staging = self._table.stage()
+            number = self._table.state.number + 1
+            tasks = [
+                WriteTask(one.piece, one.segments, staging, label_of(number, n)) for n, one in enumerate(group)
+            ]
+            results = self._run_tasks(tasks, partial(write_slice, self._shape))
+            if any(result.vanished for result in results):
+                shutil.rmtree(staging)
+                return False
+            self._append(staging, results, {one.piece.log.name: one.after for one in group})
+            done += sum(piece.byte_count for piece in group)
+            self._progress(done, total)
+        return True
+
+    def _run_tasks(
+        self, tasks: Sequence[WriteTask | MergeTask], function: Callable[..., Written]
+    ) -> list[Written]:
+        results: list[Written] = self._run(tasks, function)
+        for result in results:
+            result.check()
+        if len(results) != len(tasks):
+            raise AssertionError(f"{len(results)} of {len(tasks)} tasks told what they did")
+        return results
+
+    def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> None:
+        files = sorted((file for result in results for file in result.files), key=lambda file: file.path)
+        moved = any(
+            self._positions.get(name, Position(0, 0)).segment != to.segment for name, to in reached.items()
+        )
+        self._positions |= reached
+        self._report.defects += sum(result.defects for result in results)
+        if not files and not moved:
+            shutil.rmtree(staging)  # no rows, and nothing that could be cleaned away: not worth a commit
+            return
+        self._commit("append", staging, files, self._positions)
+        self._report.batches += bool(files)
+        self._report.files += len(files)
+        self._report.rows += sum(file.rows for file in files)
+        self._report.bytes += sum(file.bytes for file in files)
+
+    def _compact(self) -> None:
+        """Merge small files of a partition, in a commit that changes no row."""
+        below = self._plan.compact_below
+        fmt = format_of(self._plan.table)
+        current = set(fmt.current(self._target, self._table.state)) if below else set()
+        files = [file for path, file in self._table.state.files.items() if path in current]
+        groups = groups_to_merge(files, below, COMPACT_FILES_MIN, COMPACT_GROWTH * below)
+        if not groups:
+            return
+        staging = self._table.stage()
+        number = self._table.state.number + 1
+        tasks = [MergeTask(self._target, group, staging, label_of(number, n)) for n, group in enumerate(groups)]
+        results = self._run_tasks(tasks, partial(merge_files, self._shape))
+        self._reached("merged")
+        merged = [file.path for group in groups for file in group]
+        added = [file for result in results for file in result.files]
+        self._commit("compact", staging, added, self._table.state.positions, merged)
+        self._report.merged += len(merged)
+
+    def _commit(
+        self,
+        kind: str,
+        staging: str,
+        added: list[DataFile],
+        positions: dict[str, Position],
+        removed: Sequence[str] = (),
+    ) -> None:
+        self._table.commit(kind, self._about, staging, added, positions, removed)
+
+
+# -- what an ingest is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A slice to write, and how far its log is done after it."""
+
+    piece: Slice
+    segments: tuple[int, ...]
+    byte_count: int
+    after: Position
+
+
+def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
+    directory = piece.log.stream()._directory
+    low = bisect_left(numbers, piece.start.segment)
+    high = bisect_right(numbers, piece.stop.segment if piece.stop.offset else piece.stop.segment - 1)
+    size = 0
+    for number in numbers[low:high]:
+        found = directory.files.stat(directory.segment_path(number))
+        end = found[0] if found else 0
+        end = min(end, piece.stop.offset) if number == piece.stop.segment else end
+        size += max(end - (piece.start.offset if number == piece.start.segment else 0), 0)
+    return Piece(piece, tuple(numbers[low:high]), size, after)
+
+
+def _groups(pieces: list[Piece], commit_bytes: int) -> Iterator[list[Piece]]:
+    """What goes into one commit."""
+    group: list[Piece] = []
+    for piece in pieces:
+        if group and sum(one.byte_count for one in group) + piece.byte_count > commit_bytes:
+            yield group
+            group = []
+        group.append(piece)
+    if group:
+        yield group
+
+
+def _end(log: Log, begin: Position, numbers: list[int]) -> Position:
+    """The position after the last whole record."""
+    walk = Walk(log.stream()._directory, start=max(begin, Position(numbers[-1], 0)), on_corruption="skip")
+    try:
+        for _ in walk:
+            pass
+        return walk.position
+    finally:
+        walk.close()
+
+
+def _shape(plan: Plan) -> Shape:
+    """The columns of the table and where they come from, checked."""
+    codec = codec_of(plan.codec)
+    columns = {name: codec.columns[name] for name in codec.default}
+    if plan.recursive:
+        columns = {"log": "string", **columns}
+    times = [name for name, kind in columns.items() if kind == "timestamp"]
+    by = plan.partition_by
+    if by is not None and by != "date":
+        if by not in columns:
+            raise BadOption(f"partition_by is {by!r}: expected date, or one of the columns {', '.join(columns)}")
+        if columns[by] not in _PARTITION_TYPES or by in ("segment", "offset"):
+            raise BadOption(f"partition_by is {by!r}, which is {columns[by]}: folders can't be named for that")
+    choices: dict[str, OnCorruption] = {"fail": "raise", "skip": "skip"}
+    if plan.on_corruption not in choices:
+        raise BadOption(f"on_corruption is {plan.on_corruption!r}: expected fail or skip")
+    return Shape(codec, columns, by, times[0], choices[plan.on_corruption])
+
+
+def _table_columns(shape: Shape) -> dict[str, str]:
+    by = shape.partition_by
+    if by is None:
+        return shape.columns
+    rest = {name: kind for name, kind in shape.columns.items() if name != by}
+    return {**rest, by: shape.columns.get(by, "date")}
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+def _place(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)

@@ -1,0 +1,45 @@
+"""An ingest in a process of its own, for tests to kill: `python -m tests.spark.ingester LOG TARGET [options]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+
+from chiplog.spark.pipeline.ingest import Ingest, Plan
+from chiplog.spark.pipeline.ingest_run import run_here
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("log")
+    parser.add_argument("target")
+    parser.add_argument("--table", default="parquet")
+    parser.add_argument("--die-at", help="the step after which to be killed")
+    parser.add_argument("--times", type=int, default=1, help="at which time that it comes there")
+    parser.add_argument("--follow", action="store_true")
+    chosen = parser.parse_args()
+    seen = 0
+
+    def reached(step: str) -> None:
+        nonlocal seen
+        seen += step == chosen.die_at
+        if seen >= chosen.times and step == chosen.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    plan = Plan(
+        table=chosen.table, partition_by="date", compact_below=1 << 20, slice_bytes=2000, commit_bytes=20_000
+    )
+    work = Ingest(chosen.log, chosen.target, run_here, plan, reached=reached)
+    sys.stdout.write("started\n")
+    sys.stdout.flush()
+    if chosen.follow:
+        work.follow(0.02, threading.Event())
+    else:
+        work.once()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""An ingest that is killed with -9, at every step of a commit and at random, beside a writer: each row once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+from chiplog import Stream
+from chiplog.spark.pipeline.ingest_table import Table, format_of, load_state
+from tests.spark.test_ingest import Clock, append, committed, numbers, visible
+
+STEPS = ["written", "prepared", "committed", "moved one", "moved", "announced", "emptied", "merged", "removed one"]
+
+
+def ingester(log, target, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.ingester", str(log), str(target), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed(log, target, *options: str) -> bool:
+    """Run it to its end; whether that was a kill."""
+    with ingester(log, target, *options) as process:
+        process.communicate(timeout=60)
+    assert process.returncode in (0, -9)
+    return process.returncode == -9
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_after_any_step_loses_nothing_and_doubles_nothing(step, tmp_path):
+    log, target = Stream(str(tmp_path / "log"), clock=Clock(minutes=4)), tmp_path / "t"
+    deaths = 0
+    for n in range(2):
+        times = 1 if step == "merged" else n + 1  # small files are merged once in a run
+        append(log, 450 * n, 450 * n + 450, segment_bytes=1500)
+        deaths += killed(log.path, target, "--die-at", step, "--times", str(times))
+        before = numbers(visible(target))
+        assert len(before) == len(set(before)), "a plain reader sees a row twice"
+        assert set(before) <= set(numbers(placed(target))), "a plain reader sees a row that isn't committed"
+    assert deaths == 2, "the step is never reached"
+    assert not killed(log.path, target)
+    assert numbers(visible(target)) == list(range(900))
+    assert visible(target) == committed(target)
+    assert not list((target / "_chiplog" / "staging").iterdir())
+    assert load_state(str(target)).positions == {"log": log.end()}
+
+
+def placed(target) -> list[Path]:
+    """The files of all commits, after what a killed run had decided is carried out."""
+    with Table(str(target), format_of("parquet")).writing():
+        return committed(target)
+
+
+def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(tmp_path, request):
+    """With `--kill-rounds 700` it is killed twenty times."""
+    rounds = max(request.config.getoption("--kill-rounds") // 35, 3)
+    log, target = tmp_path / "log", tmp_path / "t"
+    rng = random.Random(4)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.ingest_writer", str(log), str(target)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout.readline() == "open\n"
+        for _ in range(rounds):
+            with ingester(log, target, "--follow") as process:
+                assert process.stdout.readline() == "started\n"
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(rng.uniform(0, 0.4))
+                process.kill()
+            found = numbers(visible(target)) if target.exists() else []
+            assert len(found) == len(set(found))
+        written, cleaned = (int(word) for word in writer.communicate("\n", timeout=60)[0].split())
+    assert not killed(log, target)
+    assert numbers(visible(target)) == list(range(written))
+    assert visible(target) == committed(target)
+    assert written > 100 * rounds
+    assert cleaned > 0, "nothing was cleaned while it was ingested"
