@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
 
-.PHONY: help demo test check bench docs crash kill clean
+.PHONY: help demo test check bench bench-spark docs crash kill clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ check: $(VENV)/.ready
 ## make bench   the speed of it all, beside peers and physical limits, in one run
 bench: $(VENV)/.ready-bench
 	$(RUN) -m benchmarks
+
+## make bench-spark  Spark over a log of 1 GiB, beside Parquet and the limits of its transport
+bench-spark: $(VENV)/.ready
+	$(RUN) -m benchmarks.spark
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs
