@@ -23,7 +23,6 @@ from chiplog.spark.options import PARTITION_BYTES
 from chiplog.spark.planning import Log, find_logs
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LOG_SCHEMA = (
@@ -79,8 +78,8 @@ def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_byte
     numbers = {name: log.stream()._directory.numbers() for name, log in logs.items()}
     tasks = [task for name, log in logs.items() for task in _tasks(log, numbers[name], task_bytes)]
     segments: dict[str, list[SegmentReport]] = {name: [] for name in logs}
-    for row in _run(spark, tasks):
-        segments[row.log].append(_checked(pickle.loads(row.report)))
+    for name, found in _run(spark, tasks):
+        segments[name].append(_checked(found))
     reports = {}
     for name, log in logs.items():
         directory = log.stream()._directory
@@ -118,24 +117,18 @@ def _tasks(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Task]:
         yield _Task(log, chosen, numbers)
 
 
-def _run(spark: SparkSession, tasks: list[_Task]) -> list[Any]:
-    """Run each task in one of Spark's; the rows that they send back."""
+def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentReport | Exception]]:
+    """Run each task in one of Spark's; what they found, with the log's name."""
     if not tasks:
         return []
 
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        for batch in batches:
-            for index in batch["id"].to_pylist():
-                rows = [
-                    {"log": tasks[index].log.name, "report": pickle.dumps(report)}
-                    for report in _check(tasks[index])
-                ]
-                yield pa.RecordBatch.from_pylist(rows, pa.schema([("log", pa.string()), ("report", pa.binary())]))
-
+    # A plain function, and not one on Arrow batches: for those Spark wants pandas.
+    check = F.udf(lambda index: [pickle.dumps(report) for report in _check(tasks[index])], "array<binary>")
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-    return numbers.mapInArrow(check, "log string, report binary").collect()
+    found = numbers.select("id", check("id").alias("reports")).collect()
+    return [(tasks[row.id].log.name, pickle.loads(report)) for row in found for report in row.reports]
 
 
 def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
