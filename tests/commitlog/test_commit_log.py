@@ -15,9 +15,10 @@ from collections import defaultdict
 import pytest
 
 from chiplog import Position, Stream
-from chiplog.commitlog import CommitLog
-from chiplog.errors import AppenderClosed, AppenderFailed, QueueFull, RecordTooLarge, UnknownFormat
+from chiplog.commitlog import CommitLog, read_entries
+from chiplog.errors import AppenderClosed, AppenderFailed, LogNotFound, QueueFull, RecordTooLarge, UnknownFormat
 from chiplog.formats import Captain
+from chiplog.formats.m3 import Datapoint, Series
 from chiplog.testing import CrashDisk
 
 
@@ -222,6 +223,23 @@ def test_an_unknown_format_is_told(tmp_path):
     with CommitLog(tmp_path / "log", format=Captain(magic=7, version=2)) as log:
         log.write(b"one")
     assert Stream.open(tmp_path / "log").format == Captain(7, 2)
+
+
+def test_an_existing_log_is_opened_in_its_own_format(tmp_path):
+    with CommitLog(tmp_path / "plain", format=Captain(magic=7, version=2)) as log:
+        log.write(b"one")
+    with CommitLog.open(tmp_path / "plain") as log:
+        log.write(b"two")
+    assert payloads(tmp_path / "plain") == [b"one", b"two"]
+    cpu = Series(b"cpu")
+    with CommitLog(tmp_path / "m3", format="m3") as log:
+        log.write(cpu, Datapoint(1, 0.5))
+    for place in (tmp_path / "m3", tmp_path / "m3/commitlogs"):
+        with CommitLog.open(place) as log:
+            log.write(cpu, Datapoint(2, 0.5))
+    assert len(list(read_entries(Stream.open(tmp_path / "m3")))) == 3
+    with pytest.raises(LogNotFound):
+        CommitLog.open(tmp_path / "none")
 
 
 # -- rotation

@@ -175,6 +175,14 @@ class CommitLog:
             self._flusher.start()
         _opened.add(self)
 
+    @classmethod
+    def open(cls, path: PathLike, *, files: Files | None = None, **options: Any) -> Self:
+        """An existing log, in the format that its files are in."""
+        stream = Stream.open(path, files=files)
+        folder = stream.format.folder
+        place = os.path.dirname(stream.path) if folder and os.path.basename(stream.path) == folder else stream.path
+        return cls(place, format=stream.format, files=files, **options)
+
     def _open(self, timeout: float | None) -> Appender:
         return self.stream.appender(
             sync="os",
