@@ -30,27 +30,44 @@ def run_here(tasks: Sequence[T], function: Callable[[T], R]) -> list[R]:
 
 
 def run_on(spark: SparkSession) -> Run:
-    """On Spark, a task of its own for each. Only tasks and results pass through it, as bytes."""
+    """On Spark, a task of its own for each. Only tasks and what they return pass through it, as bytes."""
 
     def run(tasks: Sequence[T], function: Callable[[T], R]) -> list[R]:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         packed = [pickle.dumps(task) for task in tasks]
 
-        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import pyarrow
+        def work(task: bytes) -> bytes:
+            return pickle.dumps(function(pickle.loads(task)))
 
-            for batch in batches:
-                results = [pickle.dumps(function(pickle.loads(packed[n]))) for n in batch.column(0).to_pylist()]
-                yield pyarrow.RecordBatch.from_pydict({"result": pyarrow.array(results, pyarrow.binary())})
-
-        frame = spark.range(0, len(packed), 1, len(packed)).mapInArrow(work, "result binary")
         try:
-            return [pickle.loads(row[0]) for row in frame.collect()]
-        except PySparkException as error:
+            return [pickle.loads(result) for result in _collect(spark, packed, work)]
+        except (Py4JJavaError, PySparkException) as error:
             raise TaskFailed(f"a task failed: {_cause(str(error))}") from error
 
     return run
+
+
+def _collect(spark: SparkSession, packed: list[bytes], work: Callable[[bytes], bytes]) -> list[bytes]:
+    if not _is_remote(spark):
+        found: list[bytes] = spark.sparkContext.parallelize(packed, len(packed)).map(work).collect()
+        return found
+
+    # Spark Connect has data frames alone, and this needs pandas there for no good reason.
+    def work_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            results = [work(packed[n]) for n in batch.column(0).to_pylist()]
+            yield pyarrow.RecordBatch.from_pydict({"result": pyarrow.array(results, pyarrow.binary())})
+
+    frame = spark.range(0, len(packed), 1, len(packed)).mapInArrow(work_on, "result binary")
+    return [bytes(row[0]) for row in frame.collect()]
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _cause(text: str) -> str:

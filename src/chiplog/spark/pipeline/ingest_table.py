@@ -157,7 +157,11 @@ def format_of(name: str) -> Format:
     """The format with this name."""
     if name == "parquet":
         return Parquet()
-    raise BadOption(f"table is {name!r}: expected parquet")
+    if name == "delta":
+        from chiplog.spark.pipeline.ingest_delta import Delta
+
+        return Delta()
+    raise BadOption(f"table is {name!r}: expected parquet or delta")
 
 
 def _nothing(_: str) -> None:
