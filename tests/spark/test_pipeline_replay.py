@@ -59,10 +59,8 @@ def test_the_state_as_of_a_position_or_a_time(spark, tmp_path):
         written = told[:count]
         now_ns = written[-1][1]
         oracle = fold_commands([(command, time_ns) for _, time_ns, command in written], now_ns)
-        if count < len(told):
-            found = replay(table, told[count][0]).collect()
-        else:
-            found = replay(table, now_ns).collect()
+        as_of = told[count][0] if count < len(told) else now_ns
+        found = replay(table, as_of).collect()
         assert {row.id: as_job(row) for row in found} == {format_id(job.id): job for job in oracle.values()}
 
 

@@ -56,15 +56,20 @@ def jobs(commands: DataFrame) -> DataFrame:
     """A row for each life of each job of a command log. Records that are no commands are left out."""
     need_columns(commands, _NEEDED, "jobs")
     keys = [*log_columns(commands), "id"]
-    measured = _with_lives(_measured(commands), keys)
-    lives = measured.groupBy(*keys, "life").agg(*_facts())
+    lives = lives_of(commands).groupBy(*keys, "life").agg(*_facts())
     return lives.select(*keys, "life", *_columns())
+
+
+def lives_of(commands: DataFrame) -> DataFrame:
+    """Every command with its place in the log, and the number of the life, among those of its id."""
+    return _with_lives(_measured(commands), [*log_columns(commands), "id"])
 
 
 def _measured(commands: DataFrame) -> DataFrame:
     """Commands with what is needed of them: sizes instead of bytes, and when a job's ttl is over."""
     added = F.col("command").isin("add", "schedule")
-    due = F.coalesce("scheduled", "created", "time")
+    # Null for a time that Spark's timestamps can't tell: such a job never expires.
+    due = F.when(F.col("command") == "schedule", F.col("scheduled")).otherwise(F.coalesce("scheduled", "created"))
     expires = F.timestamp_micros(F.unix_micros(due) + F.col("ttl_ms") * 1000)
     return commands.where("command is not null").select(
         *log_columns(commands), "id", "segment", "offset", "time", "command", "name", "ttr_ms", "priority",

@@ -1,8 +1,8 @@
 """The state as of any position or time.
 
-Of a command log: the jobs that its server would know, by the state machine of `chiplog.jobs.replay` itself, one job's
-commands at a time; jobs don't know of each other, so that as many are replayed at once as there are tasks. Of
-a log of keyed records: the latest record of each key.
+Of a command log: the jobs that its server would know, by the state machine of `chiplog.jobs.replay` itself, one
+job's commands at a time; jobs don't know of each other, so that as many are replayed at once as there are tasks.
+Of a log of keyed records: the latest record of each key.
 
 As of a *position* is what came before it: a position lies between records. As of a *time* is what was written
 until then, and at it.
@@ -54,11 +54,8 @@ def replay(
     # A list of one job or none, taken apart: a filter on a job would run the function twice.
     found = lives.select(*keys, F.explode(fold("commands")).alias("job")).select(*keys, "job.*")
     times = {name: _timestamp(f"{name}_ns") for name in ("created", "scheduled", "leased")}
-    due = F.coalesce("scheduled_ns", "created_ns")
-    expires = F.timestamp_micros(
-        (F.expr("div(coalesce(scheduled_ns, created_ns), 1000)")) + F.col("ttl_ms") * 1000
-    )
-    return found.withColumns({**times, "expires": F.when(due.isNotNull(), expires)})
+    expires = F.expr("timestamp_micros(div(coalesce(scheduled_ns, created_ns), 1000) + ttl_ms * 1000)")
+    return found.withColumns({**times, "expires": expires})
 
 
 def latest(

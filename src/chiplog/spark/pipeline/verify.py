@@ -8,6 +8,7 @@ format the chunks are checked, not the messages in them: `chiplog verify` does b
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentRepo
 
 
 def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
+    logging.getLogger("chiplog").setLevel(logging.ERROR)  # what is damaged is told in the report
     directory = task.log.stream()._directory
     lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
     try:
