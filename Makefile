@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
 
-.PHONY: help demo test check bench bench-spark docs crash kill clean
+.PHONY: help demo test check bench bench-spark docs crash kill cluster clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ crash: $(VENV)/.ready
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready
 	$(RUN) -m pytest tests/faults/test_kill.py --kill-rounds 200
+
+## make cluster  Spark on a standalone cluster of two workers, one of which is killed
+cluster: $(VENV)/.ready
+	$(RUN) -m pytest tests/spark/test_cluster.py --cluster
 
 ## make clean   remove what the others made
 clean:

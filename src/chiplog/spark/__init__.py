@@ -17,6 +17,8 @@ What is where, each importing only from those before it:
     stream.py     reading what comes in
     writing.py    data frames to logs
     source.py     the data source, which is all of that to Spark
+    shipping.py   the package for executors that don't have it
+    pipeline/     what is done with logs on Spark: ingest, verify, replay, jobs, stats, clean
 """
 
 from chiplog.spark.codecs import Codec, codec_names, register_codec
