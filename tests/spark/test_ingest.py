@@ -16,6 +16,7 @@ from chiplog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from chiplog.spark.pipeline.ingest_run import run_here  # noqa: E402
 from chiplog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder  # noqa: E402
 from chiplog.spark.stream import DataLoss  # noqa: E402
+from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
 DAY_NS = 86_400 * 10**9
 
@@ -118,6 +119,33 @@ def test_a_folder_of_logs_is_one_table_and_new_logs_are_found(tmp_path):
     assert set(report.positions) == {"a", "b"}
     assert {path.parent.name for path in visible(tmp_path / "t")} == {"log=a", "log=b"}
     assert numbers(visible(tmp_path / "t")) == list(range(90))
+
+
+def test_many_logs_with_little_news_are_one_task(tmp_path):
+    for n in range(20):
+        append(Stream(str(tmp_path / "logs" / f"{n:02}")), 10 * n, 10 * n + 10)
+    report = ingest(tmp_path / "logs", tmp_path / "t", recursive=True, slice_bytes=100_000)
+    assert (report.rows, report.files) == (200, 1)
+    [file] = visible(tmp_path / "t")
+    assert len(set(pq.ParquetFile(file).read()["log"].to_pylist())) == 20
+
+
+def test_an_entry_of_m3_that_waits_for_its_next_chunk_is_not_missed(tmp_path):
+    """A live file grows by chunks, which end where the writer's buffer was full: in the middle of an entry."""
+    messages = [entry(0, CPU if n == 0 else None, n, b"n" * (n % 90)) for n in range(60)]
+    contents = [chunked(INFO)[12:], *(chunked(*messages[n : n + 4])[12:] for n in range(0, 60, 4))]
+    chunks = [raw_chunk(content[at : at + 100]) for content in contents for at in range(0, len(content), 100)]
+    log = tmp_path / "log"
+    log.mkdir()
+    for chunk in chunks:
+        with open(log / "commitlog-0-0.db", "ab") as file:
+            file.write(chunk)
+        ingest(log, tmp_path / "t", codec="datapoints", compact_below=0)
+    assert len(visible(tmp_path / "t")) > 10
+    values = [
+        value for path in visible(tmp_path / "t") for value in pq.ParquetFile(path).read()["value"].to_pylist()
+    ]
+    assert sorted(values) == list(range(60))
 
 
 def test_small_files_are_merged_and_rows_stay(log, tmp_path):

@@ -8,9 +8,9 @@
     read_table(spark, "orders.table").show()
 
 Each commit of the table says how far it goes in each log (see ingest_table.py), and the next run goes on there,
-whatever became of this one. What is new is cut into slices; tasks write them to Parquet files themselves
-(ingest_files.py), on Spark or here (ingest_run.py); some slices at a time are a commit. Files that came out small
-are merged, by partition, in commits of their own.
+whatever became of this one. What is new is cut into slices (ingest_plan.py); tasks write them to Parquet files
+themselves (ingest_files.py), on Spark or here (ingest_run.py); some slices at a time are a commit. Files that came
+out small are merged, by partition, in commits of their own.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ import shutil
 import threading
 import time
 import uuid
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chiplog.errors import BadPosition
 from chiplog.log.position import Position
-from chiplog.log.walk import OnCorruption, Walk
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
+from chiplog.spark.options import PARTITION_BYTES, BadOption
 from chiplog.spark.pipeline.ingest_files import (
     MergeTask,
-    Shape,
+    Piece,
     WriteTask,
     Written,
     groups_to_merge,
     label_of,
     merge_files,
-    write_slice,
+    write_pieces,
 )
-from chiplog.spark.pipeline.ingest_run import Run, run_on
+from chiplog.spark.pipeline.ingest_plan import (
+    COMMIT_BYTES,
+    COMPACT_BELOW_BYTES,
+    Plan,
+    grouped,
+    new_pieces,
+    shape_of,
+    table_columns,
+)
+from chiplog.spark.pipeline.ingest_run import Run, parallelism, run_on
 from chiplog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
-from chiplog.spark.planning import Log, Slice, cut, find_logs
+from chiplog.spark.planning import Log, find_logs
 from chiplog.spark.remote import is_remote
 from chiplog.spark.stream import DataLoss
 from chiplog.spark.types import ddl
@@ -52,11 +57,9 @@ from chiplog.spark.types import ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMPACT_BELOW_BYTES = 16 << 20
 COMPACT_FILES_MIN = 8
 COMPACT_GROWTH = 8  # a merged file is at most so many times as large as a small one
-COMMIT_BYTES = 2 << 30
-_PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
+_TASKS_PER_CORE = 4  # in a commit, so that all are busy
 _PLANS_MAX = 10
 
 Progress = Callable[[int, int], None]
@@ -79,22 +82,6 @@ class IngestReport:
     positions: dict[str, Position] = field(default_factory=dict)
     """How far the table goes now, of each log."""
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an ingest was asked for, besides from where to where."""
-
-    codec: str = "records"
-    table: str = "parquet"
-    partition_by: str | None = None
-    recursive: bool = False
-    on_corruption: str = "fail"
-    fail_on_data_loss: bool = True
-    moved: bool = False
-    compact_below: int = COMPACT_BELOW_BYTES
-    slice_bytes: int = PARTITION_BYTES
-    commit_bytes: int = COMMIT_BYTES
 
 
 def ingest(
@@ -134,6 +121,7 @@ def ingest(
         fail_on_data_loss=fail_on_data_loss,
         moved=moved,
         compact_below=compact_below,
+        commit_bytes=max(COMMIT_BYTES, PARTITION_BYTES * _TASKS_PER_CORE * parallelism(spark)),
     )
     work = Ingest(os.fspath(source), os.fspath(target), run_on(spark), plan, progress=progress)
     return work.once() if once else work.follow(every_seconds, stop or threading.Event())
@@ -174,7 +162,7 @@ class Ingest:
         self._reached = reached or _silent
         if is_remote(target):
             raise BadOption(f"{target}: tables are written to local filesystems only")
-        self._shape = _shape(self._plan)
+        self._shape = shape_of(self._plan)
         self._table = Table(self._target, format_of(self._plan.table), reached=self._reached)
         self._about: About
         self._positions: dict[str, Position] = {}
@@ -225,7 +213,7 @@ class Ingest:
             codec=plan.codec,
             format=plan.table,
             partition_by=plan.partition_by,
-            columns=_table_columns(self._shape),
+            columns=table_columns(self._shape),
         )
 
     def _resume(self, about: About) -> About:
@@ -244,51 +232,14 @@ class Ingest:
             )
         return replace(about, source=wanted.source)
 
-    # -- planning
-
     def _logs(self) -> list[Log]:
         return find_logs(self._source, recursive=self._plan.recursive)
-
-    def _pieces(self) -> list[Piece]:
-        """What is new, in the order in which it is in each log."""
-        options = ReadOptions(self._source, partition_bytes=self._plan.slice_bytes)
-        pieces: list[Piece] = []
-        for log in self._logs():
-            begin = self._positions.get(log.name, Position(0, 0))
-            stream = log.stream()
-            numbers = stream._directory.numbers()
-            if not numbers:
-                continue
-            self._check_not_lost(log, begin, numbers)
-            end = _end(log, begin, numbers)
-            if end <= begin:
-                continue
-            slices = cut(log, stream, begin, end, options, splits=self._shape.codec.splits)
-            for place, piece in enumerate(slices):
-                # Where the next one starts, there is a segment; where this one stops, there may be none.
-                after = slices[place + 1].start if place + 1 < len(slices) else end
-                pieces.append(_piece(piece, numbers, after))
-        return pieces
-
-    def _check_not_lost(self, log: Log, begin: Position, numbers: list[int]) -> None:
-        if begin == Position(0, 0) or begin.segment in numbers:
-            return
-        if begin.segment > numbers[-1]:
-            raise BadPosition(
-                f"{log.path}: the table goes up to {begin}, and the log ends in segment {numbers[-1]}: it is "
-                "another log, or was made anew. Choose a new folder for the table"
-            )
-        if self._plan.fail_on_data_loss:
-            raise DataLoss(
-                f"{log.path}: the table goes up to {begin}, and that segment is gone: cleaning or retention may "
-                "have taken what hadn't been read. Go on without it with fail_on_data_loss=False"
-            )
 
     # -- doing
 
     def _catch_up(self) -> None:
         for _ in range(_PLANS_MAX):
-            if self._write(self._pieces()):
+            if self._write(new_pieces(self._plan, self._logs(), self._positions)):
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
@@ -299,15 +250,16 @@ class Ingest:
         total = sum(piece.byte_count for piece in pieces)
         done = 0
         self._progress(done, total)
-        for group in _groups(pieces, self._plan.commit_bytes):
+        for group in grouped(pieces, _size, self._plan.commit_bytes):
             staging = self._table.stage()
             number = self._table.state.number + 1
-            tasks = [
-                WriteTask(one.piece, one.segments, staging, label_of(number, n)) for n, one in enumerate(group)
-            ]
-            results = self._run_tasks(tasks, partial(write_slice, self._shape))
+            bundles = grouped(
+                group, _size, self._plan.slice_bytes
+            )  # what is new of many logs may be little of each
+            tasks = [WriteTask(tuple(some), staging, label_of(number, n)) for n, some in enumerate(bundles)]
+            results = self._run_tasks(tasks, partial(write_pieces, self._shape))
             if any(result.vanished for result in results):
-                shutil.rmtree(staging)
+                shutil.rmtree(staging, ignore_errors=True)
                 return False
             self._append(staging, results, {one.piece.log.name: one.after for one in group})
             done += sum(piece.byte_count for piece in group)
@@ -332,7 +284,9 @@ class Ingest:
         self._positions |= reached
         self._report.defects += sum(result.defects for result in results)
         if not files and not moved:
-            shutil.rmtree(staging)  # no rows, and nothing that could be cleaned away: not worth a commit
+            shutil.rmtree(
+                staging, ignore_errors=True
+            )  # no rows, and nothing that could be cleaned away: not worth a commit
             return
         self._commit("append", staging, files, self._positions)
         self._report.batches += bool(files)
@@ -370,80 +324,8 @@ class Ingest:
         self._table.commit(kind, self._about, staging, added, positions, removed)
 
 
-# -- what an ingest is made of
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A slice to write, and how far its log is done after it."""
-
-    piece: Slice
-    segments: tuple[int, ...]
-    byte_count: int
-    after: Position
-
-
-def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
-    directory = piece.log.stream()._directory
-    low = bisect_left(numbers, piece.start.segment)
-    high = bisect_right(numbers, piece.stop.segment if piece.stop.offset else piece.stop.segment - 1)
-    size = 0
-    for number in numbers[low:high]:
-        found = directory.files.stat(directory.segment_path(number))
-        end = found[0] if found else 0
-        end = min(end, piece.stop.offset) if number == piece.stop.segment else end
-        size += max(end - (piece.start.offset if number == piece.start.segment else 0), 0)
-    return Piece(piece, tuple(numbers[low:high]), size, after)
-
-
-def _groups(pieces: list[Piece], commit_bytes: int) -> Iterator[list[Piece]]:
-    """What goes into one commit."""
-    group: list[Piece] = []
-    for piece in pieces:
-        if group and sum(one.byte_count for one in group) + piece.byte_count > commit_bytes:
-            yield group
-            group = []
-        group.append(piece)
-    if group:
-        yield group
-
-
-def _end(log: Log, begin: Position, numbers: list[int]) -> Position:
-    """The position after the last whole record."""
-    walk = Walk(log.stream()._directory, start=max(begin, Position(numbers[-1], 0)), on_corruption="skip")
-    try:
-        for _ in walk:
-            pass
-        return walk.position
-    finally:
-        walk.close()
-
-
-def _shape(plan: Plan) -> Shape:
-    """The columns of the table and where they come from, checked."""
-    codec = codec_of(plan.codec)
-    columns = {name: codec.columns[name] for name in codec.default}
-    if plan.recursive:
-        columns = {"log": "string", **columns}
-    times = [name for name, kind in columns.items() if kind == "timestamp"]
-    by = plan.partition_by
-    if by is not None and by != "date":
-        if by not in columns:
-            raise BadOption(f"partition_by is {by!r}: expected date, or one of the columns {', '.join(columns)}")
-        if columns[by] not in _PARTITION_TYPES or by in ("segment", "offset"):
-            raise BadOption(f"partition_by is {by!r}, which is {columns[by]}: folders can't be named for that")
-    choices: dict[str, OnCorruption] = {"fail": "raise", "skip": "skip"}
-    if plan.on_corruption not in choices:
-        raise BadOption(f"on_corruption is {plan.on_corruption!r}: expected fail or skip")
-    return Shape(codec, columns, by, times[0], choices[plan.on_corruption])
-
-
-def _table_columns(shape: Shape) -> dict[str, str]:
-    by = shape.partition_by
-    if by is None:
-        return shape.columns
-    rest = {name: kind for name, kind in shape.columns.items() if name != by}
-    return {**rest, by: shape.columns.get(by, "date")}
+def _size(piece: Piece) -> int:
+    return piece.byte_count
 
 
 def _silent(*_: object) -> None:

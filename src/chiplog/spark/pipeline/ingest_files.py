@@ -47,12 +47,21 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteTask:
-    """A slice to write."""
+class Piece:
+    """A slice to write, and how far its log is done after it."""
 
     piece: Slice
     segments: tuple[int, ...]
     """Those in the slice when it was planned: they must still be there when it is read."""
+    byte_count: int
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Slices to write."""
+
+    pieces: tuple[Piece, ...]
     folder: str
     """Where files are written to."""
     label: str
@@ -86,20 +95,29 @@ class Written:
             raise kind(*values, **named)
 
 
-def write_slice(shape: Shape, task: WriteTask) -> Written:
-    """Write the rows of a slice, a file or more for each partition."""
-    directory = task.piece.log.stream()._directory
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
+def write_pieces(shape: Shape, task: WriteTask) -> Written:
+    """Write the rows of some slices, a file or more for each partition."""
+    defects: list[Defect] = []
+    parts = _Parts(shape, task.folder, task.label)
     try:
-        if not set(task.segments) <= set(directory.numbers()):
-            return Written(vanished=True)
-        defects: list[Defect] = []
-        parts = _Parts(shape, task.folder, task.label)
-        for batch in _batches(shape, task.piece, defects):
-            parts.add(batch)
-        return Written(parts.close(), len(defects))
+        for piece in task.pieces:
+            if not _write_piece(shape, piece, parts, defects):
+                return Written(vanished=True)
     except ChiplogError as error:
         return Written(error=(type(error), error.args, dict(error.__dict__)))
+    return Written(parts.close(), len(defects))
+
+
+def _write_piece(shape: Shape, one: Piece, parts: _Parts, defects: list[Defect]) -> bool:
+    """Whether all of it was still there."""
+    directory = one.piece.log.stream()._directory
+    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
+    try:
+        if not set(one.segments) <= set(directory.numbers()):
+            return False
+        for batch in _batches(shape, one.piece, defects):
+            parts.add(batch)
+        return True
     finally:
         lock.release()
 
@@ -243,9 +261,9 @@ class _Part:
         import pyarrow.compute as pc
 
         self._rows += batch.num_rows
-        if self._first is None:
-            self._first = _position(batch, 0)
-        self._last = _position(batch, batch.num_rows - 1)
+        if "log" not in self._shape.columns:
+            self._first = self._first or _position(batch, 0)
+            self._last = _position(batch, batch.num_rows - 1)
         times = pc.min_max(batch[self._shape.time_column].view(pa.int64())).as_py()
         if times["min"] is not None:
             self._since_us = times["min"] if self._since_us is None else min(self._since_us, times["min"])
@@ -286,8 +304,8 @@ class _Part:
             rows=self._rows,
             bytes=size,
             partition=self._value,
-            first=str(self._first),
-            last=str(self._last),
+            first=None if self._first is None else str(self._first),
+            last=None if self._last is None else str(self._last),
             since_us=self._since_us,
             until_us=self._until_us,
         )

@@ -66,6 +66,11 @@ def _collect(spark: SparkSession, packed: list[bytes], work: Callable[[bytes], b
     return [bytes(row[0]) for row in frame.collect()]
 
 
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    return 1 if _is_remote(spark) else int(spark.sparkContext.defaultParallelism)
+
+
 def _is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

@@ -203,7 +203,8 @@ class Table:
         else:
             self._publish(self.state.last)
         for name in os.listdir(staging_folder(self.path)):
-            shutil.rmtree(f"{staging_folder(self.path)}/{name}")
+            # What a killed run's tasks are still writing may get in the way: the next start removes it.
+            shutil.rmtree(f"{staging_folder(self.path)}/{name}", ignore_errors=True)
         for name in os.listdir(commits_folder(self.path)):
             if _commit_number(name) is None:
                 self._files.remove(f"{commits_folder(self.path)}/{name}")
@@ -245,7 +246,7 @@ class Table:
         self.state = State(commit, files, dict(positions), known)
         self._reached("committed")
         self._publish(commit)
-        shutil.rmtree(staging)
+        shutil.rmtree(staging, ignore_errors=True)
         self._reached("emptied")
         if whole:
             self._forget()
