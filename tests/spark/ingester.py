@@ -9,7 +9,8 @@ import sys
 import threading
 
 from chiplog.spark.pipeline.ingest import Ingest, Plan
-from chiplog.spark.pipeline.ingest_run import run_here
+from chiplog.spark.pipeline.ingest_run import run_here, run_on
+from chiplog.spark.session import session
 
 
 def main() -> None:
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--die-at", help="the step after which to be killed")
     parser.add_argument("--times", type=int, default=1, help="at which time that it comes there")
     parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--spark", action="store_true", help="run tasks on Spark, not here")
     chosen = parser.parse_args()
     seen = 0
 
@@ -32,7 +34,13 @@ def main() -> None:
     plan = Plan(
         table=chosen.table, partition_by="date", compact_below=1 << 20, slice_bytes=2000, commit_bytes=20_000
     )
-    work = Ingest(chosen.log, chosen.target, run_here, plan, reached=reached)
+    work = Ingest(
+        chosen.log,
+        chosen.target,
+        run_on(session("local[2,2]")) if chosen.spark else run_here,
+        plan,
+        reached=reached,
+    )
     sys.stdout.write("started\n")
     sys.stdout.flush()
     if chosen.follow:

@@ -59,9 +59,13 @@ def placed(target) -> list[Path]:
         return committed(target)
 
 
-def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(tmp_path, request):
-    """With `--kill-rounds 700` it is killed twenty times."""
+@pytest.mark.parametrize("where", ["here", "spark"])
+def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(where, tmp_path, request):
+    """With `--kill-rounds 700` it is killed twenty times, and also on Spark, which takes minutes."""
     rounds = max(request.config.getoption("--kill-rounds") // 35, 3)
+    if where == "spark" and rounds < 20:
+        pytest.skip("only with --kill-rounds 700")
+    options, seconds_max = (["--spark"], 6.0) if where == "spark" else ([], 0.4)
     log, target = tmp_path / "log", tmp_path / "t"
     rng = random.Random(4)
     with subprocess.Popen(
@@ -72,10 +76,10 @@ def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(tmp_path, request
     ) as writer:
         assert writer.stdout.readline() == "open\n"
         for _ in range(rounds):
-            with ingester(log, target, "--follow") as process:
+            with ingester(log, target, "--follow", *options) as process:
                 assert process.stdout.readline() == "started\n"
                 with pytest.raises(subprocess.TimeoutExpired):
-                    process.wait(rng.uniform(0, 0.4))
+                    process.wait(rng.uniform(0, seconds_max))
                 process.kill()
             found = numbers(visible(target)) if target.exists() else []
             assert len(found) == len(set(found))
