@@ -14,7 +14,7 @@ from chiplog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  #
 from chiplog.spark.options import BadOption  # noqa: E402
 from chiplog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from chiplog.spark.pipeline.ingest_run import run_here  # noqa: E402
-from chiplog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder  # noqa: E402
+from chiplog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder, settled  # noqa: E402
 from chiplog.spark.stream import DataLoss  # noqa: E402
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
@@ -146,6 +146,14 @@ def test_an_entry_of_m3_that_waits_for_its_next_chunk_is_not_missed(tmp_path):
         value for path in visible(tmp_path / "t") for value in pq.ParquetFile(path).read()["value"].to_pylist()
     ]
     assert sorted(values) == list(range(60))
+
+
+def test_a_log_without_records_is_a_table_without_rows(log, tmp_path):
+    append(log, 0, 0)
+    assert ingest(log.path, tmp_path / "t").rows == 0
+    assert settled(str(tmp_path / "t")).files == {}
+    append(log, 0, 10)
+    assert ingest(log.path, tmp_path / "t").rows == 10
 
 
 def test_small_files_are_merged_and_rows_stay(log, tmp_path):

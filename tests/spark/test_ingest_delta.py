@@ -7,6 +7,7 @@ import pytest
 from chiplog import Stream
 from chiplog.jobs.commands import Add, encode
 from chiplog.spark.options import BadOption
+from chiplog.spark.pipeline.ingest_table import format_of, settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
 
@@ -62,6 +63,26 @@ def test_a_kill_between_our_commit_and_deltas_loses_nothing_and_doubles_nothing(
     assert killed(log.path, tmp_path / "t", "--table", "delta", "--die-at", step)
     assert not killed(log.path, tmp_path / "t", "--table", "delta")
     assert rows(tmp_path / "t") == list(range(450))
+
+
+def test_what_a_killed_run_had_decided_is_told_to_delta_before_the_table_is_read(tmp_path):
+    log = Stream(str(tmp_path / "log"))
+    append(log, 0, 50)
+    assert killed(log.path, tmp_path / "t", "--table", "delta", "--die-at", "moved")
+    state = settled(str(tmp_path / "t"))
+    assert sum(file.rows for file in state.files.values()) == len(rows(tmp_path / "t")) > 0
+    assert sorted(state.files) == sorted(format_of("delta").current(str(tmp_path / "t"), state))
+
+
+def test_files_that_delta_has_merged_and_vacuumed_by_itself_are_not_missed(tmp_path):
+    log = Stream(str(tmp_path / "log"))
+    for n in range(10):
+        append(log, 10 * n, 10 * n + 10)
+        ingest(log.path, tmp_path / "t", table="delta", compact_below=1 << 20)
+        table = deltalake.DeltaTable(str(tmp_path / "t"))
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert rows(tmp_path / "t") == list(range(100))
 
 
 def test_a_table_of_others_is_left_alone(tmp_path):

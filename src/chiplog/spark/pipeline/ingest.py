@@ -109,8 +109,9 @@ def ingest(
     over with `on_corruption="skip"`; so are records that were cleaned away unread, with
     `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
 
-    With `once=False` it looks for more every `every_seconds`, until `stop` is set. `progress` is called with how
-    many bytes of log are done, and how many there are.
+    The target is a folder that the driver and all executors have at this path. With `once=False` it looks for
+    more every `every_seconds`, until `stop` is set. `progress` is called with how many bytes of log are done, and
+    how many there are.
     """
     plan = Plan(
         codec=codec,
@@ -128,7 +129,10 @@ def ingest(
 
 
 def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame:
-    """The rows of a table that an ingest made: those of its last commit, no more and no less."""
+    """The rows of a table that an ingest made: those of its last commit, no more and no less.
+
+    Files that are merged while it is read are missed with an error of Spark's, and not in silence: read again.
+    """
     path = os.path.abspath(os.fspath(target))
     state = settled(path)
     assert state.last is not None
@@ -195,13 +199,11 @@ class Ingest:
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
-        logs = self._logs()  # a wrong path is told before a table is made
+        self._logs()  # a wrong path is told before a table is made
         with self._table.writing():
             last = self._table.state.last
             self._about = self._begin() if last is None else self._resume(last.about)
             self._positions = dict(self._table.state.positions)
-            if last is None and not logs:
-                self._commit("append", self._table.stage(), [], {})
             yield
 
     def _begin(self) -> About:
@@ -243,6 +245,8 @@ class Ingest:
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
+        if self._table.state.last is None:
+            self._commit("append", self._table.stage(), [], {})  # a table without rows is one too
         self._compact()
 
     def _write(self, pieces: list[Piece]) -> bool:
@@ -253,9 +257,8 @@ class Ingest:
         for group in grouped(pieces, _size, self._plan.commit_bytes):
             staging = self._table.stage()
             number = self._table.state.number + 1
-            bundles = grouped(
-                group, _size, self._plan.slice_bytes
-            )  # what is new of many logs may be little of each
+            # What is new of many logs may be little of each.
+            bundles = grouped(group, _size, self._plan.slice_bytes)
             tasks = [WriteTask(tuple(some), staging, label_of(number, n)) for n, some in enumerate(bundles)]
             results = self._run_tasks(tasks, partial(write_pieces, self._shape))
             if any(result.vanished for result in results):
@@ -284,9 +287,8 @@ class Ingest:
         self._positions |= reached
         self._report.defects += sum(result.defects for result in results)
         if not files and not moved:
-            shutil.rmtree(
-                staging, ignore_errors=True
-            )  # no rows, and nothing that could be cleaned away: not worth a commit
+            # No rows, and no segment that could be cleaned away and missed: not worth a commit.
+            shutil.rmtree(staging, ignore_errors=True)
             return
         self._commit("append", staging, files, self._positions)
         self._report.batches += bool(files)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from chiplog.errors import MissingExtra
+from chiplog.files import OSFiles
 from chiplog.spark.options import BadOption
 from chiplog.spark.types import arrow_schema
 
@@ -58,21 +59,42 @@ class Delta:
         if not self._deltalake.DeltaTable.is_deltatable(path):
             self._deltalake.DeltaTable.create(path, schema, mode="ignore", partition_by=by)
         table = self._deltalake.DeltaTable(path)
-        app = f"chiplog-{about.id}"
-        if (table.transaction_version(app) or 0) >= commit.number or not (commit.added or commit.removed):
+        if self.is_announced(path, commit):
             return
         appends = commit.kind == "append"
         actions: list[Any] = [_added(path, commit, file, data_change=appends) for file in commit.added]
         actions += [RemoveAction(name, False, time.time_ns() // 10**6) for name in commit.removed]
         properties = CommitProperties(
             custom_metadata={"chiplog.positions": json.dumps(commit.positions)},
-            app_transactions=[Transaction(app, commit.number)],
+            app_transactions=[Transaction(_app(about), commit.number)],
         )
         table.create_write_transaction(actions, "append", schema, by, commit_properties=properties)
+        _sync(f"{path}/_delta_log")
+
+    def is_announced(self, path: str, commit: Commit) -> bool:
+        if not self._deltalake.DeltaTable.is_deltatable(path):
+            return False
+        known = self._deltalake.DeltaTable(path).transaction_version(_app(commit.about)) or 0
+        return known >= commit.number or not (commit.added or commit.removed)
 
     def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - Delta's own log says it
         table = self._deltalake.DeltaTable(path)
         return [unquote(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
+
+
+def _app(about: About) -> str:
+    return f"chiplog-{about.id}"
+
+
+def _sync(folder: str) -> None:
+    """Make the last version durable, which deltalake leaves to the operating system."""
+    last = max(name for name in os.listdir(folder) if name.endswith(".json"))
+    descriptor = os.open(f"{folder}/{last}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    OSFiles().sync_dir(folder)
 
 
 def _schema(about: About) -> pa.Schema:

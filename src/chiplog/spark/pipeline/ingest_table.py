@@ -130,6 +130,9 @@ class Format(Protocol):
     def announce(self, path: str, commit: Commit) -> None:
         """Make the commit known, unless it is."""
 
+    def is_announced(self, path: str, commit: Commit) -> bool:
+        """Whether it is."""
+
     def current(self, path: str, state: State) -> list[str]:
         """The files of the table, below its folder."""
 
@@ -148,6 +151,9 @@ class Parquet:
 
     def announce(self, path: str, commit: Commit) -> None:
         pass
+
+    def is_announced(self, path: str, commit: Commit) -> bool:  # noqa: ARG002
+        return True
 
     def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - others look at the path
         return list(state.files)
@@ -200,8 +206,10 @@ class Table:
         self.state = load_state(self.path)
         if self.state.last is None:
             self._format.check_new(self.path)
-        else:
+        elif os.path.isdir(f"{staging_folder(self.path)}/{self.state.last.staging}"):
             self._publish(self.state.last)
+        else:
+            self._format.announce(self.path, self.state.last)  # if a power loss has undone it
         for name in os.listdir(staging_folder(self.path)):
             # What a killed run's tasks are still writing may get in the way: the next start removes it.
             shutil.rmtree(f"{staging_folder(self.path)}/{name}", ignore_errors=True)
@@ -357,10 +365,11 @@ def settled(path: str) -> State:
         state = load_state(path)
         if state.last is None:
             raise LogNotFound(f"there is no table of an ingest in {path}: expected {commits_folder(path)}")
-        if not _unfinished(path, state.last):
+        fmt = format_of(state.last.about.format)
+        if not _unfinished(path, state.last, fmt):
             return state
         try:
-            with Table(path, format_of(state.last.about.format)).writing():
+            with Table(path, fmt).writing():
                 pass
         except LockTimeout:
             if time.monotonic() > deadline:
@@ -368,10 +377,11 @@ def settled(path: str) -> State:
             time.sleep(0.01)
 
 
-def _unfinished(path: str, commit: Commit) -> bool:
-    return os.path.isdir(f"{staging_folder(path)}/{commit.staging}") and any(
-        not os.path.exists(f"{path}/{file.path}") for file in commit.added
-    )
+def _unfinished(path: str, commit: Commit, fmt: Format) -> bool:
+    if not os.path.isdir(f"{staging_folder(path)}/{commit.staging}"):
+        return False
+    moved = all(os.path.exists(f"{path}/{file.path}") for file in commit.added)
+    return not moved or not fmt.is_announced(path, commit)
 
 
 def commits_folder(path: str) -> str:
