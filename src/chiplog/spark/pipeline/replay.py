@@ -50,7 +50,8 @@ def replay(
     now_ns = _now(past, as_of, now)
     place = F.struct("segment", "offset", "time_ns", "payload")
     lives = past.groupBy(*keys).agg(F.array_sort(F.collect_list(place)).alias("commands"))
-    fold = F.udf(lambda rows: _fold(rows, now_ns, fails_are_final), f"array<struct<{_types(_JOB)}>>")
+    kind = f"array<struct<{_types(_JOB)}>>"
+    fold = F.udf(lambda rows: _fold(rows, now_ns, fails_are_final), kind, useArrow=False)  # that would need pandas
     # A list of one job or none, taken apart: a filter on a job would run the function twice.
     found = lives.select(*keys, F.explode(fold("commands")).alias("job")).select(*keys, "job.*")
     times = {name: _timestamp(f"{name}_ns") for name in ("created", "scheduled", "leased")}

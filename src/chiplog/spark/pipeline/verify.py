@@ -126,7 +126,9 @@ def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentRepo
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     # A plain function, and not one on Arrow batches: for those Spark wants pandas.
-    check = F.udf(lambda index: [pickle.dumps(report) for report in _check(tasks[index])], "array<binary>")
+    check = F.udf(
+        lambda index: [pickle.dumps(report) for report in _check(tasks[index])], "array<binary>", useArrow=False
+    )
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     found = numbers.select("id", check("id").alias("reports")).collect()
     return [(tasks[row.id].log.name, pickle.loads(report)) for row in found for report in row.reports]

@@ -1,0 +1,109 @@
+"""`chiplog pipeline` before Spark is started: what it refuses, and how it shows what Spark does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from chiplog.cli import pipeline
+
+from .conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["verfy", "LOG"], "there is no 'verfy': choose from verify, jobs, replay, stats, clean, ingest"),
+        (["verify", "LOG", "--as-of", "2026-11-15"], "--as-of is not for pipeline verify, only for replay"),
+        (["jobs", "LOG", "table"], "a TARGET is not for pipeline jobs, only for ingest"),
+        (["jobs", "LOG", "--since", "yesterday"], "'yesterday' is no time"),
+        (["replay", "LOG", "--report", "x.html"], "--report is not for pipeline replay"),
+        (["clean", "LOG"], "clean takes a --rule"),
+        (["clean", "LOG", "--rule", "superseded"], "goes with --latest-key or --latest-until"),
+        (["clean", "LOG", "--rule", "expired-jobs", "--latest-until", "="], "and no other rule does"),
+        (["clean", "LOG", "--rule", "expired-jobs", "--finished-for", "1h"], "goes with --rule finished-jobs"),
+        (["replay", "LOG", "--latest-until", "=", "--fails-are-final"], "--fails-are-final is about jobs"),
+        (["ingest", "LOG"], "pipeline ingest needs a TARGET"),
+        (["ingest", "LOG", "table", "--every", "10s"], "--every is how often to look with --follow"),
+        (["ingest", "LOG", "table", "--codec", "x"], "there is no codec 'x': expected one of commands"),
+    ],
+)
+def test_wrong_options_are_told_before_spark_is_started(run: Run, log: Path, words: list[str], told: str) -> None:
+    result = run("pipeline", *(str(log) if word == "LOG" else word for word in words))
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert told in result.err
+
+
+def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"no log")
+    (tmp_path / "folder").mkdir()
+    for words, told in [
+        (["nowhere"], "there is no log at nowhere"),
+        ([tmp_path / "file"], "is a file: a log is a directory"),
+        ([tmp_path / "nowhere", "--recursive"], "there is no folder"),
+        ([tmp_path / "folder", "--recursive"], "there is no log in"),
+    ]:
+        result = run("pipeline", "verify", *words)
+        assert (result.code, result.out, result.err.count("\n")) == (3, "", 1)
+        assert told in result.err
+
+
+def test_help_does_not_import_spark() -> None:
+    code = "import sys; from chiplog.cli import main; main(['pipeline', '--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = done.stdout.rpartition("\n\n")[2].split()
+    assert "chiplog.cli.pipeline" in loaded
+    assert not {"pyspark", "pyarrow", "chiplog.spark"} & set(loaded)
+
+
+class Tracker:
+    """Spark's, with a stage that has done two of five tasks, and one that is gone when it is looked at."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        self.asked.set()
+        return [1, 2]
+
+    def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802
+        return SimpleNamespace(numTasks=5, numCompletedTasks=2) if number == 1 else None
+
+
+def test_tasks_are_counted_over_the_stages_that_run() -> None:
+    assert pipeline.tasks_of(Tracker()) == (2, 5)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    monkeypatch.setattr(pipeline, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    shown: list[tuple[int, int]] = []
+
+    class Shown(pipeline.Progress):
+        def __call__(self, done: int, total: int) -> None:
+            shown.append((done, total))
+
+    monkeypatch.setattr(pipeline, "Progress", Shown)
+    tracker = Tracker()
+    context = SimpleNamespace(statusTracker=lambda: tracker)
+    with pipeline.Watch(SimpleNamespace(sparkContext=context), "verify x"):  # type: ignore[arg-type]
+        assert tracker.asked.wait(5 if terminal else 0.05) == terminal
+    assert set(shown) <= {(2, 5)}
+    assert bool(shown) == terminal
+
+
+def test_why_java_did_not_start_is_told_in_a_line() -> None:
+    said = (
+        'Exception in thread "main" org.apache.spark.SparkException: Master must be something else\n'
+        "\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)\n"
+    )
+    error = pipeline._not_started(said, RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
+    assert str(error) == "Spark doesn't start: Master must be something else"
+    error = pipeline._not_started("", RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
+    assert str(error) == "Spark failed: Java gateway exited."

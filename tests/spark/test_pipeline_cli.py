@@ -1,0 +1,146 @@
+"""The subcommands of `chiplog pipeline`, in the session of the tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from chiplog import Stream
+from chiplog.cli import main
+from chiplog.jobs.replay import State
+from tests.jobs.test_replay import fold
+from tests.spark.test_pipeline_jobs import SCRIPT, write_commands
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NOW = "2026-11-15T19:00:00Z"
+
+
+@pytest.fixture
+def run(spark, capfd):
+    """main() with arguments: its exit code, and what it printed."""
+
+    def call(*words: object):
+        capfd.readouterr()
+        code = main(["pipeline", *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, "".join(line for line in err.splitlines(True) if line.startswith("chiplog:"))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "cmdlog"
+    write_commands(path, SCRIPT)
+    return path
+
+
+def check_report(path) -> str:
+    """A page that is whole, with a plot at least, and that asks for nothing from elsewhere."""
+    text = path.read_text()
+    assert not re.search(r"https?://|src=|@import|<script|<link|url\(", text)
+    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(picture)
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        ElementTree.fromstring(table)
+    assert "<svg" in text
+    return text
+
+
+def test_jobs(run, log, tmp_path):
+    code, out, err = run("jobs", log, "--now", NOW, "--report", tmp_path / "jobs.html")
+    assert code == 0
+    assert out.startswith(f"{log}: 14 jobs in 4 queues\n  queue")
+    assert re.search(r"^  mail +6 +2 +1 +3 ", out, re.MULTILINE)
+    assert re.search(r"^  61000006-\S+ +slow +lease over", out, re.MULTILINE)
+    assert err == f"chiplog: the report is in {tmp_path / 'jobs.html'}\n"
+    page = check_report(tmp_path / "jobs.html")
+    assert all(told in page for told in ("jobs added per 1m", "waiting, p99", "lease over", "attempts used up"))
+
+
+def test_jobs_as_json(run, log):
+    code, out, _ = run("jobs", log, "--now", NOW, "--json", "--limit", "1", "--until", "2026-11-15T18:01:00Z")
+    found = json.loads(out)
+    assert (code, found["jobs"], len(found["stuck"]), found["stuck_count"]) == (0, 10, 1, 3)
+    assert {queue["name"] for queue in found["queues"]} == {"mail", "slow", "later", None}
+    assert found["queues"][-1]["last_time"].endswith("Z")
+
+
+def test_replay_of_jobs(run, log):
+    code, out, _ = run("replay", log, "--now", NOW, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    state, _, _ = fold(log, 1794769200 * 10**9)
+    assert code == 0
+    assert [(row["state"], row["attempts"]) for row in rows] == [
+        (State(job.state).name.lower(), job.attempts) for job in state.jobs.values()
+    ]
+    code, out, _ = run("replay", log, "--as-of", "2026-11-15T18:00:06Z")
+    assert out == "61000001-0001-4000-8000-000000000001\tmail\tleased\t1 attempt\t0 fails\t-\n"
+
+
+def test_replay_and_clean_of_keys(run, tmp_path):
+    with Stream(tmp_path / "log").appender(segment_bytes=60) as log:
+        log.append_many([b"a=1", b"b=1", b"a=2"])
+        log.append_many([b"\xff=1", b"a=3"])
+    code, out, _ = run("replay", tmp_path / "log", "--latest-until", "=")
+    assert (code, [line.split("\t")[2] for line in out.splitlines()]) == (0, ["b=1", "\\xff=1", "a=3"])
+    code, out, _ = run("clean", tmp_path / "log", "--rule", "superseded", "--latest-until", "=", "--json")
+    dry = json.loads(out)
+    assert (code, dry["applied"], dry["logs"][0]["records_dropped"]) == (0, False, 2)
+    code, out, _ = run("clean", tmp_path / "log", "--rule", "superseded", "--latest-until", "=", "--apply")
+    assert code == 0
+    assert "2 records dropped" in out
+    with Stream(tmp_path / "log").cursor() as cursor:
+        assert [record.payload for record in cursor] == [b"b=1", b"\xff=1", b"a=3"]
+
+
+def test_stats(run, log, tmp_path):
+    code, out, _ = run(
+        "stats", log.parent, "--recursive", "--duplicates", "--gaps", "8s", "--report", tmp_path / "s"
+    )
+    assert code == 0
+    assert f"1 log, {len(SCRIPT)} records" in out
+    assert "gap: cmdlog: 8 s from 2026-11-15T18:00:12Z to 2026-11-15T18:00:20Z" in out
+    assert "duplicate: cmdlog: 3 times 17 B" in out, "the attempts of one job"
+    assert "records per 1m" in check_report(tmp_path / "s")
+
+
+def test_verify_ends_with_the_exit_code_of_verify(run, log, tmp_path):
+    code, out, _ = run("verify", log)
+    assert (code, out.splitlines()[0].endswith(": no damage")) == (0, True)
+    write_commands(tmp_path / "log", SCRIPT)
+    segment = tmp_path / "log/000000002.log"
+    data = bytearray(segment.read_bytes())
+    data[40] ^= 1
+    segment.write_bytes(data)
+    code, out, _ = run("verify", tmp_path, "--recursive", "--json", "--report", tmp_path / "v.html")
+    found = json.loads(out)
+    assert (code, found["ok"], found["defects"][0]["reason"]) == (1, False, "crc")
+    assert "000000002.log" in check_report(tmp_path / "v.html")
+    # The others stop there, with a line that says where.
+    code, out, err = run("jobs", tmp_path / "log")
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert err.startswith("chiplog: damaged record (crc) at 000000002:8")
+    code, out, _ = run("replay", tmp_path / "log", "--on-corruption", "skip", "--now", NOW, "--json")
+    assert (code, len(out.splitlines()) > 3) == (0, True)
+
+
+def test_a_log_of_something_else_is_told(run, tmp_path):
+    with Stream(tmp_path / "log").appender() as log:
+        log.append(b"an order")
+    code, out, err = run("replay", tmp_path / "log")
+    assert (code, out) == (3, "")
+    assert err.endswith("has 1 record, and none is a command of a job server\n")
+
+
+def test_ingest(run, log, tmp_path):
+    words = ["ingest", log, tmp_path / "table", "--codec", "commands", "--json"]
+    code, out, _ = run(*words)
+    assert (code, json.loads(out)["rows"]) == (0, len(SCRIPT))
+    assert json.loads(run(*words)[1])["rows"] == 0
+    code, out, err = run("ingest", log, tmp_path / "table", "--codec", "records")
+    assert (code, out, err.count("\n")) == (2, "", 1)
