@@ -9,13 +9,15 @@ from xml.etree import ElementTree
 import pytest
 
 from chiplog import Stream
-from chiplog.cli import main
+from chiplog.cli import main, pipeline_results
+from chiplog.cli.pipeline import parser
 from chiplog.jobs.replay import State
 from tests.jobs.test_replay import fold
 from tests.spark.test_pipeline_jobs import SCRIPT, write_commands
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+POISON = "keeps timing out"
 NOW = "2026-11-15T19:00:00Z"
 
 
@@ -52,22 +54,22 @@ def check_report(path) -> str:
 
 
 def test_jobs(run, log, tmp_path):
-    code, out, err = run("jobs", log, "--now", NOW, "--report", tmp_path / "jobs.html")
-    assert code == 0
-    assert out.startswith(f"{log}: 14 jobs in 4 queues\n  queue")
-    assert re.search(r"^  mail +6 +2 +1 +3 ", out, re.MULTILINE)
-    assert re.search(r"^  61000006-\S+ +slow +lease over", out, re.MULTILINE)
-    assert err == f"chiplog: the report is in {tmp_path / 'jobs.html'}\n"
-    page = check_report(tmp_path / "jobs.html")
-    assert all(told in page for told in ("jobs added per 1m", "waiting, p99", "lease over", "attempts used up"))
-
-
-def test_jobs_as_json(run, log):
-    code, out, _ = run("jobs", log, "--now", NOW, "--json", "--limit", "1", "--until", "2026-11-15T18:01:00Z")
+    page = tmp_path / "jobs.html"
+    code, out, err = run("jobs", log, "--now", NOW, "--json", "--limit", "2", "--report", page)
     found = json.loads(out)
-    assert (code, found["jobs"], len(found["stuck"]), found["stuck_count"]) == (0, 10, 1, 3)
+    assert (code, found["jobs"], len(found["stuck"]), found["stuck_count"]) == (0, 14, 2, 4)
+    assert [(job["id"][7], job["why"]) for job in found["poisoned"]] == [("a", "attempts used up"), ("c", POISON)]
     assert {queue["name"] for queue in found["queues"]} == {"mail", "slow", "later", None}
     assert found["queues"][-1]["last_time"].endswith("Z")
+    assert err == f"chiplog: the report is in {page}\n"
+    told = ("jobs added per 1m", "waiting, p99", "lease over", "attempts used up")
+    assert all(text in check_report(page) for text in told)
+    # The same as lines, without running it again.
+    lines = "\n".join(pipeline_results._jobs_lines(parser().parse_args(["jobs", "cmdlog"]), found))
+    assert lines.startswith("cmdlog: 14 jobs in 4 queues\n  queue")
+    assert re.search(r"^  mail +6 +2 +1 +3 ", lines, re.MULTILINE)
+    assert re.search(r"^  61000006-\S+ +slow +lease over", lines, re.MULTILINE)
+    assert "... 2 more, --limit shows them" in lines
 
 
 def test_replay_of_jobs(run, log):
@@ -122,7 +124,7 @@ def test_verify_ends_with_the_exit_code_of_verify(run, log, tmp_path):
     assert (code, found["ok"], found["defects"][0]["reason"]) == (1, False, "crc")
     assert "000000002.log" in check_report(tmp_path / "v.html")
     # The others stop there, with a line that says where.
-    code, out, err = run("jobs", tmp_path / "log")
+    code, out, err = run("replay", tmp_path / "log")
     assert (code, out, err.count("\n")) == (4, "", 1)
     assert err.startswith("chiplog: damaged record (crc) at 000000002:8")
     code, out, _ = run("replay", tmp_path / "log", "--on-corruption", "skip", "--now", NOW, "--json")

@@ -111,7 +111,7 @@ def test_windows_have_what_was_written_in_them(records):
 
 @pytest.mark.parametrize(
     ("longer_than", "expected"),
-    [("10s", 1 + 19), ("11s", 1), ("1h", 0), ("59m", 1), ("2s", 29 + 1 + 29 + 19)],
+    [("10s", 1 + 19), ("1h", 0), ("2s", 29 + 1 + 29 + 19)],
 )
 def test_every_gap_is_found(records, longer_than, expected):
     found = gaps(records, longer_than).collect()

@@ -150,7 +150,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--finished-for", type=options.duration_text, metavar="AGE", help="finished-jobs: since when (default: 0s)"
     )
     parser.add_argument("--apply", action="store_true", help="clean: do it; else only say what would be dropped")
-    options.add_timeout(parser, "for readers to finish, with --apply")
+    options.add_timeout(parser, "for readers to finish, of clean")
     parser.add_argument(
         "--on-corruption",
         choices=["fail", "skip"],

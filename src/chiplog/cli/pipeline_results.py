@@ -101,6 +101,9 @@ def verify(spark: SparkSession, chosen: argparse.Namespace) -> Result:
 
 
 def jobs(spark: SparkSession, chosen: argparse.Namespace) -> Result:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
     from chiplog.spark.pipeline import jobs as pipeline
 
     times = {"since_ns": chosen.since, "until_ns": chosen.until}
@@ -111,11 +114,13 @@ def jobs(spark: SparkSession, chosen: argparse.Namespace) -> Result:
         queues = _rows(pipeline.queue_stats(lives).orderBy(*keys))
         rates = _rows(pipeline.queue_rates(lives, _interval(chosen.window)).orderBy("start", *keys))
         now_ns = _now(chosen)
-        late = pipeline.stuck(lives, now_ns, patience=chosen.patience or pipeline.PATIENCE).orderBy("due")
-        sick = pipeline.poisoned(lives, attempts=chosen.attempts or pipeline.ATTEMPTS_POISONED).orderBy("added")
+        late = pipeline.stuck(lives, now_ns, patience=chosen.patience or pipeline.PATIENCE)
+        sick = pipeline.poisoned(lives, attempts=chosen.attempts or pipeline.ATTEMPTS_POISONED)
         limit = ROWS_SHOWN if chosen.limit is None else chosen.limit
-        stuck_count, stuck = late.count(), _rows(late.limit(limit))
-        poisoned_count, poisoned = sick.count(), _rows(sick.limit(limit))
+        trouble = late.withColumn("what", F.lit("stuck")).unionByName(sick.withColumn("what", F.lit("poisoned")))
+        counts = {row["what"]: row["count"] for row in trouble.groupBy("what").count().collect()}
+        ranked = trouble.withColumn("rank", F.row_number().over(Window.partitionBy("what").orderBy("due", "id")))
+        found = _rows(ranked.where(F.col("rank") <= limit).orderBy("what", "rank").drop("rank"))
     finally:
         lives.unpersist()
     if not queues:
@@ -126,11 +131,10 @@ def jobs(spark: SparkSession, chosen: argparse.Namespace) -> Result:
         "jobs": sum(queue["jobs"] for queue in queues),
         "queues": queues,
         "rates": rates,
-        "stuck_count": stuck_count,
-        "stuck": stuck,
-        "poisoned_count": poisoned_count,
-        "poisoned": poisoned,
     }
+    for what in ("stuck", "poisoned"):
+        value[f"{what}_count"] = counts.get(what, 0)
+        value[what] = [{k: v for k, v in job.items() if k != "what"} for job in found if job["what"] == what]
     return Result(_jobs_page(chosen, value), [value], _jobs_lines(chosen, value))
 
 

@@ -8,4 +8,6 @@ verify.py    every checksum of a fleet of logs
 clean.py     what may be forgotten, decided in Spark, applied by the engine
 report.py    tables and plots as one HTML file
 failures.py  what went wrong, found in what Spark tells
+
+ingest.py    a log to a table, each row exactly once, with ingest_*.py
 """
