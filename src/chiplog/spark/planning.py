@@ -58,6 +58,7 @@ def files_of(path: str) -> Files:
 
 def find_logs(path: str, *, recursive: bool) -> list[Log]:
     """The log at a path, or those in a folder, by name."""
+    path = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
     if not recursive:
         stream = Stream.open(path, files=files_of(path))
         return [Log(stream.path, os.path.basename(path.rstrip("/")), stream.format)]
