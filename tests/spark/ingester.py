@@ -31,8 +31,13 @@ def main() -> None:
         if seen >= chosen.times and step == chosen.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    much = 100 if chosen.spark else 1  # starting Spark takes long, and much is written meanwhile
     plan = Plan(
-        table=chosen.table, partition_by="date", compact_below=1 << 20, slice_bytes=2000, commit_bytes=20_000
+        table=chosen.table,
+        partition_by="date",
+        compact_below=1 << 20,
+        slice_bytes=2000 * much,
+        commit_bytes=20_000 * much,
     )
     work = Ingest(
         chosen.log,

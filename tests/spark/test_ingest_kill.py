@@ -29,7 +29,7 @@ def ingester(log, target, *options: str) -> subprocess.Popen[str]:
 def killed(log, target, *options: str) -> bool:
     """Run it to its end; whether that was a kill."""
     with ingester(log, target, *options) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert process.returncode in (0, -9)
     return process.returncode == -9
 
@@ -84,7 +84,7 @@ def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(where, tmp_path, 
             found = numbers(visible(target)) if target.exists() else []
             assert len(found) == len(set(found))
         written, cleaned = (int(word) for word in writer.communicate("\n", timeout=60)[0].split())
-    assert not killed(log, target)
+    assert not killed(log, target, *options)
     assert numbers(visible(target)) == list(range(written))
     assert visible(target) == committed(target)
     assert written > 100 * rounds
