@@ -1,6 +1,8 @@
 """The engine: an embeddable, segmented, write-ahead log. It knows no format by name and no payload.
 
-writing      appender.py   Appender: sync policies, rolling, what happens when the disk fails
+writing      appender.py   Appender: sync policies, what happens when the disk fails
+             active.py     the segment that is appended to: synced, sealed, replaced by the next
+             spare.py      the next segment, open before it is needed
              commit.py     group commit: many writers, one write and one sync
              recovery.py   opening to append after anything
              watermark.py  how far the log was synced
