@@ -43,7 +43,7 @@ def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path
     (tmp_path / "file").write_bytes(b"no log")
     (tmp_path / "folder").mkdir()
     for words, told in [
-        (["nowhere"], "there is no log at nowhere"),
+        (["nowhere"], "nowhere: an appender would create it"),
         ([tmp_path / "file"], "is a file: a log is a directory"),
         ([tmp_path / "nowhere", "--recursive"], "there is no folder"),
         ([tmp_path / "folder", "--recursive"], "there is no log in"),

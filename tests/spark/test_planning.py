@@ -185,9 +185,11 @@ def test_a_path_without_a_log_is_told(tmp_path):
         rows_of(tmp_path / "none", recursive="true")
 
 
-@pytest.mark.parametrize(
-    "limits", [{"rows": 1}, {"rows": 37}, {"room": 1}, {"room": 5000}, {"rows": 50, "room": 9000}]
-)
+LIMITS = [{"rows": 1}, {"rows": 37}, {"room": 1}, {"room": 5000}, {"rows": 50, "room": 9000}]
+LIMIT_OPTIONS = {"rows": "maxRecordsPerBatch", "room": "maxBytesPerBatch"}
+
+
+@pytest.mark.parametrize("limits", LIMITS)
 def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, limits):
     pytest.importorskip("pyspark")
     from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -196,8 +198,7 @@ def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, l
 
     for name, seed in (("a", 1), ("b", 2)):
         write_log(tmp_path / name, seed, segment_bytes=3000)
-    names = {"rows": "maxRecordsPerBatch", "room": "maxBytesPerBatch"}
-    given = {names[name]: str(value) for name, value in limits.items()}
+    given = {LIMIT_OPTIONS[name]: str(value) for name, value in limits.items()}
     options = read_options({"path": str(tmp_path), "recursive": "true", **given})
     columns, default = table_columns(options)
     reader = ChiplogStreamReader(options, columns, default)
@@ -219,3 +220,32 @@ def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, l
         offset = following
     assert found == {name: expected(tmp_path / name) for name in ("a", "b")}
     assert largest <= limits.get("rows", 800) + 1
+
+
+@pytest.mark.parametrize("limits", [{}, *LIMITS])
+def test_a_stream_of_datapoints_keeps_entries_that_span_chunks_whole(tmp_path, limits):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from chiplog.commitlog import CommitLog
+    from chiplog.formats.m3 import M3, Datapoint, Series, Unit
+    from chiplog.spark.stream import ChiplogStreamReader
+
+    rng = random.Random(1)
+    path = str(tmp_path / "data")
+    given = {
+        {"rows": "maxRecordsPerBatch", "room": "maxBytesPerBatch"}[name]: str(n) for name, n in limits.items()
+    }
+    options = read_options({"path": path, "codec": "datapoints", **given})
+    columns, _ = table_columns(options)
+    reader, offset, found = ChiplogStreamReader(options, columns, ["value"]), None, []
+    for turn in range(3):
+        with CommitLog(path, format=M3(chunk_bytes=64)) as log:
+            for serial in range(turn * 20, turn * 20 + 20):
+                note = rng.randbytes(rng.choice([0, 30, 400]))
+                log.write(Series(b"%d" % (serial % 3)), Datapoint(serial, float(serial)), Unit.SECOND, note)
+        offset = reader.initialOffset() if offset is None else offset
+        while (following := reader.latestOffset(offset, ReadAllAvailable())) != offset:
+            for task in reader.partitions(offset, following):
+                found += [value for batch in reader.read(task) for value in batch["value"].to_pylist()]
+            offset = following
+    assert found == [float(serial) for serial in range(60)]

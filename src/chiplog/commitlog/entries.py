@@ -111,6 +111,12 @@ class EntryWalk:
         self._series = SeriesTable(self._decoder)
         self.done = False
 
+    @property
+    def pending(self) -> Position | None:
+        """The chunk in which an entry begins that isn't whole yet, if there is one."""
+        offset = self._decoder.pending_offset
+        return None if offset < 0 else Position(self._segment, offset)
+
     def close(self) -> None:
         if self._walk is not None:
             self._walk.close()

@@ -119,6 +119,25 @@ def end_of(stream: Stream) -> Position:
     return stream.end()
 
 
+def between_entries(log: Log, begin: Position, end: Position) -> Position:
+    """The last place up to `end` where a reader can stop: in M3's log a chunk may end inside of an entry."""
+    if not isinstance(log.format, M3):
+        return end
+    from chiplog.commitlog.entries import EntryWalk
+
+    while end > begin:
+        walk = EntryWalk(log.stream(), start=Position(end.segment, 0), until=end, on_corruption="skip")
+        try:
+            for _ in walk:
+                pass
+        finally:
+            walk.close()
+        if walk.pending is None:
+            break
+        end = walk.pending
+    return max(begin, end)
+
+
 def cut(
     log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
 ) -> list[Slice]:

@@ -26,7 +26,7 @@ from chiplog.log.walk import Block, Walk
 from chiplog.spark.batch import Task, read_slice
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import ReadOptions
-from chiplog.spark.planning import Log, Slice, cut, find_logs
+from chiplog.spark.planning import Log, Slice, between_entries, cut, find_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,10 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_not_lost(log, begin)
             # What is left is shared among those that are left: none waits until the others have nothing more.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
-            positions[log.name], taken, size = self._advance(log, begin, stop, *share)
+            end, taken, size = self._advance(log, begin, stop, *share)
+            positions[log.name] = between_entries(log, begin, end)
+            if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
+                positions[log.name] = between_entries(log, begin, stop or self._end(log))
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chiplog.errors import BadPosition
-from chiplog.formats.m3 import M3
 from chiplog.log.position import Position
 from chiplog.log.walk import OnCorruption, Walk
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
 from chiplog.spark.pipeline.ingest_files import Piece, Shape
-from chiplog.spark.planning import Log, Slice, cut
+from chiplog.spark.planning import Log, Slice, between_entries, cut
 from chiplog.spark.stream import DataLoss
 
 COMPACT_BELOW_BYTES = 16 << 20
@@ -93,24 +92,7 @@ def end_of(log: Log, begin: Position, numbers: list[int]) -> Position:
         end = walk.position
     finally:
         walk.close()
-    return _end_of_entries(log, begin, end) if isinstance(log.format, M3) else end
-
-
-def _end_of_entries(log: Log, begin: Position, end: Position) -> Position:
-    """The same of M3's log, where a chunk may end inside of an entry: the last place that is between two."""
-    from chiplog.commitlog.entries import EntryWalk
-
-    while end > begin:
-        walk = EntryWalk(log.stream(), start=Position(end.segment, 0), until=end, on_corruption="skip")
-        try:
-            for _ in walk:
-                pass
-        finally:
-            walk.close()
-        if walk._decoder.pending_offset < 0:
-            break
-        end = Position(walk._segment, walk._decoder.pending_offset)
-    return end
+    return between_entries(log, begin, end)
 
 
 def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
