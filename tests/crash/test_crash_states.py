@@ -82,7 +82,7 @@ SHORT: dict[str, list[Action]] = {
 @pytest.mark.parametrize("name", SHORT)
 def test_no_crash_of_a_short_history_loses_or_changes_an_acknowledged_record(name, sector_bytes, crash_count):
     history = run(SHORT[name], sector_bytes=sector_bytes)
-    for state in different(history, history.disk.states_everywhere(limit=500)):
+    for state in different(history, history.disk.states_everywhere(limit=300)):
         check(history, state)
         crash_count(state)
 
