@@ -134,9 +134,12 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, float]:
 
 
 def write_log(path: Path, rows: int) -> None:
+    """Records that are all different, or Parquet would store a single one."""
+    filler = os.urandom(1 << 20)
     with Stream(path).appender() as log:
         for done in range(0, rows, 10_000):
-            log.append_many([b"x" * RECORD] * min(10_000, rows - done))
+            serials = range(done, min(done + 10_000, rows))
+            log.append_many([b"%012d" % n + filler[n % 999_000 : n % 999_000 + RECORD - 12] for n in serials])
 
 
 def read(spark: SparkSession, path: Path) -> Any:
@@ -167,7 +170,7 @@ def narrow(log: Path) -> float:
     """A read of one hundredth of the log's time: how many segments have records read of them."""
     segments = LogStream(log).segments()
     first, last = segments[0].first_time_ns or 0, segments[-1].first_time_ns or 0
-    low = first + (last - first) * 50 // 100
+    low = segments[len(segments) // 2].first_time_ns or 0
     text = {"since": _text(low), "until": _text(low + (last - first) // 100)}
     options = read_options({"path": str(log), **text})
     pieces = plan(options, find_logs(str(log), recursive=False), splits=True)
