@@ -20,7 +20,7 @@ class BoundedQueue:
         self.writes = 0
         self.bytes = 0
         self._entries: deque[Any] = deque()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler that enters it finds it held by its own thread
 
     def push(self, entry: Any) -> bool:
         """Put an entry at the end; False if there is no room for it."""
