@@ -12,9 +12,10 @@ import time
 import pytest
 
 from chiplog import Stream
-from chiplog.commitlog import CommitLog
+from chiplog.commitlog import CommitLog, read_entries
 from chiplog.commitlog.log import Event
 from chiplog.errors import AppenderFailed, ChiplogError, WriteFailed
+from chiplog.formats.m3 import M3, Datapoint, Series
 from chiplog.testing import CrashDisk
 
 
@@ -379,7 +380,7 @@ def test_a_spare_isnt_adopted_behind_a_segment_that_lost_its_end():
 
 STORM = """
 import os, signal, sys, threading, time
-from chiplog.commitlog import CommitLog
+from chiplog.commitlog import CommitLog, read_entries
 
 log = CommitLog(sys.argv[1], strategy=sys.argv[2], flush_interval_ms=3)
 acknowledged, stop = [], threading.Event()
@@ -441,3 +442,33 @@ def test_a_storm_of_interrupts_loses_nothing_and_hangs_nobody(tmp_path, strategy
         [sys.executable, "-c", STORM, str(tmp_path / "log"), strategy], capture_output=True, text=True, timeout=50
     )
     assert result.stdout == "True True 0\n", result.stderr[-3000:]
+
+
+class InterruptedEncoder:
+    """An encoder whose batch is accepted, or not, when an interrupt comes."""
+
+    def __init__(self, encoder, *, accepted: bool) -> None:
+        self._encoder, self._accepted = encoder, accepted
+        self.encode_many, self.places = encoder.encode_many, encoder.places
+
+    def accept(self) -> None:
+        if self._accepted:
+            self._encoder.accept()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("before", [0, 1])
+def test_an_interrupt_between_writing_and_counting_confuses_no_series(tmp_path, accepted, before):
+    fmt = M3()
+    stream = Stream(tmp_path / "log", format=fmt)
+    with stream.appender() as log:
+        for serial in range(before):
+            log.append(fmt.item(Series(b"first"), Datapoint(serial, 0.0)))
+        log._active.encoder = InterruptedEncoder(log._active.encoder, accepted=accepted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(fmt.item(Series(b"aaa"), Datapoint(10, 1.0)))
+        log.append(fmt.item(Series(b"bbb"), Datapoint(11, 2.0)))
+        log.append(fmt.item(Series(b"aaa"), Datapoint(12, 3.0)))
+    found = [(entry.series.id, entry.datapoint.value) for _, entry in read_entries(stream)]
+    assert found == [*[(b"first", 0.0)] * before, (b"bbb", 2.0), (b"aaa", 3.0)]
