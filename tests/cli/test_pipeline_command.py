@@ -30,6 +30,12 @@ from .conftest import Run
         (["replay", "LOG", "--latest-until", "=", "--fails-are-final"], "--fails-are-final is about jobs"),
         (["ingest", "LOG"], "pipeline ingest needs a TARGET"),
         (["ingest", "LOG", "table", "--every", "10s"], "--every is how often to look with --follow"),
+        (["ingest", "LOG", "table", "--table-name", "a.b"], "--table-name go with --table iceberg"),
+        (
+            ["ingest", "LOG", "t", "--codec", "datapoints", "--partition-by", "id"],
+            "which is binary: folders can't",
+        ),
+        (["ingest", "LOG", "t", "--partition-by", "payload"], "Choose from date\n"),
         (["ingest", "LOG", "table", "--codec", "x"], "there is no codec 'x': expected one of commands"),
     ],
 )

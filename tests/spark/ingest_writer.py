@@ -1,7 +1,7 @@
 """A writer beside an ingest: appends and rolls, and cleans away what the table has, until it gets a line.
 
-`python -m tests.spark.ingest_writer LOG TARGET` says `open`, and at the end how many records it has written
-and how many it has forgotten.
+`python -m tests.spark.ingest_writer LOG TARGET` says `open`, then `cleaned` once there was something to forget,
+and at the end how many records it has written and how many it has forgotten.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def main() -> None:
             for _ in range(20):
                 number += 1
                 appender.append(b"%d:" % number + b"x" * (number % 90))
-            if number % 2000 == 0:
-                cleaned += clean(stream, target)
+            if number % 2000 == 0 and (forgotten := clean(stream, target)):
+                if not cleaned:
+                    print("cleaned", flush=True)
+                cleaned += forgotten
             time.sleep(0.002)
     print(number + 1, cleaned)
 

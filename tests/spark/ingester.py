@@ -31,7 +31,8 @@ def main() -> None:
         if seen >= chosen.times and step == chosen.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    much = 100 if chosen.spark else 1  # starting Spark takes long, and much is written meanwhile
+    # Starting Spark takes long, and so do Iceberg's commits: much is written meanwhile.
+    much = 100 if chosen.spark else 20 if chosen.table == "iceberg" and not chosen.die_at else 1
     plan = Plan(
         table=chosen.table,
         partition_by="date",

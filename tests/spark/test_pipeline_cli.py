@@ -12,6 +12,7 @@ from chiplog import Stream
 from chiplog.cli import main, pipeline_results
 from chiplog.cli.pipeline import parser
 from chiplog.jobs.replay import State
+from chiplog.spark.pipeline.ingest import read_table
 from tests.jobs.test_replay import fold
 from tests.spark.test_pipeline_jobs import SCRIPT, write_commands
 
@@ -146,3 +147,16 @@ def test_ingest(run, log, tmp_path):
     assert json.loads(run(*words)[1])["rows"] == 0
     code, out, err = run("ingest", log, tmp_path / "table", "--codec", "records")
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_ingest_to_iceberg(run, spark, log, tmp_path):
+    pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg is not installed")
+    words = ["ingest", log, tmp_path / "t", "--codec", "commands", "--table", "iceberg", "--partition-by", "name"]
+    code, out, _ = run(*words, "--table-name", "jobs.commands", "--json")
+    assert (code, json.loads(out)["rows"]) == (0, len(SCRIPT))
+    assert json.loads(run(*words, "--json")[1])["rows"] == 0
+    table = read_table(spark, tmp_path / "t")
+    assert table.count() == len(SCRIPT)
+    code, out, err = run(*words, "--table-name", "jobs.others")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "was made with name 'jobs.commands'" in err

@@ -60,6 +60,8 @@ _FOR = {
     "target": ("ingest",),
     "codec": ("ingest",),
     "table": ("ingest",),
+    "catalog": ("ingest",),
+    "table_name": ("ingest",),
     "partition_by": ("ingest",),
     "follow": ("ingest",),
     "every": ("ingest",),
@@ -163,6 +165,14 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", choices=["parquet", "delta", "iceberg"], help="ingest: what to write (default: parquet)"
     )
+    parser.add_argument(
+        "--catalog",
+        metavar="CATALOG",
+        help="ingest --table iceberg: an address, or a name of pyiceberg's (default: iceberg.db beside TARGET)",
+    )
+    parser.add_argument(
+        "--table-name", metavar="NAME", help="ingest --table iceberg: NAMESPACE.NAME (default: that of TARGET)"
+    )
     parser.add_argument("--partition-by", metavar="COLUMN", help="ingest: date, or a column")
     parser.add_argument("--follow", action="store_true", help="ingest: go on until interrupted")
     parser.add_argument(
@@ -222,6 +232,9 @@ def check(chosen: argparse.Namespace) -> None:
         raise codes.UsageError("pipeline ingest needs a TARGET: the table's folder")
     if chosen.every is not None and not chosen.follow:
         raise codes.UsageError("--every is how often to look with --follow: give both")
+    named = chosen.catalog is not None or chosen.table_name is not None
+    if named and chosen.table != "iceberg":
+        raise codes.UsageError("--catalog and --table-name go with --table iceberg")
     keyed = chosen.latest_key is not None or chosen.latest_until is not None
     if name == "clean" and chosen.rule is None:
         raise codes.UsageError("clean takes a --rule: expired-jobs, finished-jobs or superseded")
@@ -236,11 +249,16 @@ def check(chosen: argparse.Namespace) -> None:
 
 
 def _look(chosen: argparse.Namespace) -> None:
-    """Tell of a path or a codec that is wrong at once: Spark takes its time to start."""
+    """Tell of a path, a codec or a column that is wrong at once: Spark takes its time to start."""
     from chiplog.spark.codecs import codec_of
     from chiplog.spark.planning import find_logs
 
     codec_of(chosen.codec or "records")
+    if chosen.partition_by is not None:
+        from chiplog.spark.pipeline.ingest_plan import Plan, shape_of
+
+        plan = Plan(chosen.codec or "records", partition_by=chosen.partition_by, recursive=chosen.recursive)
+        shape_of(plan)
     if not find_logs(chosen.path, recursive=chosen.recursive) and not chosen.follow:
         raise LogNotFound(f"there is no log in {chosen.path}, at any depth")
 

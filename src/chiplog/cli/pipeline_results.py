@@ -380,6 +380,8 @@ def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
         chosen.target,
         codec=chosen.codec or "records",
         table=chosen.table or "parquet",
+        catalog=chosen.catalog,
+        table_name=chosen.table_name,
         partition_by=chosen.partition_by,
         once=not chosen.follow,
         every_seconds=chosen.every or 10.0,

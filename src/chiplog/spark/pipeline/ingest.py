@@ -38,6 +38,7 @@ from chiplog.spark.pipeline.ingest_files import (
     merge_files,
     write_pieces,
 )
+from chiplog.spark.pipeline.ingest_iceberg import place_of
 from chiplog.spark.pipeline.ingest_plan import (
     COMMIT_BYTES,
     COMPACT_BELOW_BYTES,
@@ -91,6 +92,8 @@ def ingest(
     *,
     codec: str = "records",
     table: str = "parquet",
+    catalog: str | None = None,
+    table_name: str | None = None,
     partition_by: str | None = None,
     once: bool = True,
     every_seconds: float = 10.0,
@@ -104,6 +107,10 @@ def ingest(
 ) -> IngestReport:
     """Bring a table up to the end of a log, or of all logs in a folder, and with `once=False` keep it there.
 
+    `table` is "parquet", "delta" or "iceberg". An Iceberg table is named as its folder, in a catalog of SQLite
+    beside it; `table_name` ("sales.orders") and `catalog` say otherwise: an address, or a name that pyiceberg's
+    configuration has.
+
     `partition_by` is "date", for the day (UTC) of the records' time, or the name of a column. Partitions with
     many files smaller than `compact_below` bytes have them merged; 0 for never. Damage is an error, or is passed
     over with `on_corruption="skip"`; so are records that were cleaned away unread, with
@@ -116,6 +123,8 @@ def ingest(
     plan = Plan(
         codec=codec,
         table=table,
+        catalog=catalog,
+        table_name=table_name,
         partition_by=partition_by,
         recursive=recursive,
         on_corruption=on_corruption,
@@ -167,7 +176,8 @@ class Ingest:
         if is_remote(target):
             raise BadOption(f"{target}: tables are written to local filesystems only")
         self._shape = shape_of(self._plan)
-        self._table = Table(self._target, format_of(self._plan.table), reached=self._reached)
+        self._format = format_of(self._plan.table, self._plan.catalog, self._plan.table_name)
+        self._table = Table(self._target, self._format, reached=self._reached)
         self._about: About
         self._positions: dict[str, Position] = {}
         self._report = IngestReport()
@@ -208,6 +218,9 @@ class Ingest:
 
     def _begin(self) -> About:
         plan = self._plan
+        catalog = name = None
+        if plan.table == "iceberg":
+            catalog, name = place_of(self._target, plan.catalog, plan.table_name)
         return About(
             id=uuid.uuid4().hex,
             source=_place(self._source),
@@ -216,12 +229,16 @@ class Ingest:
             format=plan.table,
             partition_by=plan.partition_by,
             columns=table_columns(self._shape),
+            catalog=catalog,
+            name=name,
         )
 
     def _resume(self, about: About) -> About:
         """Refuse to mix what doesn't belong together."""
         wanted = self._begin()
-        for what in ("codec", "format", "partition_by", "recursive", "columns"):
+        asked = [what for what in ("catalog", "table_name") if getattr(self._plan, what) is not None]
+        kept = ["name" if what == "table_name" else what for what in asked]
+        for what in ("codec", "format", "partition_by", "recursive", "columns", *kept):
             was, now = getattr(about, what), getattr(wanted, what)
             if was != now:
                 raise BadOption(f"{self._target} was made with {what} {was!r}, not {now!r}: choose a new folder")
@@ -299,8 +316,7 @@ class Ingest:
     def _compact(self) -> None:
         """Merge small files of a partition, in a commit that changes no row."""
         below = self._plan.compact_below
-        fmt = format_of(self._plan.table)
-        current = set(fmt.current(self._target, self._table.state)) if below else set()
+        current = set(self._format.current(self._target, self._table.state)) if below else set()
         files = [file for path, file in self._table.state.files.items() if path in current]
         groups = groups_to_merge(files, below, COMPACT_FILES_MIN, COMPACT_GROWTH * below)
         if not groups:

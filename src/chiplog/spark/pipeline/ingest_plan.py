@@ -23,6 +23,8 @@ COMPACT_BELOW_BYTES = 16 << 20
 COMMIT_BYTES = 512 << 20
 _PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
 
+_PLACES = ("segment", "offset")  # as many partitions as segments, or rows
+
 T = TypeVar("T")
 
 
@@ -42,6 +44,9 @@ class Plan:
     """How much of a log a task takes."""
     commit_bytes: int = COMMIT_BYTES
     """And how much a commit."""
+    catalog: str | None = None
+    table_name: str | None = None
+    """Of an Iceberg table, its catalog and its name there, if not the usual ones."""
 
 
 def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position]) -> list[Piece]:
@@ -133,12 +138,15 @@ def shape_of(plan: Plan) -> Shape:
     if by is not None and by != "date":
         if by not in columns:
             raise BadOption(f"partition_by is {by!r}: expected date, or one of the columns {', '.join(columns)}")
-        if columns[by] not in _PARTITION_TYPES or by in ("segment", "offset"):
-            raise BadOption(f"partition_by is {by!r}, which is {columns[by]}: folders can't be named for that")
-    choices: dict[str, OnCorruption] = {"fail": "raise", "skip": "skip"}
-    if plan.on_corruption not in choices:
+        if columns[by] not in _PARTITION_TYPES or by in _PLACES:
+            fit = [name for name, kind in columns.items() if kind in _PARTITION_TYPES]
+            choices = ", ".join(["date", *(name for name in fit if name not in _PLACES)])
+            wrong = f"partition_by is {by!r}, which is {columns[by]}: folders can't be named for that"
+            raise BadOption(f"{wrong}. Choose from {choices}")
+    policies: dict[str, OnCorruption] = {"fail": "raise", "skip": "skip"}
+    if plan.on_corruption not in policies:
         raise BadOption(f"on_corruption is {plan.on_corruption!r}: expected fail or skip")
-    return Shape(codec, columns, by, times[0], choices[plan.on_corruption])
+    return Shape(codec, columns, by, times[0], policies[plan.on_corruption])
 
 
 def table_columns(shape: Shape) -> dict[str, str]:

@@ -84,6 +84,9 @@ class About:
     partition_by: str | None
     columns: dict[str, str]
     """With Spark's types; the one that it is partitioned by is the last."""
+    catalog: str | None = None
+    name: str | None = None
+    """Of an Iceberg table: the name that it has in this catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +162,21 @@ class Parquet:
         return list(state.files)
 
 
-def format_of(name: str) -> Format:
-    """The format with this name."""
+def format_of(name: str, catalog: str | None = None, table_name: str | None = None) -> Format:
+    """The format with this name. A catalog, and the table's name in it, are Iceberg's."""
+    if name != "iceberg" and (catalog or table_name):
+        raise BadOption(f"a table of {name} is in no catalog, and its name is its folder's: iceberg's has others")
     if name == "parquet":
         return Parquet()
     if name == "delta":
         from chiplog.spark.pipeline.ingest_delta import Delta
 
         return Delta()
-    raise BadOption(f"table is {name!r}: expected parquet or delta")
+    if name == "iceberg":
+        from chiplog.spark.pipeline.ingest_iceberg import Iceberg
+
+        return Iceberg(catalog, table_name)
+    raise BadOption(f"table is {name!r}: expected parquet, delta or iceberg")
 
 
 def _nothing(_: str) -> None:
