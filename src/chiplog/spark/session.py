@@ -72,7 +72,8 @@ def register(spark: SparkSession) -> SparkSession:
     """
     from chiplog.spark.source import ChiplogDataSource
 
-    spark.conf.set(PUSHDOWN, "true")
+    if spark.conf.get(PUSHDOWN, "false") != "true":  # a declarative pipeline's session lets nobody set anything
+        spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(ChiplogDataSource)
     return spark
 

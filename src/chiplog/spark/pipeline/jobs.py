@@ -27,6 +27,9 @@ waiting     it waits for its first or next attempt, or for its time
 Times are those of records. Waiting is from when a job is due (its time, if it was scheduled, else when it was
 added) to its first attempt; running is from the start of the attempt that ended it to its result. All of it
 is one shuffle by id; payloads and results are only measured, not moved.
+
+Where a table has a column `log`, jobs of different logs are kept apart. `by_log` says whether it has one, for
+those who may not look: in a declarative pipeline nothing may be analyzed while it is being defined.
 """
 
 from __future__ import annotations
@@ -52,27 +55,35 @@ _NEEDED = ("segment", "offset", "time", "command", "id", "name", "ttr_ms", "ttl_
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
-def jobs(commands: DataFrame) -> DataFrame:
+def jobs(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
     """A row for each life of each job of a command log. Records that are no commands are left out."""
-    need_columns(commands, _NEEDED, "jobs")
-    keys = [*log_columns(commands), "id"]
-    lives = lives_of(commands).groupBy(*keys, "life").agg(*_facts())
+    if by_log is None:
+        need_columns(commands, _NEEDED, "jobs")
+    keys = [*_log(commands, by_log), "id"]
+    lives = lives_of(commands, by_log=by_log).groupBy(*keys, "life").agg(*_facts())
     return lives.select(*keys, "life", *_columns())
 
 
-def lives_of(commands: DataFrame) -> DataFrame:
+def lives_of(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
     """Every command with its place in the log, and the number of the life, among those of its id."""
-    return _with_lives(_measured(commands), [*log_columns(commands), "id"])
+    log = _log(commands, by_log)
+    return _with_lives(_measured(commands, log), [*log, "id"])
 
 
-def _measured(commands: DataFrame) -> DataFrame:
+def _log(df: DataFrame, by_log: bool | None) -> list[str]:
+    if by_log is None:
+        return log_columns(df)
+    return ["log"] if by_log else []
+
+
+def _measured(commands: DataFrame, log: Sequence[str]) -> DataFrame:
     """Commands with what is needed of them: sizes instead of bytes, and when a job's ttl is over."""
     added = F.col("command").isin("add", "schedule")
     # Null for a time that Spark's timestamps can't tell: such a job never expires.
     due = F.when(F.col("command") == "schedule", F.col("scheduled")).otherwise(F.coalesce("scheduled", "created"))
     expires = F.timestamp_micros(F.unix_micros(due) + F.col("ttl_ms") * 1000)
     return commands.where("command is not null").select(
-        *log_columns(commands), "id", "segment", "offset", "time", "command", "name", "ttr_ms", "priority",
+        *log, "id", "segment", "offset", "time", "command", "name", "ttr_ms", "priority",
         "max_attempts", "max_fails", "scheduled", "created",
         F.length("job_payload").alias("payload_bytes"),
         F.length("result").alias("result_bytes"),
@@ -190,7 +201,7 @@ def _ms_between(start: Column | str, end: Column | str) -> Column:
 # -- queues
 
 
-def queue_stats(jobs: DataFrame) -> DataFrame:
+def queue_stats(jobs: DataFrame, *, by_log: bool | None = None) -> DataFrame:
     """A row for each queue: jobs by outcome, percentiles of waiting and running, and rates per minute.
 
     Percentiles are of jobs that were leased, or that ended; values that occur, to a 10,000th of the rank. Rates
@@ -202,7 +213,7 @@ def queue_stats(jobs: DataFrame) -> DataFrame:
         for what in ("waiting", "running")
         for name, share in _PERCENTILES.items()
     ]
-    keys = [*log_columns(jobs), "name"]
+    keys = [*_log(jobs, by_log), "name"]
     table = jobs.withColumn("began", F.coalesce("added", "first_lease", "last_seen")).groupBy(*keys)
     return table.agg(
         F.count("*").alias("jobs"),

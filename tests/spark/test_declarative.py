@@ -1,0 +1,60 @@
+"""The declarative pipeline of examples/, run as anybody would run it: by Spark's own command."""
+
+from __future__ import annotations
+
+import pytest
+
+for needed in ("yaml", "grpc", "pandas"):
+    pytest.importorskip(needed, reason="pyspark[pipelines] is not installed")
+
+from examples.command_pipeline import run as example  # noqa: E402
+from examples.command_pipeline.make_log import append_jobs  # noqa: E402
+
+from chiplog.spark.pipeline.jobs import jobs, queue_stats  # noqa: E402
+from chiplog.spark.pipeline.tables import JOB_COLUMNS, read_table  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_each_run_takes_what_is_new_and_gold_is_what_the_pipeline_says(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # starts faster
+    log, folder = tmp_path / "commands.log", tmp_path / "pipeline"
+    first = append_jobs(str(log), 100, seed=1)
+    assert example.run(log, folder)[-1].endswith("Run is COMPLETED.")
+    assert table(spark, folder, "bronze").count() == first
+    before = files(folder)
+    more = append_jobs(str(log), 60, seed=2)
+    example.run(log, folder)
+    assert before < files(folder)
+    new = [str(path) for path in files(folder) - before]
+    assert spark.read.parquet(*new).count() == more
+    assert table(spark, folder, "bronze").count() == table(spark, folder, "silver").count() == first + more
+    commands = read_table(spark, str(log), JOB_COLUMNS, codec="commands")
+    expected = queue_stats(jobs(commands))
+    assert by_queue(table(spark, folder, "gold")) == by_queue(expected)
+
+
+def table(spark, folder, name):
+    return spark.read.parquet(str(folder / "spark-warehouse" / name))
+
+
+def files(folder):
+    return set((folder / "spark-warehouse" / "bronze").glob("*.parquet"))
+
+
+def by_queue(frame):
+    return {row["name"]: row.asDict() for row in frame.collect()}
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "completed"),
+    [
+        (0, "Run is COMPLETED.", True),
+        (1, "Run is COMPLETED.\n[UNKNOWN_RESPONSE] observed(__python_accumulator__=[", True),
+        (1, "Run is COMPLETED.\nno space left on device", False),
+        (1, "Run is FAILED.\n[UNKNOWN_RESPONSE] observed(__python_accumulator__=[", False),
+        (0, "", False),
+    ],
+)
+def test_only_the_one_harmless_end_is_taken_for_success(code, told, completed):
+    assert example.completed(code, told) is completed
