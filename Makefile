@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
+SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark docs crash kill cluster clean
+.PHONY: help demo test check bench bench-spark soak-spark docs crash kill cluster clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -33,6 +34,10 @@ bench: $(VENV)/.ready-bench
 ## make bench-spark  Spark over a log of 1 GiB, beside Parquet and the limits of its transport
 bench-spark: $(VENV)/.ready
 	$(RUN) -m benchmarks.spark
+
+## make soak-spark  a Spark stream over a log that is appended to at 100,000 records/s, for SECONDS=600
+soak-spark: $(VENV)/.ready
+	$(RUN) -m benchmarks.soak_spark --seconds $(SECONDS)
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs
