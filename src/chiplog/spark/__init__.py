@@ -12,6 +12,7 @@ What is where, each importing only from those before it:
     options.py    what a reader or writer was asked for, checked
     remote.py     logs on other filesystems, through fsspec
     planning.py   which logs there are, and how they are cut into tasks; knows no Spark
+    standing.py   where a reader stands, and whether what comes after is still there
     codecs.py     the columns of records, and what payloads add to them
     batch.py      reading, and the table of defects
     stream.py     reading what comes in

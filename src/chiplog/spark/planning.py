@@ -20,6 +20,7 @@ from chiplog.log.position import Position
 from chiplog.log.seek import chunk_bounds, find_segment
 from chiplog.log.segments import Directory, SegmentReader
 from chiplog.log.stream import Stream
+from chiplog.log.walk import Walk
 from chiplog.log.watermark import read_mark
 from chiplog.spark.options import ReadOptions
 from chiplog.spark.remote import is_remote, remote_files, walk_remote
@@ -114,9 +115,20 @@ def earliest(*times: int | None) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def end_of(stream: Stream) -> Position:
-    """The position after the last whole record: what is being written now is not looked for by tasks."""
-    return stream.end()
+def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noqa: B008 - it doesn't change
+    """The position after the last whole record: what is being written now is not looked for by tasks.
+
+    It is looked for from a place that is known to come before it. A last segment without records ends at 0.
+    """
+    numbers = stream._directory.numbers()
+    start = max(known, Position(numbers[-1] if numbers else 0, 0))
+    walk = Walk(stream._directory, start=start, on_corruption="skip", numbers=numbers)
+    try:
+        for _ in walk:
+            pass
+        return walk.position
+    finally:
+        walk.close()
 
 
 def between_entries(log: Log, begin: Position, end: Position) -> Position:

@@ -19,14 +19,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from chiplog.errors import BadPosition, ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.seek import find_segment
 from chiplog.log.walk import Block, Walk
 from chiplog.spark.batch import Task, read_slice
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import ReadOptions
-from chiplog.spark.planning import Log, Slice, between_entries, cut, find_logs
+from chiplog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
+from chiplog.spark.standing import DataLoss as DataLoss  # a name that users of streams catch
+from chiplog.spark.standing import Standing, Words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 Offset = dict[str, str]
 
 
-class DataLoss(ChiplogError):
-    """Cleaning or retention has taken records that a stream hadn't read."""
+_WORDS = Words("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
 
 
 class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -49,6 +49,7 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far each log was known to reach: where to look for more."""
         self._until: Offset | None = None
         """Where it ends, if it only reads what was there when it began."""
+        self._standing = Standing(_WORDS, fails=options.fail_on_data_loss)
 
     # -- offsets
 
@@ -70,13 +71,14 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
             stop = Position.parse(self._until[log.name]) if self._until else None
-            self._check_not_lost(log, begin)
+            begin = self._standing.go_on(log, begin)
             # What is left is shared among those that are left: none waits until the others have nothing more.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
             end, taken, size = self._advance(log, begin, stop, *share)
             positions[log.name] = between_entries(log, begin, end)
             if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
                 positions[log.name] = between_entries(log, begin, stop or self._end(log))
+            self._standing.stand(log, positions[log.name])
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions)
@@ -105,16 +107,7 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, log: Log) -> Position:
         """The end of a log now, found from where it was last time."""
-        stream = log.stream()
-        numbers = stream._directory.numbers()
-        start = max(self._ends.get(log.name, Position(0, 0)), Position(numbers[-1] if numbers else 0, 0))
-        walk = Walk(stream._directory, start=start, on_corruption="skip")
-        try:
-            for _ in walk:
-                pass
-            self._ends[log.name] = walk.position
-        finally:
-            walk.close()
+        self._ends[log.name] = end_of(log.stream(), self._ends.get(log.name, Position(0, 0)))
         return self._ends[log.name]
 
     def _advance(
@@ -144,25 +137,6 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finally:
             walk.close()
 
-    def _check_not_lost(self, log: Log, begin: Position) -> None:
-        numbers = log.stream()._directory.numbers()
-        if (
-            not numbers
-            or begin.segment in numbers
-            or begin == Position(0, 0)
-            or not self._options.fail_on_data_loss
-        ):
-            return
-        if begin.segment > numbers[-1]:
-            raise BadPosition(
-                f"{log.path}: the stream stood at {begin}, and the log ends in segment {numbers[-1]}: it is "
-                "another log, or was made anew. Start with a new checkpoint"
-            )
-        raise DataLoss(
-            f"{log.path}: the stream stood at {begin}, and that segment is gone: cleaning or retention took what "
-            "hadn't been read. Go on without it with failOnDataLoss=false"
-        )
-
     # -- reading
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -183,6 +157,9 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: what was read is forgotten by cleaning, not by reading."""
+
+    def stop(self) -> None:
+        self._standing.close()
 
 
 def _offset(positions: dict[str, Position]) -> Offset:

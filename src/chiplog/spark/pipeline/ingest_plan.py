@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chiplog.errors import BadPosition
 from chiplog.log.position import Position
-from chiplog.log.walk import OnCorruption, Walk
+from chiplog.log.walk import OnCorruption
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
 from chiplog.spark.pipeline.ingest_files import Piece, Shape
-from chiplog.spark.planning import Log, Slice, between_entries, cut
-from chiplog.spark.stream import DataLoss
+from chiplog.spark.planning import Log, Slice, between_entries, cut, end_of
+from chiplog.spark.standing import Standing, Words
 
 COMPACT_BELOW_BYTES = 16 << 20
 COMMIT_BYTES = 512 << 20
+_WORDS = Words("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
 _PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
 
 _PLACES = ("segment", "offset")  # as many partitions as segments, or rows
@@ -53,6 +53,7 @@ def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position
     """What the logs have past these positions, in the order in which each has it."""
     splits = codec_of(plan.codec).splits
     options = ReadOptions("", partition_bytes=plan.slice_bytes)
+    standing = Standing(_WORDS, fails=plan.fail_on_data_loss)
     pieces: list[Piece] = []
     for log in logs:
         begin = positions.get(log.name, Position(0, 0))
@@ -60,8 +61,8 @@ def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position
         numbers = stream._directory.numbers()
         if not numbers:
             continue
-        _check_not_lost(log, begin, numbers, fails=plan.fail_on_data_loss)
-        end = end_of(log, begin, numbers)
+        begin = standing.go_on(log, begin)
+        end = between_entries(log, begin, end_of(stream, begin))
         if end <= begin:
             continue
         slices = cut(log, stream, begin, end, options, splits=splits)
@@ -70,34 +71,6 @@ def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position
             after = slices[place + 1].start if place + 1 < len(slices) else end
             pieces.append(_piece(piece, numbers, after))
     return pieces
-
-
-def _check_not_lost(log: Log, begin: Position, numbers: list[int], *, fails: bool) -> None:
-    if begin == Position(0, 0) or begin.segment in numbers:
-        return
-    if begin.segment > numbers[-1]:
-        raise BadPosition(
-            f"{log.path}: the table goes up to {begin}, and the log ends in segment {numbers[-1]}: it is another "
-            "log, or was made anew. Choose a new folder for the table"
-        )
-    if fails:
-        raise DataLoss(
-            f"{log.path}: the table goes up to {begin}, and that segment is gone: cleaning or retention may have "
-            "taken what hadn't been read. Go on without it with fail_on_data_loss=False"
-        )
-
-
-def end_of(log: Log, begin: Position, numbers: list[int]) -> Position:
-    """The position after the last whole record."""
-    start = max(begin, Position(numbers[-1], 0))
-    walk = Walk(log.stream()._directory, start=start, on_corruption="skip")
-    try:
-        for _ in walk:
-            pass
-        end = walk.position
-    finally:
-        walk.close()
-    return between_entries(log, begin, end)
 
 
 def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:

@@ -1,0 +1,100 @@
+"""Where a reader stands that goes on where it left off, and whether all that came after is still there.
+
+A log forgets whole segments. If the one in which a reader stands is gone, then so may be records that it
+hasn't read. Or none: when it had read the segment to its end, before that was rolled and cleaned away. A position
+doesn't tell. But a file that is removed stays until everybody has closed it, so that who keeps the segment open
+still sees where it ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+from chiplog.errors import BadPosition, ChiplogError
+from chiplog.log.position import Position
+from chiplog.log.segments import SegmentReader
+from chiplog.spark.planning import Log
+
+_HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
+
+
+class DataLoss(ChiplogError):
+    """Cleaning or retention has taken records that a reader hadn't read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a reader is spoken of in errors."""
+
+    stood: str
+    anew: str
+    go_on: str
+
+
+class Standing:
+    """The segments in which a reader stands, one for each log, kept open."""
+
+    def __init__(self, words: Words, *, fails: bool) -> None:
+        self._words = words
+        self._fails = fails
+        self._held: dict[str, SegmentReader] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _anew, (self._words, self._fails)  # tasks get a copy: open files stay here
+
+    def go_on(self, log: Log, begin: Position) -> Position:
+        """Where to go on in a log: a position, or the start of the segment after it if that was read to its end.
+
+        Raises DataLoss if records may be gone that weren't read, and BadPosition if it is no position of this log.
+        """
+        numbers = log.stream()._directory.numbers()
+        if not numbers or begin == Position(0, 0) or begin.segment in numbers:
+            return begin
+        if begin.segment > numbers[-1]:
+            raise BadPosition(
+                f"{log.path}: {self._words.stood} {begin}, and the log ends in segment {numbers[-1]}: it is "
+                f"another log, or was made anew. {self._words.anew}"
+            )
+        following = numbers[bisect_right(numbers, begin.segment)]
+        if following == begin.segment + 1 and self._was_read(log, begin):
+            return Position(following, 0)
+        if self._fails:
+            raise DataLoss(
+                f"{log.path}: {self._words.stood} {begin}, and that segment is gone: cleaning or retention may "
+                f"have taken what hadn't been read. Go on without it with {self._words.go_on}"
+            )
+        return begin
+
+    def stand(self, log: Log, position: Position) -> None:
+        """Keep the segment of a position open, and let go of the one before."""
+        held = self._held.get(log.name)
+        if held is not None and held.number == position.segment and not held.replaced():
+            return
+        self._let_go(log.name)
+        if len(self._held) < _HELD_MAX:
+            try:
+                self._held[log.name] = SegmentReader(log.stream()._directory, position.segment)
+            except FileNotFoundError:
+                return
+
+    def close(self) -> None:
+        for name in list(self._held):
+            self._let_go(name)
+
+    def _was_read(self, log: Log, begin: Position) -> bool:
+        held = self._held.get(log.name)
+        if held is None or held.number != begin.segment:
+            return False
+        held.refresh()
+        return max(begin.offset, held.header_bytes) >= held.end()
+
+    def _let_go(self, name: str) -> None:
+        held = self._held.pop(name, None)
+        if held is not None:
+            held.close()
+
+
+def _anew(words: Words, fails: bool) -> Standing:
+    return Standing(words, fails=fails)
