@@ -22,7 +22,6 @@ from .conftest import Run
         (["verify", "LOG", "--as-of", "2026-11-15"], "--as-of is not for pipeline verify, only for replay"),
         (["jobs", "LOG", "table"], "a TARGET is not for pipeline jobs, only for ingest"),
         (["jobs", "LOG", "--since", "yesterday"], "'yesterday' is no time"),
-        (["replay", "LOG", "--report", "x.html"], "--report is not for pipeline replay"),
         (["clean", "LOG"], "clean takes a --rule"),
         (["clean", "LOG", "--rule", "superseded"], "goes with --latest-key or --latest-until"),
         (["clean", "LOG", "--rule", "expired-jobs", "--latest-until", "="], "and no other rule does"),

@@ -221,6 +221,34 @@ def test_following_finds_what_comes_until_it_is_stopped(log, tmp_path):
     assert numbers(visible(tmp_path / "t")) == list(range(80))
 
 
+def test_progress_is_told_inside_of_a_commit(log, tmp_path):
+    append(log, 0, 300)
+    told = []
+    report = ingest(log.path, tmp_path / "t", progress=lambda done, total: told.append((done, total)))
+    total = told[-1][1]
+    assert report.batches == 1
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[0] == (0, total)
+    assert told[-1] == (total, total)
+    assert any(0 < done < total for done, _ in told)
+    assert [(one.rows, one.bytes) for one in report.commits] == [(300, total)]
+
+
+def test_stopping_ends_it_after_the_commit_that_is_under_way(log, tmp_path):
+    append(log, 0, 500)
+    stop = threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        if 0 < done < total:
+            stop.set()
+
+    plan = Plan(slice_bytes=3000, commit_bytes=6000)
+    report = Ingest(log.path, str(tmp_path / "t"), run_here, plan, progress=progress).follow(60, stop)
+    assert report.batches == 1
+    assert ingest(log.path, tmp_path / "t").rows == 500 - report.rows
+    assert numbers(visible(tmp_path / "t")) == list(range(500))
+
+
 def test_damage_is_an_error_and_the_table_stays_as_it_was(log, tmp_path):
     append(log, 0, 100)
     segment = Path(log.path) / "000000001.log"
@@ -250,7 +278,7 @@ def test_segments_that_vanish_before_they_are_read_are_planned_anew(log, tmp_pat
     append(log, 0, 300)
     first = Path(log.path) / "000000001.log"
 
-    def run(tasks, function):
+    def run(tasks, function, finished):
         for path in Path(log.path).glob("000000001.*"):
             path.unlink()
         return run_here(tasks, function)

@@ -73,7 +73,7 @@ def test_jobs(run, log, tmp_path):
     assert "... 2 more, --limit shows them" in lines
 
 
-def test_replay_of_jobs(run, log):
+def test_replay_of_jobs(run, log, tmp_path):
     code, out, _ = run("replay", log, "--now", NOW, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     state, _, _ = fold(log, 1794769200 * 10**9)
@@ -81,7 +81,10 @@ def test_replay_of_jobs(run, log):
     assert [(row["state"], row["attempts"]) for row in rows] == [
         (State(job.state).name.lower(), job.attempts) for job in state.jobs.values()
     ]
-    code, out, _ = run("replay", log, "--as-of", "2026-11-15T18:00:06Z")
+    page = tmp_path / "r.html"
+    code, out, _ = run("replay", log, "--as-of", "2026-11-15T18:00:06Z", "--report", page)
+    assert "jobs by state" in check_report(page)
+    assert "as of 2026-11-15T18:00:06Z" in page.read_text()
     assert out == "61000001-0001-4000-8000-000000000001\tmail\tleased\t1 attempt\t0 fails\t-\n"
 
 
@@ -89,7 +92,8 @@ def test_replay_and_clean_of_keys(run, tmp_path):
     with Stream(tmp_path / "log").appender(segment_bytes=60) as log:
         log.append_many([b"a=1", b"b=1", b"a=2"])
         log.append_many([b"\xff=1", b"a=3"])
-    code, out, _ = run("replay", tmp_path / "log", "--latest-until", "=")
+    code, out, _ = run("replay", tmp_path / "log", "--latest-until", "=", "--report", tmp_path / "r.html")
+    assert "keys by when they were last written" in check_report(tmp_path / "r.html")
     assert (code, [line.split("\t")[2] for line in out.splitlines()]) == (0, ["b=1", "\\xff=1", "a=3"])
     code, out, _ = run("clean", tmp_path / "log", "--rule", "superseded", "--latest-until", "=", "--json")
     dry = json.loads(out)
@@ -142,8 +146,10 @@ def test_a_log_of_something_else_is_told(run, tmp_path):
 
 def test_ingest(run, log, tmp_path):
     words = ["ingest", log, tmp_path / "table", "--codec", "commands", "--json"]
-    code, out, _ = run(*words)
+    code, out, _ = run(*words, "--report", tmp_path / "i.html")
     assert (code, json.loads(out)["rows"]) == (0, len(SCRIPT))
+    page = check_report(tmp_path / "i.html")
+    assert all(text in page for text in ("rows of a commit", "bytes of the table", "how far it goes"))
     assert json.loads(run(*words)[1])["rows"] == 0
     code, out, err = run("ingest", log, tmp_path / "table", "--codec", "records")
     assert (code, out, err.count("\n")) == (2, "", 1)

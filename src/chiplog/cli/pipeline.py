@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,6 @@ _FOR = {
     "partition_by": ("ingest",),
     "follow": ("ingest",),
     "every": ("ingest",),
-    "report": ("verify", "jobs", "stats", "clean"),
 }
 
 
@@ -203,7 +202,9 @@ def run(chosen: argparse.Namespace) -> int:
         try:
             from chiplog.cli import pipeline_results
 
-            with Watch(spark, f"{chosen.subcommand} {chosen.path}"):
+            # An ingest shows bytes, the others Spark's tasks.
+            shown = chosen.subcommand != "ingest"
+            with Watch(spark, f"{chosen.subcommand} {chosen.path}") if shown else nullcontext():
                 result = pipeline_results.results_of(chosen.subcommand)(spark, chosen)
                 if chosen.report is not None:
                     _write(chosen.report, result.page.html())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from chiplog.cli.dump import as_text
 from chiplog.cli.output import human_bytes, human_count, human_duration, plural, table
 from chiplog.errors import UnknownFormat
 from chiplog.log.position import Position
-from chiplog.spark.pipeline.report import Report
+from chiplog.spark.pipeline.report import ROWS_MAX, Report
 from chiplog.spark.pipeline.tables import JOB_COLUMNS, REPLAY_COLUMNS, STATS_COLUMNS, read_table
 from chiplog.times import format_time, parse_duration, parse_time
 
@@ -40,6 +41,8 @@ Subcommand = Callable[["SparkSession", argparse.Namespace], Result]
 
 
 def results_of(name: str) -> Subcommand:
+    from chiplog.cli.pipeline_ingest import ingest
+
     found: dict[str, Subcommand] = {
         "verify": verify,
         "jobs": jobs,
@@ -63,7 +66,7 @@ def verify(spark: SparkSession, chosen: argparse.Namespace) -> Result:
         [name, len(report.segments), report.records, report.byte_count, len(report.problems())]
         for name, report in reports.items()
     ]
-    page = Report(f"verify {chosen.path}", _made())
+    page = Report(f"verify {chosen.path}", made())
     page.add_bars("bytes", {name: report.byte_count for name, report in reports.items()}, "B")
     page.add_table("logs", ["log", "segments", "records", "bytes", "problems"], rows)
     told = [[name, text] for name, report in reports.items() for text in report.problems()]
@@ -182,7 +185,7 @@ def _jobs_lines(chosen: argparse.Namespace, value: dict[str, Any]) -> list[str]:
 
 
 def _jobs_page(chosen: argparse.Namespace, value: dict[str, Any]) -> Report:
-    page = Report(f"jobs {chosen.path}", f"{_made()}; late and expired as of {value['now']}")
+    page = Report(f"jobs {chosen.path}", f"{made()}; late and expired as of {value['now']}")
     for what in ("added", "finished"):
         series: dict[str, list[tuple[float, float]]] = {}
         for row in value["rates"]:
@@ -193,7 +196,7 @@ def _jobs_page(chosen: argparse.Namespace, value: dict[str, Any]) -> Report:
         bars = {_queue_name(queue): queue[column] for queue in value["queues"] if queue[column] is not None}
         page.add_bars(title, bars, "ms")
     for what in ("queues", "stuck", "poisoned"):
-        _add_rows(page, what, value[what])
+        add_rows(page, what, value[what])
     return page
 
 
@@ -232,7 +235,32 @@ def replay(spark: SparkSession, chosen: argparse.Namespace) -> Result:
     rows = [row.asDict() for row in found.collect()]
     if not rows and layout is _job_line and commands.where("id is not null").isEmpty():
         _check_commands(commands, chosen.path)
-    return Result(Report(f"replay {chosen.path}"), map(plain, rows), map(layout, rows))
+    return Result(_replay_page(chosen, rows), map(plain, rows), map(layout, rows))
+
+
+def _replay_page(chosen: argparse.Namespace, rows: list[dict[str, Any]]) -> Report:
+    as_of = format_time(chosen.as_of) if isinstance(chosen.as_of, int) else chosen.as_of or "its end"
+    page = Report(f"replay {chosen.path}", f"{made()}; as of {as_of}")
+    if rows and "state" in rows[0]:
+        page.add_bars("jobs by state", Counter(row["state"] for row in rows))
+        page.add_bars("jobs by queue", Counter(_queue_name(row) for row in rows))
+        add_rows(page, "jobs", [plain(row) for row in rows[:ROWS_MAX]])
+    else:
+        page.add_lines("keys by when they were last written", {"keys": _by_time([row["time_ns"] for row in rows])})
+        add_rows(page, "the latest of each key", [plain(row) for row in rows[:ROWS_MAX]])
+    if len(rows) > ROWS_MAX:
+        page.add_table("left out", ["rows"], [[len(rows) - ROWS_MAX]])
+    return page
+
+
+def _by_time(times_ns: list[int], windows: int = 60) -> list[tuple[float, float]]:
+    """How many of the times are in each of some windows of the same length."""
+    if not times_ns:
+        return []
+    first = min(times_ns)
+    width = (max(times_ns) - first) // windows + 1
+    counts = Counter((time_ns - first) // width for time_ns in times_ns)
+    return [((first + place * width) / 1e9, float(counts[place])) for place in range(max(counts) + 1)]
 
 
 def _job_line(row: dict[str, Any]) -> str:
@@ -310,7 +338,7 @@ def _stats_lines(chosen: argparse.Namespace, value: dict[str, Any]) -> list[str]
 
 
 def _stats_page(chosen: argparse.Namespace, value: dict[str, Any]) -> Report:
-    page = Report(f"stats {chosen.path}", _made())
+    page = Report(f"stats {chosen.path}", made())
     for column, title in (("records", "records"), ("bytes", "bytes of payloads")):
         series: dict[str, list[tuple[float, float]]] = {}
         for row in value["windows"]:
@@ -320,7 +348,7 @@ def _stats_page(chosen: argparse.Namespace, value: dict[str, Any]) -> Report:
     page.add_bars("bytes of payloads", {log.get("log", chosen.path): log["bytes"] for log in value["logs"]}, "B")
     for what in ("logs", "gaps", "duplicates"):
         if what in value:
-            _add_rows(page, what, value[what])
+            add_rows(page, what, value[what])
     return page
 
 
@@ -359,54 +387,12 @@ def clean(spark: SparkSession, chosen: argparse.Namespace) -> Result:
             {"log": log.log, "path": log.path, "positions": log.positions, **asdict(log.report)} for log in done
         ],
     }
-    page = Report(f"clean {chosen.path}", f"{_made()}; {'applied' if chosen.apply else 'not applied'}")
+    page = Report(f"clean {chosen.path}", f"{made()}; {'applied' if chosen.apply else 'not applied'}")
     page.add_bars("records dropped", {log.log: log.report.records_dropped for log in done})
-    _add_rows(page, "logs", value["logs"])
+    add_rows(page, "logs", value["logs"])
     if not chosen.apply:
         lines.append("nothing was changed: --apply does it")
     return Result(page, [value], lines)
-
-
-# -- ingest
-
-
-def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    from chiplog.spark.pipeline.ingest import ingest as run
-
-    stop = _stop_on_signals() if chosen.follow else None
-    found = run(
-        spark,
-        chosen.path,
-        chosen.target,
-        codec=chosen.codec or "records",
-        table=chosen.table or "parquet",
-        catalog=chosen.catalog,
-        table_name=chosen.table_name,
-        partition_by=chosen.partition_by,
-        once=not chosen.follow,
-        every_seconds=chosen.every or 10.0,
-        recursive=chosen.recursive,
-        on_corruption=chosen.on_corruption or "fail",
-        stop=stop,
-    )
-    value = {"path": chosen.path, "target": chosen.target, **asdict(found)}
-    value["positions"] = {name: str(position) for name, position in found.positions.items()}
-    lines = [
-        f"{chosen.target}: {plural(found.rows, 'row')} in {plural(found.files, 'file')}, "
-        f"{human_bytes(found.bytes)}, {plural(found.batches, 'commit')}, {human_duration(found.seconds)}"
-    ]
-    return Result(Report(f"ingest {chosen.path}"), [value], lines)
-
-
-def _stop_on_signals() -> Any:
-    """Ctrl-C and a termination end a run that would go on for ever: after the commit that is under way."""
-    import signal
-    import threading
-
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 # -- what they have in common
@@ -437,7 +423,7 @@ def _interval(duration: str | None) -> str:
     return f"{max(parse_duration(duration or '1m') // 1000, 1)} microseconds"
 
 
-def _made() -> str:
+def made() -> str:
     return f"made {datetime.now(UTC).strftime('%Y-%m-%d %H:%M:%SZ')}"
 
 
@@ -473,6 +459,6 @@ def _limited(lines: list[str], chosen: argparse.Namespace) -> list[str]:
     return [*lines[:limit], f"  ... {len(lines) - limit:,} more, --limit shows them"]
 
 
-def _add_rows(page: Report, title: str, rows: list[dict[str, Any]]) -> None:
+def add_rows(page: Report, title: str, rows: list[dict[str, Any]]) -> None:
     names = list(rows[0]) if rows else []
     page.add_table(title, names, [list(row.values()) for row in rows])

@@ -20,6 +20,7 @@ import shutil
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from chiplog.spark.pipeline.ingest_plan import (
     shape_of,
     table_columns,
 )
-from chiplog.spark.pipeline.ingest_run import Run, parallelism, run_on
+from chiplog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
 from chiplog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
 from chiplog.spark.planning import Log, find_logs
 from chiplog.spark.remote import is_remote
@@ -58,12 +59,26 @@ from chiplog.spark.types import ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+COMMITS_TOLD_MAX = 1000
 COMPACT_FILES_MIN = 8
 COMPACT_GROWTH = 8  # a merged file is at most so many times as large as a small one
 _TASKS_PER_CORE = 4  # in a commit, so that all are busy
 _PLANS_MAX = 10
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A commit that has brought rows."""
+
+    time_s: float
+    """When it was there, in seconds since 1970."""
+    rows: int
+    bytes: int
+    """Of log."""
+    seconds: float
+    """How long it took."""
 
 
 @dataclass(slots=True)
@@ -82,6 +97,8 @@ class IngestReport:
     """Damaged places that were skipped."""
     positions: dict[str, Position] = field(default_factory=dict)
     """How far the table goes now, of each log."""
+    commits: deque[Told] = field(default_factory=lambda: deque(maxlen=COMMITS_TOLD_MAX))
+    """The last commits that brought rows."""
     seconds: float = 0.0
 
 
@@ -117,8 +134,8 @@ def ingest(
     `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
 
     The target is a folder that the driver and all executors have at this path. With `once=False` it looks for
-    more every `every_seconds`, until `stop` is set. `progress` is called with how many bytes of log are done, and
-    how many there are.
+    more every `every_seconds`, until `stop` is set, which ends it after the commit that is under way. `progress`
+    is called with how many bytes of log are done, and how many there are; also from another thread.
     """
     plan = Plan(
         codec=codec,
@@ -181,6 +198,7 @@ class Ingest:
         self._about: About
         self._positions: dict[str, Position] = {}
         self._report = IngestReport()
+        self._stop = threading.Event()
 
     def once(self) -> IngestReport:
         """Up to where the log is now."""
@@ -194,6 +212,7 @@ class Ingest:
         if every_seconds <= 0:
             raise BadOption(f"every_seconds is {every_seconds}: expected a number above 0")
         started = time.monotonic()
+        self._stop = stop
         with self._opened():
             due = started
             while not stop.is_set():
@@ -264,7 +283,8 @@ class Ingest:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
         if self._table.state.last is None:
             self._commit("append", self._table.stage(), [], {})  # a table without rows is one too
-        self._compact()
+        if not self._stop.is_set():
+            self._compact()
 
     def _write(self, pieces: list[Piece]) -> bool:
         """Write what is new, in commits; False if some of it was cleaned away before it was read."""
@@ -272,31 +292,47 @@ class Ingest:
         done = 0
         self._progress(done, total)
         for group in grouped(pieces, _size, self._plan.commit_bytes):
+            if self._stop.is_set():
+                return True
+            started = time.monotonic()
+            size = sum(piece.byte_count for piece in group)
             staging = self._table.stage()
             number = self._table.state.number + 1
             # What is new of many logs may be little of each.
             bundles = grouped(group, _size, self._plan.slice_bytes)
             tasks = [WriteTask(tuple(some), staging, label_of(number, n)) for n, some in enumerate(bundles)]
-            results = self._run_tasks(tasks, partial(write_pieces, self._shape))
+            inside = partial(self._inside, done, size, total, len(tasks))
+            results = self._run_tasks(tasks, partial(write_pieces, self._shape), inside)
             if any(result.vanished for result in results):
                 shutil.rmtree(staging, ignore_errors=True)
                 return False
-            self._append(staging, results, {one.piece.log.name: one.after for one in group})
-            done += sum(piece.byte_count for piece in group)
+            rows = self._append(staging, results, {one.piece.log.name: one.after for one in group})
+            if rows:
+                self._report.commits.append(Told(time.time(), rows, size, time.monotonic() - started))
+            done += size
             self._progress(done, total)
         return True
 
+    def _inside(self, done: int, size: int, total: int, tasks: int, finished: int) -> None:
+        """How far it is inside a commit, by how many of its tasks are done; all of it is, once it is decided."""
+        if finished < tasks:
+            self._progress(done + size * finished // tasks, total)
+
     def _run_tasks(
-        self, tasks: Sequence[WriteTask | MergeTask], function: Callable[..., Written]
+        self,
+        tasks: Sequence[WriteTask | MergeTask],
+        function: Callable[..., Written],
+        finished: Finished = nobody,
     ) -> list[Written]:
-        results: list[Written] = self._run(tasks, function)
+        results: list[Written] = self._run(tasks, function, finished)
         for result in results:
             result.check()
         if len(results) != len(tasks):
             raise AssertionError(f"{len(results)} of {len(tasks)} tasks told what they did")
         return results
 
-    def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> None:
+    def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> int:
+        """How many rows it has brought."""
         files = sorted((file for result in results for file in result.files), key=lambda file: file.path)
         moved = any(
             self._positions.get(name, Position(0, 0)).segment != to.segment for name, to in reached.items()
@@ -306,12 +342,14 @@ class Ingest:
         if not files and not moved:
             # No rows, and no segment that could be cleaned away and missed: not worth a commit.
             shutil.rmtree(staging, ignore_errors=True)
-            return
+            return 0
         self._commit("append", staging, files, self._positions)
         self._report.batches += bool(files)
         self._report.files += len(files)
-        self._report.rows += sum(file.rows for file in files)
+        rows = sum(file.rows for file in files)
+        self._report.rows += rows
         self._report.bytes += sum(file.bytes for file in files)
+        return rows
 
     def _compact(self) -> None:
         """Merge small files of a partition, in a commit that changes no row."""
