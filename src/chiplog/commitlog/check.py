@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from chiplog._kernel_m3_py import m3_parse_metadata
 from chiplog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
+from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Defect
@@ -92,3 +93,20 @@ def check_entries(
         walk.close()
         lock.release()
     return report
+
+
+def check_file(stream: Stream, number: int, *, last: bool) -> tuple[list[Defect], Defect | None]:
+    """The messages of one file that can't be read, and its torn end, which only the last one has.
+
+    For who holds the read lock. Each file names its own series: together they say what `check_entries` says.
+    """
+    until = None if last else Position(number + 1, 0)
+    walk = EntryWalk(stream, start=Position(number, 0), until=until, on_corruption="skip")
+    try:
+        for _ in walk:
+            pass
+        if not last:
+            walk._unfinished()  # in the last one it is a torn end
+        return walk.message_defects, walk.torn if last else None
+    finally:
+        walk.close()

@@ -192,11 +192,21 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
     total, done = sum(sizes), 0
     for number, size in zip(numbers, sizes, strict=True):
         counted = None if progress is None else _shifted(progress, done, total)
-        segment = _check_segment(directory, number, numbers, progress=counted)
-        report.segments.append(segment)
+        report.segments.append(check_segment(directory, number, numbers, progress=counted))
         done += size
     if progress is not None:
         progress(total, total)
+    conclude(directory, report, mark, numbers, alone=alone)
+    return report
+
+
+def conclude(
+    directory: Directory, report: VerifyReport, mark: Mark | None, numbers: list[int], *, alone: bool = False
+) -> None:
+    """Look at what concerns a log as a whole, when its segments are in the report, wherever they were checked.
+
+    Mark and numbers are those of before: sizes may only grow after it, and segments were judged by their numbers.
+    """
     report.live = not alone and _is_live(directory)
     if report.live:
         _look_again_at_indexes(directory, report)
@@ -204,7 +214,6 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
         _settle_torn(directory, report.segments[-1], report)
     _compare_mark(directory, report, mark, numbers)
     _sort_names(directory, report)
-    return report
 
 
 def _size(directory: Directory, number: int) -> int:
@@ -219,9 +228,10 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
 # -- one segment
 
 
-def _check_segment(
-    directory: Directory, number: int, numbers: list[int], *, progress: Progress | None
+def check_segment(
+    directory: Directory, number: int, numbers: list[int], *, progress: Progress | None = None
 ) -> SegmentReport:
+    """Check one of the segments with these numbers, for who holds the read lock."""
     last = number == numbers[-1]
     report = SegmentReport(number, directory.segment_path(number), sealed=not last)
     metrics = Metrics()

@@ -2,8 +2,8 @@
 
 Each task checks some segments as `chiplog verify` does it, with the read lock of their log, and sends back a row
 for each; what concerns a log as a whole (is it being appended to, are synced bytes missing) is looked at
-here, by the same code. So the verdict is that of `chiplog verify`, and nothing is read twice. Of logs in M3's
-format the chunks are checked, not the messages in them: `chiplog verify` does both.
+here, by the same code. So the verdict is that of `chiplog verify`. In logs of M3's format the messages in the
+chunks are checked too, and those that can't be read are defects of their segments.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chiplog.errors import ChiplogError
+from chiplog.formats.m3 import M3
 from chiplog.log import verify as engine
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.verify import SegmentReport, VerifyReport
-from chiplog.log.walk import Defect
+from chiplog.log.walk import DEFECTS_MAX, Defect
 from chiplog.log.watermark import read_mark
 from chiplog.spark.options import PARTITION_BYTES
 from chiplog.spark.planning import Log, find_logs
@@ -86,13 +87,7 @@ def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_byte
         directory = log.stream()._directory
         report = VerifyReport(log.path, log.format.name)
         report.segments = sorted(segments[name], key=lambda segment: segment.number)
-        report.live = engine._is_live(directory)
-        if report.live:
-            engine._look_again_at_indexes(directory, report)
-        elif report.segments:
-            engine._settle_torn(directory, report.segments[-1], report)
-        engine._compare_mark(directory, report, marks[name], numbers[name])
-        engine._sort_names(directory, report)
+        engine.conclude(directory, report, marks[name], numbers[name])
         reports[name] = report
     return Fleet(reports)
 
@@ -142,11 +137,24 @@ def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
         there = set(directory.numbers())
         for number in task.chosen:
             if number in there:  # cleaning or retention may have taken it since
-                yield engine._check_segment(directory, number, task.numbers, progress=None)
+                report = engine.check_segment(directory, number, task.numbers)
+                if isinstance(task.log.format, M3):
+                    _check_messages(task, report)
+                yield report
     except (ChiplogError, OSError) as error:
         yield error
     finally:
         lock.release()
+
+
+def _check_messages(task: _Task, report: SegmentReport) -> None:
+    from chiplog.commitlog.check import check_file
+
+    found, torn = check_file(task.log.stream(), report.number, last=not report.sealed)
+    report.defects = sorted(report.defects + found)[:DEFECTS_MAX]
+    report.defects_found += len(found)
+    report.defect_bytes += sum(defect.byte_count for defect in found)
+    report.torn = report.torn or torn
 
 
 def _defects(report: VerifyReport) -> Iterator[tuple[Defect, bool]]:
