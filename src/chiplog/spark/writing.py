@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STAGING = "_chiplog-"
+_APPEND_BYTES = 16 << 20  # of a batch, which may be larger than a log takes at once
 
 
 @dataclass
@@ -81,7 +82,8 @@ class _Staged:
                 for folder, payloads in self._groups(batch):
                     if folder not in logs:
                         logs[folder] = self._open(os.path.join(staging, folder, part))
-                    logs[folder].append_many(payloads)
+                    for run in _runs(payloads, min(_APPEND_BYTES, self._options.segment_bytes)):
+                        logs[folder].append_many(run.to_pylist())
                 rows += batch.num_rows
             return Written(task, attempt, rows, self._run, query)
         finally:
@@ -97,7 +99,7 @@ class _Staged:
         )
         return stream.appender(segment_bytes=options.segment_bytes)
 
-    def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
+    def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -106,13 +108,13 @@ class _Staged:
             raise BadOption("a payload is null: a record has at least an empty one; filter those rows out")
         payload = payload.cast(pa.binary())
         if self._options.key is None:
-            yield "", payload.to_pylist()
+            yield "", payload
             return
         keys = batch[self._options.key].cast(pa.string())
         for key in pc.unique(keys).to_pylist():
             chosen = pc.is_null(keys) if key is None else pc.equal(keys, key)
             folder = f"{self._options.key}={'__null__' if key is None else quote(key, safe='')}"
-            yield folder, payload.filter(pc.fill_null(chosen, False)).to_pylist()
+            yield folder, payload.filter(pc.fill_null(chosen, False))
 
     def _publish(self, staging: str, name: str, messages: list[Any]) -> None:
         """Keep what the tasks that count have written, and put it in place in one step."""
@@ -129,6 +131,16 @@ class _Staged:
             files.sync_dir(folder)
         os.rename(staging, target)
         files.sync_dir(self._options.path)
+
+
+def _runs(payloads: pa.Array, most: int) -> Iterator[pa.Array]:
+    """Payloads in parts that one append takes, and that leave a log room to roll in between."""
+    if len(payloads) < 2 or payloads.nbytes <= most:
+        yield payloads
+        return
+    half = len(payloads) // 2
+    yield from _runs(payloads[:half], most)
+    yield from _runs(payloads[half:], most)
 
 
 class ChiplogWriter(_Staged, DataSourceArrowWriter):
