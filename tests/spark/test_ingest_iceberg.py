@@ -210,6 +210,24 @@ def test_a_catalog_and_a_name_of_ones_own(tmp_path):
     assert visible(tmp_path / "t2") == []
 
 
+def test_a_table_that_was_dropped_is_told_and_not_begun_anew(tmp_path):
+    log, target = Stream(str(tmp_path / "log")), tmp_path / "t"
+    for n in range(2):
+        append(log, 10 * n, 10 * n + 10)
+        ingest(log.path, target, table="iceberg")
+    last = opened(tmp_path).metadata_location
+    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/iceberg.db")
+    catalog.drop_table("default.t")
+    append(log, 20, 30)
+    with pytest.raises(CatalogFailed, match="is gone"):
+        ingest(log.path, target, table="iceberg")
+    with pytest.raises(CatalogFailed, match="is gone"):
+        format_of("iceberg").current(str(target), load_state(str(target)))
+    catalog.register_table("default.t", last)
+    ingest(log.path, target, table="iceberg")
+    assert rows(tmp_path) == list(range(30))
+
+
 def test_what_is_wrong_with_a_catalog_is_told_in_a_line(tmp_path):
     log = Stream(str(tmp_path / "log"))
     append(log, 0, 10)

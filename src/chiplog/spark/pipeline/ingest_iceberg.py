@@ -93,7 +93,7 @@ class Iceberg:
         about = commit.about
         with _told(about.catalog):
             for attempt in range(1, _ATTEMPTS + 1):
-                table = self._table(path, about, create=True)
+                table = self._table(path, about) or self._made_by(path, commit)
                 if _is_known(table, commit):
                     break
                 try:
@@ -104,14 +104,15 @@ class Iceberg:
 
     def is_announced(self, path: str, commit: Commit) -> bool:
         with _told(commit.about.catalog):
-            table = self._table(path, commit.about, create=False)
+            table = self._table(path, commit.about)
             return table is not None and _is_known(table, commit)
 
     def current(self, path: str, state: State) -> list[str]:
         assert state.last is not None
         about = state.last.about
         with _told(about.catalog):
-            tasks = list(self._table(path, about, create=True).scan().plan_files())
+            table = self._table(path, about) or self._made_by(path, state.last)
+            tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise BadOption(f"{path} has rows that were deleted by position: read it with an Iceberg reader")
         start = f"{_address(path)}/"
@@ -132,8 +133,18 @@ class Iceberg:
                 self._catalogs[place] = load_catalog(place, **files)
         return self._catalogs[place]
 
-    def _table(self, path: str, about: About, *, create: bool) -> Any:
-        """The table, which is ours; None if it isn't there and not to be created."""
+    def _made_by(self, path: str, commit: Commit) -> Any:
+        """A table that isn't there: the first commit makes it, and the others need it."""
+        about = commit.about
+        if commit.number > 1:
+            raise CatalogFailed(
+                f"the Iceberg catalog {about.catalog}: {about.name} is gone, whose files are in {path}. Register "
+                "it again with its last file of metadata, or choose a new folder"
+            )
+        return _create(self._catalog(str(about.catalog)), path, about)
+
+    def _table(self, path: str, about: About) -> Any:
+        """The table, which is ours; None if it isn't there."""
         from pyiceberg.exceptions import NoSuchTableError
 
         assert about.catalog is not None
@@ -142,7 +153,7 @@ class Iceberg:
         try:
             table = catalog.load_table(about.name)
         except NoSuchTableError:
-            return _create(catalog, path, about) if create else None
+            return None
         if table.properties.get(_ID) != about.id:
             raise BadOption(f"{about.name} in {about.catalog} is another table than that in {path}")
         if table.location() != _address(path):
