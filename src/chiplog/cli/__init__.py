@@ -8,7 +8,7 @@
     histogram.py  records and bytes over time
     datapoints.py what commands show of a log in M3's format
     append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
-    pipeline.py pipeline_results.py    a command whose subcommands run on Spark
+    pipeline.py pipeline_*.py          a command whose subcommands run on Spark
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
 and errors of usage come at once.

@@ -354,9 +354,13 @@ class Ingest:
     def _compact(self) -> None:
         """Merge small files of a partition, in a commit that changes no row."""
         below = self._plan.compact_below
-        current = set(self._format.current(self._target, self._table.state)) if below else set()
-        files = [file for path, file in self._table.state.files.items() if path in current]
-        groups = groups_to_merge(files, below, COMPACT_FILES_MIN, COMPACT_GROWTH * below)
+        choose = partial(groups_to_merge, below=below, at_least=COMPACT_FILES_MIN, up_to=COMPACT_GROWTH * below)
+        known = self._table.state.files
+        if not choose(list(known.values())):
+            return
+        # Others may have merged some by themselves, and that takes longer to find out.
+        current = set(self._format.current(self._target, self._table.state))
+        groups = choose([file for path, file in known.items() if path in current])
         if not groups:
             return
         staging = self._table.stage()
