@@ -21,6 +21,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,8 @@ class Memory:
 def _children(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(word) for word in (task / "children").read_text().split()]
+        with suppress(OSError):  # the thread has ended
+            found += [int(word) for word in (task / "children").read_text().split()]
     return found
 
 
@@ -240,8 +242,13 @@ def soak(folder: Path, seconds: float, rate: int) -> Iterator[Window]:
     """Run, and tell of each window; the last one is when all that was written has been read."""
     spark = session("local[2]", spark_sql_streaming_numRecentProgressUpdates=20)
     path = folder / "log"
-    Stream(path).appender().close()
+    with Stream(path).appender() as log:
+        log.append(b"first")
     memory, reader = Memory(spark), Reader(spark, path, folder)
+    while not reader.read:  # Spark starts its workers for the first batch: that is no lag
+        reader.look()
+        time.sleep(0.2)
+    reader.read = 0
     writer = Writer(path, seconds, rate)
     width = max(min(60.0, seconds / 10), 3.0)
     start = time.monotonic()
