@@ -58,9 +58,9 @@ cluster: $(VENV)/.ready
 
 ## make clean   remove what the others made
 clean:
-	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/chiplog/_kernel.c src/chiplog/*.so
+	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/chiplog/_kernel.c src/chiplog/*.so src/chiplog/jobs/*.c src/chiplog/jobs/*.so
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/chiplog/*.pyx src/chiplog/*.pxi src/chiplog/*.h)
+$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/chiplog/*.pyx src/chiplog/*.pxi src/chiplog/*.h src/chiplog/jobs/*.py src/chiplog/jobs/*.pxd)
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt

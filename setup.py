@@ -1,13 +1,16 @@
-"""Builds the kernel. Everything else about the project is in pyproject.toml.
+"""Builds what is compiled. Everything else about the project is in pyproject.toml.
 
-The extension is optional: where there is no C compiler the build goes on without it, and chiplog runs on
-its plain-Python kernel.
+Extensions are optional: where there is no C compiler the build goes on without them, and chiplog runs on plain
+Python. The kernel has a twin in Python; the modules of the job server are compiled from their Python source as it
+is, with the types in the .pxd files beside it.
 """
 
 from glob import glob
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+COMPILED = ("encoding", "loading", "machine", "protocol", "queue", "replies", "wheel", "words")
 
 kernel = Extension(
     "chiplog._kernel",
@@ -16,7 +19,16 @@ kernel = Extension(
     include_dirs=["src/chiplog"],
     extra_compile_args=["-O3", "-fno-strict-aliasing"],
 )
-modules = cythonize([kernel])
+jobs = [
+    Extension(
+        f"chiplog.jobs.{name}", [f"src/chiplog/jobs/{name}.py"], extra_compile_args=["-O2", "-Wno-bool-compare"]
+    )
+    for name in COMPILED
+]
+modules = cythonize([kernel], include_path=["src"])
+modules += cythonize(
+    jobs, include_path=["src"], compiler_directives={"annotation_typing": False, "language_level": 3}
+)
 for module in modules:
     module.optional = True  # said here, because cythonize makes new ones and forgets it
 

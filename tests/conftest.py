@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from chiplog import kernel
 from chiplog.testing import CrashState
@@ -42,6 +43,8 @@ def vector(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def pytest_configure() -> None:
+    settings.register_profile("chiplog", deadline=None)  # speed is measured by benchmarks, not by a busy machine
+    settings.load_profile("chiplog")
     # A job in the background starts with interrupts ignored, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

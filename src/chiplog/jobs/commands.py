@@ -52,6 +52,7 @@ from chiplog._kernel_commands_py import (
     command_fields,
 )
 from chiplog.errors import BadCommand
+from chiplog.jobs.encoding import SECOND_NS, UNIX_EPOCH_SECONDS, ZERO_TIME, job_head, time_bytes, varint
 
 __all__ = [
     "MAGIC",
@@ -73,12 +74,6 @@ __all__ = [
 
 MAGIC = 0x77717771  # "wqwq"
 VERSION = 1
-
-_SECOND_NS = 1_000_000_000
-_UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where the seconds of times start
-_TIME = struct.Struct(">Bqih")
-_ZONE_UTC = -1
-_ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,52 +204,36 @@ def encode(command: Command) -> bytes:
     if isinstance(command, Add | Schedule):
         return head + _encode_job(command)
     if isinstance(command, Complete | Fail):
-        return head + _varint(len(command.result)) + command.result
+        return head + varint(len(command.result)) + command.result
     return head
 
 
 def _encode_job(job: Add | Schedule) -> bytes:
-    name = job.name.encode("utf-8", "surrogateescape")
     if not -(2**31) <= job.priority < 2**31:
         raise BadCommand(f"{job.word}: priority is {job.priority}: expected an int32", reason="range")
+    for field, number, most in (
+        ("ttr_ms", job.ttr_ms, TTR_MS_MAX),
+        ("ttl_ms", job.ttl_ms, TTL_MS_MAX),
+        ("max_attempts", job.max_attempts, TRIES_MAX),
+        ("max_fails", job.max_fails, TRIES_MAX),
+    ):
+        if not 0 <= number <= most:
+            raise BadCommand(f"{job.word}: {field} is {number}: expected 0 to {most}", reason="range")
+    name = job.name.encode("utf-8", "surrogateescape")
     return b"".join(
         (
-            _varint(len(name)),
-            name,
-            _limited(job, "ttr_ms", job.ttr_ms, TTR_MS_MAX),
-            _limited(job, "ttl_ms", job.ttl_ms, TTL_MS_MAX),
-            _varint((job.priority << 1) ^ (job.priority >> 31)),
-            _limited(job, "max_attempts", job.max_attempts, TRIES_MAX),
-            _limited(job, "max_fails", job.max_fails, TRIES_MAX),
-            _varint(len(job.payload)),
+            job_head(name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails),
+            varint(len(job.payload)),
             job.payload,
-            _ZERO_TIME if job.time_ns is None else _time(job, "time_ns", job.time_ns),
+            ZERO_TIME if job.time_ns is None else _time(job, "time_ns", job.time_ns),
             _time(job, "created_ns", job.created_ns),
         )
     )
 
 
-def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _limited(job: Add | Schedule, field: str, number: int, most: int) -> bytes:
-    if not 0 <= number <= most:
-        raise BadCommand(f"{job.word}: {field} is {number}: expected 0 to {most}", reason="range")
-    return _varint(number)
-
-
 def _time(job: Add | Schedule, field: str, time_ns: int) -> bytes:
-    seconds, nanos = divmod(time_ns, _SECOND_NS)
     try:
-        return _TIME.pack(1, seconds + _UNIX_EPOCH_SECONDS, nanos, _ZONE_UTC)
+        return time_bytes(time_ns)
     except struct.error:
         raise BadCommand(f"{job.word}: {field} is {time_ns}: it doesn't fit into a time", reason="time") from None
 
@@ -287,7 +266,7 @@ def _decode_job(view: memoryview, fields: Fields) -> Add | Schedule:
 
 
 def _from_time(time: tuple[int, int]) -> int:
-    return (time[0] - _UNIX_EPOCH_SECONDS) * _SECOND_NS + time[1]
+    return (time[0] - UNIX_EPOCH_SECONDS) * SECOND_NS + time[1]
 
 
 def _refusal(view: memoryview, malformed: Malformed) -> BadCommand:
@@ -303,7 +282,7 @@ def _refusal(view: memoryview, malformed: Malformed) -> BadCommand:
     why = {
         SHORT: f"is truncated: its field at byte {at} needs more than there is",
         BAD_RANGE: f"has a number at byte {at} that its field can't hold",
-        BAD_JOB_TIME: f"has no time at byte {at}: expected version 1 and nanoseconds below {_SECOND_NS}",
+        BAD_JOB_TIME: f"has no time at byte {at}: expected version 1 and nanoseconds below {SECOND_NS}",
         TRAILING: f"goes on after its end, at byte {at}",
     }.get(error, f"has no 64 bit number at byte {at}")
     return BadCommand(f"{whole} {why}", reason=word, offset=at)

@@ -17,25 +17,38 @@ PAYLOAD_BYTES_MAX = 1 << 20
 RESULT_BYTES_MAX = 1 << 20
 TTR_MS_MAX = 24 * 3600 * 1000
 TTL_MS_MAX = 30 * 24 * 3600 * 1000
+TIME_NS_MAX = 9 * 10**18
+"""In the year 2255: further away nothing is scheduled, so that any time is a 64 bit number of nanoseconds."""
 ATTEMPTS_MAX = 255
 """Also of a job that asks for any number of attempts."""
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}", re.ASCII)
+_NAME = re.compile(rb"[A-Za-z0-9_.-]{1,255}")
 
 
 def refuse_job(job: Add | Schedule) -> str | None:
     """Why there can't be such a job, or None."""
-    if why := refuse_id(job.id):
+    name = job.name.encode("utf-8", "surrogateescape")
+    return refuse(job.id, name, job.ttr_ms, job.ttl_ms, len(job.payload))
+
+
+def refuse(job_id: bytes, name: bytes, ttr_ms: int, ttl_ms: int, payload_bytes: int) -> str | None:
+    """Why there can't be a job of these, or None."""
+    if why := refuse_id(job_id):
         return why
-    if not _NAME.fullmatch(job.name):
+    if not is_name(name):
         return "Invalid Name"
-    if not 0 < job.ttr_ms <= TTR_MS_MAX:
+    if not 0 < ttr_ms <= TTR_MS_MAX:
         return "Invalid TTR"
-    if not 0 < job.ttl_ms <= TTL_MS_MAX:
+    if not 0 < ttl_ms <= TTL_MS_MAX:
         return "Invalid TTL"
-    if len(job.payload) > PAYLOAD_BYTES_MAX:
+    if payload_bytes > PAYLOAD_BYTES_MAX:
         return "Invalid Payload"
     return None
+
+
+def is_name(name: bytes) -> bool:
+    """Whether a queue may be called so."""
+    return _NAME.fullmatch(name) is not None
 
 
 def refuse_id(job_id: bytes) -> str | None:

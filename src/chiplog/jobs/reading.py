@@ -26,7 +26,7 @@ from chiplog.log.stream import Bound, PositionLike, Stream, as_position
 from chiplog.log.walk import LOG_START, Block, OnCorruption
 from chiplog.times import TimeLike
 
-__all__ = ["commands_of", "read_commands"]
+__all__ = ["blocks_of", "commands_of", "read_commands"]
 
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
@@ -45,6 +45,21 @@ def read_commands(
     A record that is no command comes as the BadCommand that says why: whether to stop at one is the reader's
     choice, since the record itself is as it was written.
     """
+    blocks = blocks_of(stream, start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout)
+    for block in blocks:
+        yield from commands_of(block)
+
+
+def blocks_of(
+    stream: Stream,
+    *,
+    start: PositionLike | None = None,
+    until: Bound | None = None,
+    since: TimeLike | None = None,
+    on_corruption: OnCorruption = "raise",
+    timeout: float | None = None,
+) -> Iterator[Block]:
+    """The log a block at a time. Each is valid until the next one is asked for."""
     stop, until_ns = stream._bounds(until)
     since_ns = stream._time(since)
     lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
@@ -58,8 +73,7 @@ def read_commands(
         )
         try:
             walk.check_start()
-            for block in walk:
-                yield from commands_of(block)
+            yield from walk
         finally:
             walk.close()
     finally:

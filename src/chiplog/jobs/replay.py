@@ -33,18 +33,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from chiplog.jobs.commands import (
-    Add,
-    Command,
-    Complete,
-    Delete,
-    Expire,
-    Fail,
-    Schedule,
-    StartAttempt,
-    format_id,
-)
-from chiplog.jobs.limits import ATTEMPTS_MAX, refuse_job, refuse_result
+from chiplog import kernel
+from chiplog.errors import BadCommand
+from chiplog.jobs.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
+from chiplog.jobs.encoding import NOT_SCHEDULED
+from chiplog.jobs.limits import ATTEMPTS_MAX, TIME_NS_MAX
+from chiplog.jobs.loading import load
+from chiplog.jobs.machine import Machine
+from chiplog.jobs.queue import Job as MachineJob
+from chiplog.log.position import Position
+from chiplog.log.walk import Block
 from chiplog.times import format_time
 
 __all__ = ["Conflict", "Job", "Replay", "State", "replay"]
@@ -53,6 +51,7 @@ logger = logging.getLogger("chiplog")
 
 CONFLICTS_MAX = 1000  # how many are remembered; all are counted
 _MS_NS = 1_000_000
+_TTL_MS_MAX = 2**40
 
 
 class State(IntEnum):
@@ -129,108 +128,119 @@ class Conflict(NamedTuple):
 
 
 class Replay:
-    """Jobs in the making."""
+    """A log on its way to jobs: `chiplog.jobs.machine`, told what a log says."""
 
-    def __init__(self, now_ns: int, *, fails_are_final: bool = False) -> None:
-        self.jobs: dict[bytes, Job] = {}
-        """In the order in which they were added."""
+    def __init__(self, now_ns: int, *, fails_are_final: bool = False, machine: Machine | None = None) -> None:
+        self.machine = Machine(now_ns, fails_are_final) if machine is None else machine
         self.conflicts: list[Conflict] = []
         """The first thousand."""
         self.conflict_count = 0
-        self.expired_count = 0
-        """Adds and schedules that were skipped."""
-        self.unknown_count = 0
-        """Commands about jobs that aren't there."""
+        self.bad_count = 0
+        """Records that are no commands, in blocks."""
         self._now_ns = now_ns
-        self._fails_are_final = fails_are_final
+
+    @property
+    def jobs(self) -> dict[bytes, Job]:
+        """By id, in the order in which they were added."""
+        return {job.id: _told(job) for job in self.machine.jobs.values()}
+
+    @property
+    def expired_count(self) -> int:
+        """Adds and schedules that were skipped."""
+        return self.machine.expired
+
+    @property
+    def unknown_count(self) -> int:
+        """Commands about jobs that aren't there."""
+        return self.machine.unknown
 
     def apply(self, command: Command, time_ns: int) -> None:
         """The next command of the log, and its record's time."""
+        machine = self.machine
+        reason: str | None
         if isinstance(command, Add | Schedule):
-            reason = self._add(command)
-        else:
-            job = self.jobs.get(command.id)
-            if job is None:
-                self.unknown_count += 1
-                return
-            reason = self._change(job, command, time_ns)
-        if reason is None:
+            reason = machine.replay_job(self.new_job(command), self._now_ns)
+        elif (job := machine.jobs.get(command.id)) is None:
+            machine.unknown += 1
             return
+        else:
+            result = command.result if isinstance(command, Complete | Fail) else b""
+            reason = machine.replay_change(job, command.type, result, time_ns)
+        if reason is not None:
+            self._tell(command, time_ns, reason)
+
+    def apply_block(self, block: Block) -> None:
+        """The next commands of the log, a block of them at a time."""
+        scan, first = block.scan, block.first
+        columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
+        row, rows, data = 0, len(columns.types), bytes(block.buffer)
+        while row < rows:
+            row, reason = load(self.machine, columns, data, scan.times, first, row, self._now_ns)
+            if row == rows:
+                return
+            place = first + row
+            try:
+                command = decode(block.buffer[scan.starts[place] : scan.ends[place]])
+            except BadCommand as error:
+                self.bad_count += 1
+                if self.bad_count <= CONFLICTS_MAX:
+                    position = Position(block.segment, block.offsets[place])
+                    logger.warning("passed over in the command log, at %s: %s", position, error)
+            else:
+                if reason:
+                    self._tell(command, scan.times[place], reason)
+                else:
+                    self.apply(command, scan.times[place])
+            row += 1
+
+    def new_job(self, command: Add | Schedule) -> MachineJob:
+        """The job of an add or a schedule."""
+        time_ns = command.time_ns
+        return self.machine.new_job(
+            command.id,
+            command.name.encode("utf-8", "surrogateescape"),
+            command.ttr_ms,
+            min(command.ttl_ms, _TTL_MS_MAX),
+            _within(command.created_ns),
+            command.payload,
+            command.priority,
+            command.max_attempts,
+            command.max_fails,
+            NOT_SCHEDULED if time_ns is None else _within(time_ns),
+        )
+
+    def _tell(self, command: Command, time_ns: int, reason: str) -> None:
         self.conflict_count += 1
         if self.conflict_count <= CONFLICTS_MAX:
             conflict = Conflict(command, time_ns, reason)
             self.conflicts.append(conflict)
             logger.warning("passed over in the command log: %s", conflict)
 
-    def _add(self, command: Add | Schedule) -> str | None:
-        job = Job(
-            command.id,
-            command.name,
-            command.ttr_ms,
-            command.ttl_ms,
-            command.created_ns,
-            command.payload,
-            command.priority,
-            command.max_attempts,
-            command.max_fails,
-            command.time_ns,
-        )
-        if self._now_ns > job.expires_ns:
-            self.expired_count += 1
-            return None
-        if refusal := refuse_job(command):
-            return refusal
-        if job.id in self.jobs:
-            return "Duplicate job"
-        self.jobs[job.id] = job
-        return None
 
-    def _change(self, job: Job, command: Command, time_ns: int) -> str | None:
-        if isinstance(command, Delete | Expire):
-            del self.jobs[job.id]
-            return None
-        if isinstance(command, Complete | Fail):
-            return self._finish(job, command)
-        if isinstance(command, StartAttempt):
-            return _start(job, time_ns)
-        _time_out(job)
-        return None
-
-    def _finish(self, job: Job, command: Complete | Fail) -> str | None:
-        if job.processed:
-            return "Duplicate result"
-        if refusal := refuse_result(command.result):
-            return refusal
-        job.state, job.result = State.COMPLETED, command.result
-        if isinstance(command, Fail):
-            job.state = State.FAILED
-            job.fails += 1
-            if job.fails < job.max_fails and not job.spent and not self._fails_are_final:
-                job.state, job.result = State.PENDING, None
-        return None
+def _within(time_ns: int) -> int:
+    """A time that the machine can reckon with, whatever is added to it."""
+    return min(max(time_ns, -TIME_NS_MAX), TIME_NS_MAX)
 
 
-def _start(job: Job, time_ns: int) -> str | None:
-    if job.state == State.LEASED:
-        return "Job already leased"
-    if job.processed:
-        return "Job already processed"
-    if job.spent:
-        job.state, job.result = State.FAILED, b""
-        return "Max attempts reached"
-    job.state, job.leased_ns = State.LEASED, time_ns
-    job.attempts += 1
-    return None
-
-
-def _time_out(job: Job) -> None:
-    """A lease that ended with a result just before it timed out has written both: that is no contradiction."""
-    if job.processed:
-        return
-    if job.max_attempts and job.spent:
-        job.state, job.result = State.FAILED, b""
-    else:
-        job.state = State.PENDING
+def _told(job: MachineJob) -> Job:
+    leased = job.attempts > 0
+    return Job(
+        job.id,
+        job.queue.name.decode("utf-8", "surrogateescape"),
+        job.ttr_ms,
+        job.ttl_ms,
+        job.created_ns,
+        job.payload,
+        job.priority,
+        job.max_attempts,
+        job.max_fails,
+        None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns,
+        State(job.state),
+        job.attempts,
+        job.fails,
+        job.result,
+        job.leased_ns if leased else None,
+    )
 
 
 def replay(

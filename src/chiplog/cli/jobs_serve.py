@@ -1,0 +1,222 @@
+"""`workq-server`, also `chiplog jobs serve`: the job server, with the flags of the original in its spelling."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+
+from chiplog.cli import codes, options
+from chiplog.cli.output import human_count, say
+from chiplog.cli.progress import Progress
+from chiplog.errors import ChiplogError, LockTimeout
+from chiplog.jobs.journal import Journal
+from chiplog.jobs.server import CLIENTS_MAX, Server
+
+PORT = 9922
+_POLICIES = ("interval", "os", "always")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Each flag with one dash, as the original has it, or two."""
+
+    def flag(name: str, **settings: object) -> None:
+        parser.add_argument(f"-{name}", f"--{name}", **settings)  # type: ignore[arg-type]
+
+    flag("listen", metavar="HOST:PORT", type=_address, default=("127.0.0.1", PORT), help="where (127.0.0.1:9922)")
+    flag("cmdlog-path", metavar="DIR", help="the command log; without one, jobs are kept in memory only")
+    flag("cmdlog-sync", choices=_POLICIES, default="interval", help="when commands are synced (interval)")
+    parser.add_argument(
+        "-cmdlog-sync-int",
+        "--cmdlog-sync-int",
+        "-cmdlog-sync-interval",
+        "--cmdlog-sync-interval",
+        type=_milliseconds,
+        default=1000,
+        metavar="MS",
+        help="how often, in milliseconds (1000)",
+    )
+    flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
+    flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
+    flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
+    flag("max-clients", type=options.count, default=CLIENTS_MAX, metavar="N", help=f"at a time ({CLIENTS_MAX})")
+    flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
+    flag("tls-key", metavar="FILE", help="its key")
+    flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Serve until a signal says stop."""
+    if (chosen.tls_cert is None) != (chosen.tls_key is None):
+        raise codes.UsageError("-tls-cert and -tls-key go together")
+    token = _token(chosen.token_file)
+    tls = _tls(chosen.tls_cert, chosen.tls_key)
+    if tls is None and token is None and not _is_loopback(chosen.listen[0]):
+        say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
+    _raise_file_limit()
+    with contextlib.ExitStack() as stack:
+        try:
+            runner = stack.enter_context(asyncio.Runner(loop_factory=_loop_factory()))
+            return runner.run(_serve(chosen, token, tls))
+        except LockTimeout:
+            say(
+                f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory"
+            )
+        except (OSError, ChiplogError) as error:
+            _, message = codes.explain(error)
+            say(message)
+    return codes.USAGE
+
+
+async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLContext | None) -> int:
+    journal = Journal(
+        chosen.cmdlog_path,
+        sync=chosen.cmdlog_sync,
+        sync_interval_ms=chosen.cmdlog_sync_int,
+        segment_bytes=chosen.cmdlog_seg_size,
+        on_corruption="skip" if chosen.cmdlog_skip_damage else "raise",
+    )
+    gc.disable()  # a million jobs are a million objects that no collection would free
+    try:
+        with Progress("replaying") as progress:
+            server = Server(
+                journal,
+                clients_max=chosen.max_clients,
+                token=token,
+                clean_interval_ms=chosen.cmdlog_clean_int,
+                progress=progress,
+            )
+        gc.freeze()
+    finally:
+        gc.enable()
+        gc.set_threshold(50_000, 20, 100)
+    _tell(server, chosen.cmdlog_path)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    host, port = chosen.listen
+    try:
+        for bound_host, bound_port in await server.start(host, port, tls):
+            say(f"serving jobs at {bound_host}:{bound_port}")
+        sys.stderr.flush()
+        await stopped.wait()
+    finally:
+        await server.stop()
+    say("stopped: everything is written")
+    return codes.FINE
+
+
+def _tell(server: Server, path: str | None) -> None:
+    restored = server.restored
+    if path is None:
+        say("jobs are kept in memory only: -cmdlog-path DIR keeps them through restarts")
+        return
+    jobs = human_count(len(server.machine.jobs))
+    say(f"{path}: {human_count(restored.commands)} commands replayed, {jobs} jobs")
+    if restored.expired:
+        say(f"{human_count(restored.expired)} jobs have expired and were skipped")
+    if restored.torn_path is not None:
+        say(f"a torn tail was cut off, as a crash leaves it, and kept in {restored.torn_path}")
+    if restored.conflicts or restored.bad:
+        odd = human_count(restored.conflicts + restored.bad)
+        say(f"{odd} records made no sense after those before them and were passed over; -v tells which")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: expected HOST:PORT, as in 127.0.0.1:{PORT}")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _milliseconds(text: str) -> int:
+    number = options.count(text)
+    if not 0 < number < 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
+    return number
+
+
+def _segment_bytes(text: str) -> int:
+    return options.positive_size(text)
+
+
+def _token(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        token = file.read(4096).strip()
+    if not token or b" " in token or b"\n" in token:
+        raise codes.UsageError(f"{path} has no token: expected one line of characters without spaces")
+    return token
+
+
+def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise codes.UsageError(f"{certificate} and {key} are no certificate with its key: {error}") from None
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _raise_file_limit() -> None:
+    """A connection is a file: allow as many as the system lets us."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `workq-server`."""
+    parser = options.CommandParser(
+        prog="workq-server",
+        description="A job server that speaks the workq protocol; its memory is a command log.",
+        epilog="Each flag may have one dash or two. docs/jobs.md tells the rest.",
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell what the log does")
+    try:
+        chosen = parser.parse_args(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else codes.FINE
+    logging.basicConfig(level=logging.INFO if chosen.verbose else logging.WARNING, format="chiplog: %(message)s")
+    try:
+        return run(chosen)
+    except KeyboardInterrupt:
+        return codes.INTERRUPTED
+    except (OSError, ChiplogError) as error:
+        say(codes.explain(error)[1])
+        return codes.USAGE
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,169 @@
+"""Forgetting what no job needs: the cleaning of a command log beside the server that writes it.
+
+The server knows which jobs there are, so that a record is needed if, and only if, its job is still there. With one
+exception: the delete or expire of a job that is gone must stay as long as an earlier segment has the job's add,
+or it would come back at the next start. It goes once all earlier segments have been cleaned since.
+
+A segment is rewritten when half of its bytes or more are of no use, and then has nothing but what is needed, be
+it a single job that lives for a month. So sealed segments take less than twice the bytes of the records that are
+needed in them, and half as much again at worst for ends that have to stay: three times in all, and the segment
+that is being written comes on top. How useful a segment is can be told only by reading it; that is done again when
+the average of its jobs' ttl is over, by which about half of it should have gone, and every hour, because jobs can
+be deleted before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+from chiplog import kernel
+from chiplog.errors import ChiplogError, LockTimeout
+from chiplog.jobs.loading import mean_expiry, needed
+from chiplog.jobs.machine import Machine
+from chiplog.log.cleaner import CleanReport
+from chiplog.log.index import SegmentIndex
+from chiplog.log.position import Position
+from chiplog.log.segments import Directory
+from chiplog.log.stream import Stream
+from chiplog.log.walk import Block, Walk
+
+__all__ = ["CommandCleaner"]
+
+logger = logging.getLogger("chiplog")
+
+LOOK_AGAIN_NS = 3600 * 10**9
+SETTLING_NS = 60 * 10**9
+"""How long after a change it is certain to show in the log's own times."""
+_ROWS = 4096  # to be looked at in one go, while the server has to wait
+
+
+class _Stopped(Exception):
+    """The server is being stopped."""
+
+
+class ForgetDone:
+    """The rule for the engine's cleaner."""
+
+    needs_last = False
+
+    def __init__(self, machine: Machine, stream: Stream, now_ns: int) -> None:
+        self._machine = machine
+        self._stream = stream
+        self._now_ns = now_ns
+        self._numbers: list[int] = []
+        self._look_ns: dict[int, int] = {}
+        """When to look at a segment again."""
+        self._cleaned_ns: dict[int, int] = {}
+        """When everything was dropped of a segment that wasn't needed."""
+        self.stopped = threading.Event()
+
+    def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
+        self._numbers = numbers
+        self._now_ns = now_ns
+        for known in (self._look_ns, self._cleaned_ns):
+            for number in known.keys() - set(numbers):
+                del known[number]
+
+    def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
+        if self._now_ns < self._look_ns.get(number, 0):
+            return True
+        useful = useless = 0
+        expiries: list[int] = []
+        for block in self._blocks(number):
+            mask, expiry = self._needed(block)
+            expiries += [expiry] if expiry else []
+            for row, keep in enumerate(mask):
+                if keep:
+                    useful += block.frame_bytes(row)
+                else:
+                    useless += block.frame_bytes(row)
+        middle = sum(expiries) // len(expiries) if expiries else self._now_ns
+        self._look_ns[number] = min(max(middle, self._now_ns), self._now_ns + LOOK_AGAIN_NS)
+        if useless == 0 or useless >= useful:
+            self._cleaned_ns[number] = self._now_ns
+            return None if useless else True
+        return True
+
+    def keep(self, block: Block) -> bytearray:
+        return self._needed(block)[0]
+
+    def _needed(self, block: Block) -> tuple[bytearray, int]:
+        """Which rows are needed, and the mean of the times at which their jobs expire, or 0."""
+        scan, mask, total, jobs = block.scan, bytearray(), 0, 0
+        settled_ns = self._settled_ns(block.segment)
+        for first in range(block.first, block.last, _ROWS):
+            if self.stopped.is_set():
+                raise _Stopped
+            last = min(first + _ROWS, block.last)
+            commands = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, last)
+            mask += needed(self._machine, commands, scan.times, first, settled_ns)
+            count, expiry = mean_expiry(self._machine, commands)
+            total += count * expiry
+            jobs += count
+            time.sleep(0)
+        return mask, total // jobs if jobs else 0
+
+    def _settled_ns(self, number: int) -> int:
+        """Ends written before this time are of jobs whose adds are gone from every earlier segment."""
+        settled = 2**63 - 1
+        for earlier in self._numbers:
+            if earlier >= number:
+                break
+            settled = min(settled, self._cleaned_ns.get(earlier, -(2**62)) - SETTLING_NS)
+        return settled
+
+    def _blocks(self, number: int) -> Walk:
+        return Walk(
+            self._stream._directory,
+            start=Position(number, 0),
+            stop=Position(number + 1, 0),
+            metrics=self._stream.metrics,
+            numbers=self._numbers,
+        )
+
+
+class CommandCleaner:
+    """Cleans a server's log now and then, on a thread."""
+
+    def __init__(self, stream: Stream, machine: Machine) -> None:
+        self._stream = stream
+        self._rule = ForgetDone(machine, stream, 0)
+        self._running = threading.Lock()
+
+    async def run(self) -> CleanReport | None:
+        """Clean once. None if someone reads the log, or it can't be cleaned; that is told."""
+        return await asyncio.to_thread(self.clean)
+
+    def clean(self) -> CleanReport | None:
+        """The same, and waiting for it."""
+        with self._running:
+            try:
+                with self._stream.cleaner(timeout=0) as cleaner:
+                    report = cleaner.clean(self._rule, on_corruption="skip")
+            except LockTimeout:
+                logger.info("the command log is being read: it will be cleaned later")
+            except _Stopped:
+                pass
+            except (OSError, ChiplogError) as error:
+                logger.error("the command log couldn't be cleaned: %s", error)
+            else:
+                if report.records_dropped:
+                    logger.info(
+                        "cleaned the command log: %d records and %d bytes dropped",
+                        report.records_dropped,
+                        report.bytes_dropped,
+                    )
+                return report
+        return None
+
+    def stop(self) -> None:
+        """Don't begin anything that takes long."""
+        self._rule.stopped.set()
+
+    def wait(self) -> None:
+        """Until a run that is under way has ended."""
+        with self._running:
+            pass

@@ -1,0 +1,142 @@
+"""The command log under a job server: where its jobs come from at a start, and where every change goes.
+
+A server without a log has one of these as well, which forgets everything: `Journal(None)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chiplog.errors import BadCommand, ChiplogError
+from chiplog.files import Files
+from chiplog.jobs.commands import MAGIC, VERSION, Add, Complete, Fail, Schedule
+from chiplog.jobs.machine import Machine
+from chiplog.jobs.reading import blocks_of, read_commands
+from chiplog.jobs.replay import Replay
+from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
+from chiplog.log.position import Position
+from chiplog.log.stream import Stream
+from chiplog.log.walk import OnCorruption
+
+__all__ = ["Journal", "Restored"]
+
+logger = logging.getLogger("chiplog")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a log gave."""
+
+    machine: Machine
+    commands: int
+    expired: int
+    conflicts: int
+    bad: int
+    torn_path: str | None
+    """Where a torn tail was put that was cut off."""
+
+
+class Journal:
+    """A command log that is open, or none."""
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        sync: str = "interval",
+        sync_interval_ms: int = SYNC_INTERVAL_MS,
+        segment_bytes: int = SEGMENT_BYTES,
+        on_corruption: OnCorruption = "raise",
+        files: Files | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.stream = (
+            None if path is None else Stream(path, magic=MAGIC, version=VERSION, files=files, clock=clock)
+        )
+        self.waits = sync == "always" and path is not None
+        """Whether a write takes as long as a sync."""
+        self._options = {"sync": sync, "sync_interval_ms": sync_interval_ms, "segment_bytes": segment_bytes}
+        self._on_corruption = on_corruption
+        self._appender: Appender | None = None
+        self._end = Position(0, 0)
+        """After the last record that was certainly written."""
+
+    def open(self, now_ns: int, progress: Progress | None = None) -> Restored:
+        """Recover the log and replay it. Raises LockTimeout if another server has it."""
+        if self.stream is None:
+            return Restored(Machine(now_ns), 0, 0, 0, 0, None)
+        self._appender = self._open()
+        self._end = self._appender.position
+        replay = Replay(now_ns)
+        commands = 0
+        total = sum(info.byte_count for info in self.stream.segments()) if progress else 0
+        done = 0
+        for block in blocks_of(self.stream, on_corruption=self._on_corruption):
+            replay.apply_block(block)
+            commands += block.last - block.first
+            if progress is not None:
+                done += len(block.buffer)
+                progress(min(done, total), total)
+        replay.machine.start(now_ns)
+        return Restored(
+            replay.machine,
+            commands,
+            replay.expired_count,
+            replay.conflict_count,
+            replay.bad_count,
+            self._appender.recovery.torn_path,
+        )
+
+    def _open(self) -> Appender:
+        assert self.stream is not None
+        return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
+
+    def write(self, records: list[bytes]) -> None:
+        """Append commands with one write, and return once they are as durable as the policy says."""
+        if self._appender is not None:
+            self._appender.append_many(records)
+            self._end = self._appender.position
+
+    @property
+    def failed(self) -> bool:
+        """Whether only reopening helps."""
+        return self.stream is not None and (self._appender is None or self._appender.failed is not None)
+
+    def reopen(self) -> None:
+        """Open the log again after a failed sync, recovering what is really there."""
+        if self.stream is None:
+            return
+        if self._appender is not None:
+            with contextlib.suppress(OSError, ChiplogError):
+                self._appender.close()
+            self._appender = None
+        self._appender = self._open()
+
+    def adopt(self, machine: Machine, now_ns: int) -> int:
+        """Take in what is in the log although it couldn't be told, and say how many commands these are."""
+        if self.stream is None or self._appender is None:
+            return 0
+        count = 0
+        replay = Replay(now_ns, machine=machine)
+        for _, time_ns, command in read_commands(self.stream, start=self._end):
+            if isinstance(command, BadCommand):
+                continue
+            count += 1
+            if isinstance(command, Add | Schedule):
+                machine.adopt_job(replay.new_job(command), now_ns)
+            elif (job := machine.jobs.get(command.id)) is not None:
+                result = command.result if isinstance(command, Complete | Fail) else b""
+                machine.adopt(job, command.type, result, time_ns, now_ns)
+        self._end = self._appender.position
+        return count
+
+    def close(self) -> None:
+        """Sync and close. Raises if that can't be."""
+        if self._appender is not None:
+            appender, self._appender = self._appender, None
+            appender.close()

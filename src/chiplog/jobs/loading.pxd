@@ -1,0 +1,23 @@
+# Types for the compiled form of loading.py.
+cimport cython
+
+from chiplog.jobs.machine cimport Machine
+from chiplog.jobs.queue cimport Job
+
+
+@cython.locals(
+    types=bytes, ids=bytes, timed=bytes, dated=bytes, rows="Py_ssize_t", kind="int", job_id=bytes, job=Job,
+    end="long long", scheduled_ns="long long", name_starts="long long[:]", name_ends="long long[:]",
+    payload_starts="long long[:]", payload_ends="long long[:]",
+)
+cpdef tuple load(
+    Machine machine, commands, bytes data, long long[:] times, Py_ssize_t first, Py_ssize_t row,
+    long long now_ns
+)
+@cython.locals(
+    types=bytes, ids=bytes, jobs=dict, leaving=set, rows="Py_ssize_t", row="Py_ssize_t", kind="int", job_id=bytes,
+    mask=bytearray,
+)
+cpdef bytearray needed(Machine machine, commands, long long[:] times, Py_ssize_t first, long long settled_ns)
+@cython.locals(types=bytes, ids=bytes, count="Py_ssize_t", total="double", row="Py_ssize_t", job=Job)
+cpdef tuple mean_expiry(Machine machine, commands)

@@ -1,0 +1,102 @@
+"""A block of a command log into the machine, without an object for each command.
+
+And the way back, for cleaning: which records of a block the machine's jobs still need.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from chiplog._kernel_commands_py import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, Commands
+from chiplog.jobs.encoding import NOT_SCHEDULED
+from chiplog.jobs.machine import Machine
+from chiplog.jobs.queue import Job
+
+__all__ = ["Halt", "load", "mean_expiry", "needed"]
+
+_ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
+
+Halt = tuple[int, str]
+
+
+def load(
+    machine: Machine, commands: Commands, data: bytes, times: array[int], first: int, row: int, now_ns: int
+) -> Halt:
+    """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
+    that says something which columns can't tell."""
+    types, ids, timed, dated = commands.types, commands.ids, commands.timed, commands.dated
+    name_starts, name_ends = commands.name_starts, commands.name_ends
+    payload_starts, payload_ends = commands.payload_starts, commands.payload_ends
+    rows = len(types)
+    while row < rows:
+        kind = types[row]
+        job_id = ids[16 * row : 16 * row + 16]
+        reason: str | None = None
+        if kind == 0:
+            return row, ""
+        if kind > SCHEDULE:
+            job = machine.jobs.get(job_id)
+            if job is None:
+                machine.unknown += 1
+            else:
+                result = b""
+                if kind <= FAIL:
+                    result = data[commands.result_starts[row] : commands.result_ends[row]]
+                reason = machine.replay_change(job, kind, result, times[first + row])
+        else:
+            end = payload_ends[row]
+            scheduled_ns = NOT_SCHEDULED
+            if timed[row >> 3] >> (row & 7) & 1:
+                scheduled_ns = commands.times[row]
+            elif kind != ADD or data[end + 1 : end + 13] != _ZERO_TIME:
+                return row, ""
+            if not dated[row >> 3] >> (row & 7) & 1:
+                return row, ""
+            job = Job(
+                job_id,
+                machine.queue(data[name_starts[row] : name_ends[row]]),
+                commands.ttr_ms[row],
+                commands.ttl_ms[row],
+                commands.created[row],
+                data[payload_starts[row] : end],
+                commands.priorities[row],
+                commands.max_attempts[row],
+                commands.max_fails[row],
+                scheduled_ns,
+            )
+            reason = machine.replay_job(job, now_ns)
+        if reason is not None:
+            return row, reason
+        row += 1
+    return rows, ""
+
+
+def needed(machine: Machine, commands: Commands, times: array[int], first: int, settled_ns: int) -> bytearray:
+    """Which rows of a block a replay needs: those of jobs that are there, and ends of others, unless they were
+    written before `settled_ns`. May be called from another thread."""
+    types, ids = commands.types, commands.ids
+    jobs, leaving = machine.jobs, machine.leaving
+    rows = len(types)
+    mask = bytearray(rows)
+    for row in range(rows):
+        kind = types[row]
+        job_id = ids[16 * row : 16 * row + 16]
+        # A job can come back between the first look and the second, but not between the second and the third.
+        if job_id in jobs or job_id in leaving or job_id in jobs or kind == 0:
+            mask[row] = 1
+        elif kind in (DELETE, EXPIRE):
+            mask[row] = times[first + row] >= settled_ns
+    return mask
+
+
+def mean_expiry(machine: Machine, commands: Commands) -> tuple[int, int]:
+    """How many jobs that these rows add are there, and when they expire on average."""
+    types, ids = commands.types, commands.ids
+    count, total = 0, 0.0
+    for row in range(len(types)):
+        if 0 < types[row] <= SCHEDULE:
+            job = machine.jobs.get(ids[16 * row : 16 * row + 16])
+            if job is not None:
+                count += 1
+                total += job.expires_ns()
+    return count, int(total / count) if count else 0

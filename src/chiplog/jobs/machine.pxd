@@ -1,0 +1,71 @@
+# Types for the compiled form of machine.py.
+cimport cython
+
+from chiplog.jobs.queue cimport Job, Leaser, Queue, Waiter
+from chiplog.jobs.wheel cimport Timer, Wheel
+
+cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
+cdef long long NOT_SCHEDULED, _MS_NS
+
+
+cdef class Machine:
+    cdef public dict jobs
+    cdef public dict queues
+    cdef public Wheel wheel
+    cdef public list records
+    cdef public list answered
+    cdef public Py_ssize_t evicted
+    cdef public Py_ssize_t expired
+    cdef public Py_ssize_t unknown
+    cdef public set leaving
+    cdef list _undo
+    cdef dict _waiters
+    cdef dict _idle
+    cdef long long _order
+    cdef bint _fails_are_final
+    cdef Job _alike
+    cdef bytes _head
+
+    @cython.locals(queue=Queue)
+    cpdef Queue queue(self, bytes name)
+    @cython.locals(idle=dict, old=Queue)
+    cdef _rest(self, Queue queue)
+    cpdef bint add(self, Job job, long long now_ns)
+    @cython.locals(waiter=Waiter)
+    cpdef Waiter run(self, Job job, object client, long long now_ns)
+    @cython.locals(queue=Queue, found=Job)
+    cpdef Job lease(self, Leaser leaser, long long now_ns, long long wait_ms)
+    @cython.locals(job=Job)
+    cpdef int finish(self, bytes job_id, bytes result, bint success, long long now_ns)
+    @cython.locals(job=Job)
+    cpdef int delete(self, bytes job_id)
+    cpdef leave(self, Timer waiting)
+    cdef _ring(self, Job job, long long now_ns)
+    cpdef tuple take(self)
+    cpdef landed(self, tuple batch)
+    @cython.locals(job=Job, there=bint)
+    cpdef rollback(self, tuple batch, long long now_ns)
+    cpdef replay_job(self, Job job, long long now_ns)
+    cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns)
+    cdef _replay_start(self, Job job, long long time_ns)
+    cpdef start(self, long long now_ns)
+    cdef _finish(self, Job job, bytes result, bint success)
+    cdef _time_out(self, Job job)
+    cdef bytes _head_of(self, Job job)
+    cdef _note(self, Job job, bint alive)
+    cdef _enter(self, Job job)
+    @cython.locals(queue=Queue)
+    cdef _enter_again(self, Job job)
+    @cython.locals(when_ns="long long", ends_ns="long long", queue=Queue, leaser=Leaser)
+    cdef _settle(self, Job job, long long now_ns, bint offer)
+    cdef _displace(self, Job job)
+    @cython.locals(job=Job)
+    cdef _hand(self, Queue queue, Leaser leaser, long long now_ns)
+    @cython.locals(ends_ns="long long", expires_ns="long long")
+    cdef _start(self, Job job, long long now_ns)
+    cdef _end(self, Job job)
+    @cython.locals(queue=Queue)
+    cdef _remove(self, Job job)
+    @cython.locals(waiter=Waiter)
+    cdef _answer(self, Job job, bint gone)
+    cdef _forget(self, Waiter waiter)

@@ -1,0 +1,488 @@
+"""What becomes of jobs: the rules of the job server, without sockets, files or clocks.
+
+Everything that happens is a call with the time at which it happens, so that the same rules serve a live server, a
+restart, and whoever asks what a log says (`chiplog.jobs.replay`).
+
+    NEW ──lease──> LEASED ──complete──> COMPLETED
+                    ^  │ └──the last fail──> FAILED
+              lease │  │ the ttr is over, or a fail that isn't the last
+                   PENDING
+
+Completed and failed jobs keep their result until their ttl is over, and so does every job its place. A change is
+made at once, and told twice: in `records`, as the command to be written to the log, and in an undo list. `take`
+hands out both; if the records can't be written, `rollback` makes all of it not have happened.
+Nobody is called back: who waited, for a job or for a result, is found in `answered` when the wait is over.
+
+No step looks at more than a few jobs, however many there are: ready jobs are in order by construction, and times
+are kept by a wheel.
+
+>>> from chiplog.jobs.queue import LEASED, Leaser
+>>> machine = Machine(0)
+>>> job = machine.new_job(bytes(16), b"mail", 1000, 60_000, 0, b"to: you")
+>>> machine.add(job, 0)
+True
+>>> machine.lease(Leaser(None, [b"mail"]), 0, 0) is job, job.state == LEASED
+(True, True)
+>>> len(machine.records)
+2
+"""
+
+from __future__ import annotations
+
+from chiplog.jobs.encoding import NOT_SCHEDULED, encode_job, job_head, varint
+from chiplog.jobs.limits import RESULT_BYTES_MAX, refuse
+from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter
+from chiplog.jobs.wheel import Timer, Wheel
+
+__all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
+
+DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # what comes of complete, fail and delete
+QUEUES_IDLE_MAX = 10_000
+FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
+_MS_NS = 1_000_000
+_COMPLETE, _FAIL, _DELETE, _EXPIRE, _START, _TIMEOUT = (bytes((kind,)) for kind in range(3, 9))
+
+Change = tuple[Job, bool, int, int, int, bytes | None, int]
+Batch = tuple[list[bytes], list[Change]]
+
+
+class Machine:
+    """All jobs of a server."""
+
+    def __init__(self, now_ns: int, fails_are_final: bool = False) -> None:
+        self.jobs: dict[bytes, Job] = {}
+        """By id."""
+        self.queues: dict[bytes, Queue] = {}
+        """By name."""
+        self.wheel = Wheel(now_ns)
+        self.records: list[bytes] = []
+        """The commands to be written, in order."""
+        self.answered: list[Timer] = []
+        """The leasers and waiters whose wait is over. Whoever answers them clears it."""
+        self.evicted = 0
+        """How many jobs expired before they were done."""
+        self.leaving: set[bytes] = set()
+        """The ids of jobs that are gone, but may come back: that they are gone isn't written yet."""
+        self.expired = 0
+        """How many jobs of the log were passed over, because their ttl is over."""
+        self.unknown = 0
+        """How many commands of the log were about jobs that aren't there."""
+        self._undo: list[Change] = []
+        self._waiters: dict[bytes, dict[Waiter, None]] = {}
+        self._idle: dict[bytes, None] = {}
+        self._order = 0
+        self._alike: Job | None = None
+        self._head = b""
+        self._fails_are_final = fails_are_final
+
+    def queue(self, name: bytes) -> Queue:
+        """The queue of this name, which is made if there is none. Of those with nothing in them the newest are
+        remembered: anybody can name a queue."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name)
+            self._rest(queue)
+        return queue
+
+    def _rest(self, queue: Queue) -> None:
+        """A queue may have nothing in it."""
+        idle = self._idle
+        idle.pop(queue.name, None)
+        idle[queue.name] = None
+        while len(idle) > QUEUES_IDLE_MAX:
+            name = next(iter(idle))
+            del idle[name]
+            old = self.queues.get(name)
+            if old is not None and old.is_idle():
+                del self.queues[name]
+
+    def new_job(
+        self,
+        job_id: bytes,
+        name: bytes,
+        ttr_ms: int,
+        ttl_ms: int,
+        created_ns: int,
+        payload: bytes,
+        priority: int = 0,
+        max_attempts: int = 0,
+        max_fails: int = 0,
+        scheduled_ns: int = NOT_SCHEDULED,
+    ) -> Job:
+        """A job to be added."""
+        queue = self.queue(name)
+        return Job(
+            job_id, queue, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
+        )
+
+    # -- what clients do
+
+    def add(self, job: Job, now_ns: int) -> bool:
+        """A job that is to be done, at once or when it is due; False if its id is taken."""
+        if job.id in self.jobs:
+            return False
+        self._note(job, False)
+        self.records.append(encode_job(job.id, self._head_of(job), job.payload, job.scheduled_ns, job.created_ns))
+        self._enter(job)
+        self._settle(job, now_ns, True)
+        return True
+
+    def run(self, job: Job, client: object, now_ns: int) -> Waiter | None:
+        """A job whose ttl is how long its client waits for someone to lease it; None if its id is taken."""
+        if job.id in self.jobs:
+            return None
+        job.volatile = True
+        self._enter(job)
+        waiter = Waiter(client, job, True)
+        self._waiters[job.id] = {waiter: None}
+        self._settle(job, now_ns, True)
+        return waiter
+
+    def lease(self, leaser: Leaser, now_ns: int, wait_ms: int) -> Job | None:
+        """The next job of the first of these queues that has one. Without one the leaser may wait."""
+        found: Job | None = None
+        for name in leaser.names:
+            queue = self.queue(name)
+            if queue.ready and found is None:
+                found = queue.pop()
+        if found is not None:
+            self._start(found, now_ns)
+        elif wait_ms > 0:
+            leaser.waiting = True
+            for name in leaser.names:
+                self.queue(name).wait(leaser)
+            self.wheel.set(leaser, now_ns + wait_ms * _MS_NS)
+        return found
+
+    def finish(self, job_id: bytes, result: bytes, success: bool, now_ns: int) -> int:
+        """A result: DONE, UNKNOWN if there is no such job, DUPLICATE if it has one."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return UNKNOWN
+        if job.is_processed():
+            return DUPLICATE
+        self._note(job, True)
+        self._displace(job)
+        self.records.append((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        self._finish(job, result, success)
+        if job.state == PENDING:
+            self._settle(job, now_ns, True)
+        elif job.volatile:
+            self._answer(job, False)
+            self._end(job)
+        else:
+            self._answer(job, False)
+            self.wheel.set(job, job.expires_ns())
+        return DONE
+
+    def delete(self, job_id: bytes) -> int:
+        """DONE, or UNKNOWN."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return UNKNOWN
+        self._note(job, True)
+        self.records.append(_DELETE + job_id)
+        self._remove(job)
+        self._answer(job, True)
+        return DONE
+
+    def wait(self, client: object, job: Job, now_ns: int, wait_ms: int) -> Waiter:
+        """Wait for a job's result."""
+        waiter = Waiter(client, job, False)
+        self._waiters.setdefault(job.id, {})[waiter] = None
+        self.wheel.set(waiter, now_ns + wait_ms * _MS_NS)
+        return waiter
+
+    def leave(self, waiting: Timer) -> None:
+        """Someone who waited is gone. The job of a `run` goes with them."""
+        self.wheel.cancel(waiting)
+        if isinstance(waiting, Leaser):
+            waiting.waiting = False
+            for name in waiting.names:
+                queue = self.queues.get(name)
+                if queue is not None:
+                    self._rest(queue)
+        elif isinstance(waiting, Waiter):
+            self._forget(waiting)
+            job = waiting.job
+            if waiting.owner and self.jobs.get(job.id) is job:
+                self._note(job, True)
+                self._end(job)
+
+    # -- what time does
+
+    def tick(self, now_ns: int, limit: int, frozen: bool = False) -> None:
+        """Let everything happen whose time has come, up to `limit` of it at once. While `frozen`, because the log
+        can't be written, jobs are left as they are."""
+        for timer in self.wheel.advance(now_ns, limit):
+            if isinstance(timer, Job):
+                if frozen and not (timer.volatile and timer.attempts == 0):
+                    self.wheel.set(timer, now_ns + FROZEN_NS)
+                else:
+                    self._ring(timer, now_ns)
+            else:
+                self.leave(timer)
+                self.answered.append(timer)
+
+    def _ring(self, job: Job, now_ns: int) -> None:
+        if job.volatile:
+            self._note(job, True)
+            self._end(job)
+            self._answer(job, False)
+        elif now_ns >= job.expires_ns():
+            if not job.is_processed():
+                self.evicted += 1
+            self._note(job, True)
+            self._end(job)
+            self._answer(job, True)
+        elif job.state == LEASED and now_ns >= job.lease_ends_ns():
+            self._note(job, True)
+            self.records.append(_TIMEOUT + job.id)
+            self._time_out(job)
+            if job.state == FAILED:
+                self._answer(job, False)
+            self._settle(job, now_ns, True)
+        else:
+            self._displace(job)
+            self._settle(job, now_ns, True)
+
+    # -- what the log does
+
+    def take(self) -> Batch:
+        """The commands to be written, and what undoes them."""
+        batch = self.records, self._undo
+        self.records, self._undo = [], []
+        return batch
+
+    def landed(self, batch: Batch) -> None:
+        """A batch that was taken is written."""
+        if self.leaving:
+            for change in batch[1]:
+                self.leaving.discard(change[0].id)
+
+    def rollback(self, batch: Batch, now_ns: int) -> None:
+        """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
+        for job, alive, state, attempts, fails, result, leased_ns in reversed(batch[1]):
+            there = self.jobs.get(job.id) is job
+            if there:
+                self._displace(job)
+            job.state, job.attempts, job.fails, job.result, job.leased_ns = (
+                state,
+                attempts,
+                fails,
+                result,
+                leased_ns,
+            )
+            if alive and not (job.volatile and job.id not in self._waiters):
+                if not there:
+                    self._enter_again(job)
+                self._settle(job, now_ns, False)
+            elif there:
+                self._remove(job)
+        self.landed(batch)
+
+    def adopt(self, job: Job, kind: int, result: bytes, time_ns: int, now_ns: int) -> None:
+        """A command that is in the log after all, although it couldn't be told whether it was written."""
+        self._displace(job)
+        self.wheel.cancel(job)
+        self.replay_change(job, kind, result, time_ns)
+        if self.jobs.get(job.id) is job:
+            self._settle(job, now_ns, False)
+
+    def adopt_job(self, job: Job, now_ns: int) -> None:
+        """An add or a schedule of that kind."""
+        if self.replay_job(job, now_ns) is None and self.jobs.get(job.id) is job:
+            self._settle(job, now_ns, False)
+
+    def offer(self, now_ns: int) -> None:
+        """Give jobs to those who wait for them, after nothing could be given for a while."""
+        for queue in list(self.queues.values()):
+            while queue.ready and queue.leasers:
+                leaser = queue.next_leaser()
+                if leaser is not None:
+                    self._hand(queue, leaser, now_ns)
+
+    # -- replaying a log
+
+    # `chiplog.jobs.loading` does it for many records at a time; `start` follows once all is replayed.
+
+    def replay_job(self, job: Job, now_ns: int) -> str | None:
+        """An add or a schedule of a log, unless its ttl is over; why it can't be, if it can't."""
+        if now_ns > job.expires_ns():
+            self.expired += 1
+            return None
+        reason = refuse(job.id, job.queue.name, job.ttr_ms, job.ttl_ms, len(job.payload))
+        if reason is not None:
+            return reason
+        if job.id in self.jobs:
+            return "Duplicate job"
+        self._enter(job)
+        return None
+
+    def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int) -> str | None:
+        """Another command of a log; why it can't be, if it contradicts what came before."""
+        if kind in (_DELETE[0], _EXPIRE[0]):
+            del self.jobs[job.id]
+            job.queue.jobs -= 1
+        elif kind in (_COMPLETE[0], _FAIL[0]):
+            if job.is_processed():
+                return "Duplicate result"
+            if len(result) > RESULT_BYTES_MAX:
+                return "Invalid Result"
+            self._finish(job, result, kind == _COMPLETE[0])
+        elif kind == _START[0]:
+            return self._replay_start(job, time_ns)
+        elif not job.is_processed():
+            # A lease that ended with a result just before it timed out has written both.
+            self._time_out(job)
+        return None
+
+    def _replay_start(self, job: Job, time_ns: int) -> str | None:
+        if job.state == LEASED:
+            return "Job already leased"
+        if job.is_processed():
+            return "Job already processed"
+        if job.is_spent():
+            job.state, job.result = FAILED, b""
+            return "Max attempts reached"
+        job.state, job.leased_ns = LEASED, time_ns
+        job.attempts += 1
+        return None
+
+    def start(self, now_ns: int) -> None:
+        """All is replayed: put every job where it belongs."""
+        for job in self.jobs.values():
+            self._settle(job, now_ns, False)
+
+    # -- changes, as far as the job itself goes
+
+    def _finish(self, job: Job, result: bytes, success: bool) -> None:
+        job.state, job.result = COMPLETED, result
+        if not success:
+            job.state = FAILED
+            job.fails += 1
+            if job.fails < job.max_fails and not job.is_spent() and not self._fails_are_final:
+                job.state, job.result = PENDING, None
+
+    def _time_out(self, job: Job) -> None:
+        if job.is_spent():
+            job.state, job.result = FAILED, b""
+        else:
+            job.state = PENDING
+
+    # -- where a job is
+
+    def _head_of(self, job: Job) -> bytes:
+        """The part of the job's record that it has in common with others. Most often those before it."""
+        last = self._alike
+        if (
+            last is None
+            or last.queue is not job.queue
+            or last.ttr_ms != job.ttr_ms
+            or last.ttl_ms != job.ttl_ms
+            or last.priority != job.priority
+            or last.max_attempts != job.max_attempts
+            or last.max_fails != job.max_fails
+        ):
+            self._alike = job
+            self._head = job_head(
+                job.queue.name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails
+            )
+        return self._head
+
+    def _note(self, job: Job, alive: bool) -> None:
+        """Remember how the job was before it changes."""
+        self._undo.append((job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns))
+
+    def _enter(self, job: Job) -> None:
+        self._order += 1
+        job.order = self._order
+        self._enter_again(job)
+
+    def _enter_again(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        queue = job.queue
+        queue.jobs += 1
+        if self.queues.get(queue.name) is not queue:  # it had been forgotten meanwhile
+            job.queue = queue = self.queue(queue.name)
+            queue.jobs += 1
+
+    def _settle(self, job: Job, now_ns: int, offer: bool) -> None:
+        """Put the job where its state belongs, and set its timer."""
+        when_ns = job.expires_ns()
+        if job.state == LEASED:
+            ends_ns = job.lease_ends_ns()
+            if job.volatile or ends_ns < when_ns:
+                when_ns = ends_ns
+        elif job.state == NEW or job.state == PENDING:
+            if job.scheduled_ns > now_ns:
+                job.queue.scheduled[job.id] = job
+                when_ns = job.scheduled_ns
+            else:
+                queue = job.queue
+                queue.push(job)
+                if offer and queue.leasers:
+                    leaser = queue.next_leaser()
+                    if leaser is not None:
+                        self._hand(queue, leaser, now_ns)
+                        if job.state == LEASED:
+                            return
+        self.wheel.set(job, when_ns)
+
+    def _displace(self, job: Job) -> None:
+        """Take the job out of its queue, if it is in it."""
+        if job.ready:
+            job.queue.remove(job)
+        elif job.scheduled_ns != NOT_SCHEDULED:
+            job.queue.scheduled.pop(job.id, None)
+
+    def _hand(self, queue: Queue, leaser: Leaser, now_ns: int) -> None:
+        job = queue.pop()
+        if job is not None:
+            self._start(job, now_ns)
+            leaser.job = job
+            self.leave(leaser)
+            self.answered.append(leaser)
+
+    def _start(self, job: Job, now_ns: int) -> None:
+        """An attempt at a job that was just taken from its queue."""
+        self._note(job, True)
+        self.records.append(_START + job.id)
+        job.state, job.leased_ns = LEASED, now_ns
+        job.attempts += 1
+        ends_ns = job.lease_ends_ns()
+        expires_ns = job.expires_ns()
+        self.wheel.set(job, ends_ns if job.volatile or ends_ns < expires_ns else expires_ns)
+
+    def _end(self, job: Job) -> None:
+        """The job's time is over. Of a `run` that was never leased the log knows nothing."""
+        if not job.volatile or job.attempts:
+            self.records.append(_EXPIRE + job.id)
+        self._remove(job)
+
+    def _remove(self, job: Job) -> None:
+        self._displace(job)
+        self.wheel.cancel(job)
+        self.leaving.add(job.id)  # first: another thread may be asking
+        del self.jobs[job.id]
+        queue = job.queue
+        queue.jobs -= 1
+        if queue.jobs == 0:
+            self._rest(queue)
+
+    # -- who waits for a result
+
+    def _answer(self, job: Job, gone: bool) -> None:
+        """Tell those who wait for the job's result that it is there, or that it will never be."""
+        if self._waiters:
+            for waiter in self._waiters.pop(job.id, ()):
+                waiter.gone = gone
+                self.wheel.cancel(waiter)
+                self.answered.append(waiter)
+
+    def _forget(self, waiter: Waiter) -> None:
+        waiters = self._waiters.get(waiter.job.id)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+            if not waiters:
+                del self._waiters[waiter.job.id]

@@ -1,0 +1,96 @@
+"""The job server's answers, as bytes."""
+
+from __future__ import annotations
+
+from chiplog.jobs.encoding import NOT_SCHEDULED
+from chiplog.jobs.queue import COMPLETED, Job, Queue
+from chiplog.times import format_time
+
+_SECOND_NS = 1_000_000_000
+
+OK = b"+OK\r\n"
+TIMEOUT = b"-TIMEOUT\r\n"
+NOT_FOUND = b"-NOT-FOUND\r\n"
+READ_ONLY = b"-SERVER-ERROR Read only: the command log can't be written\r\n"
+
+
+def _client_error(why: str) -> bytes:
+    return b"-CLIENT-ERROR " + why.encode() + b"\r\n"
+
+
+ARGS = _client_error("Invalid command args")
+FLAGS = _client_error("Invalid command flags")
+UNKNOWN_COMMAND = _client_error("Unknown command")
+BAD_ID = _client_error("Invalid ID")
+BAD_NAME = _client_error("Invalid Name")
+BAD_TTR = _client_error("Invalid TTR")
+BAD_TTL = _client_error("Invalid TTL")
+BAD_TIME = _client_error("Invalid Time")
+BAD_SIZE = _client_error("Invalid payload size")
+BAD_RESULT_SIZE = _client_error("Invalid result size")
+BAD_PRIORITY = _client_error("Invalid Priority")
+BAD_ATTEMPTS = _client_error("Invalid Max Attempts")
+BAD_FAILS = _client_error("Invalid Max Fails")
+BAD_WAIT = _client_error("Invalid wait timeout")
+BAD_OFFSET = _client_error("Invalid cursor offset")
+BAD_LIMIT = _client_error("Invalid limit")
+DUPLICATE_JOB = _client_error("Duplicate job")
+DUPLICATE_RESULT = _client_error("Duplicate result")
+LONG_LINE = _client_error("Line too long")
+NO_TOKEN = _client_error("Unauthorized")
+
+
+def format_id(job_id: bytes) -> bytes:
+    """The text of an id of sixteen bytes."""
+    digits = job_id.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
+
+
+def second(time_ns: int) -> bytes:
+    """A time without its fraction."""
+    return format_time(time_ns // _SECOND_NS * _SECOND_NS).encode()
+
+
+def lease_reply(job: Job) -> bytes:
+    """A job that was leased."""
+    return b"+OK 1\r\n%b %b %d %d\r\n%b\r\n" % (
+        format_id(job.id),
+        job.queue.name,
+        job.ttr_ms,
+        len(job.payload),
+        job.payload,
+    )
+
+
+def result_reply(job: Job) -> bytes:
+    """A job's result."""
+    result = job.result or b""
+    return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (format_id(job.id), job.state == COMPLETED, len(result), result)
+
+
+def queue_lines(queue: Queue) -> bytes:
+    """A queue, as `inspect` shows it."""
+    return b"%b 2\r\nready-len %d\r\nscheduled-len %d\r\n" % (queue.name, queue.ready, len(queue.scheduled))
+
+
+def inspected(job: Job) -> bytes:
+    """A job, as `inspect` shows it."""
+    scheduled = job.scheduled_ns != NOT_SCHEDULED
+    lines = [
+        b"%b %d" % (format_id(job.id), 13 if scheduled else 12),
+        b"name %b" % job.queue.name,
+        b"ttr %d" % job.ttr_ms,
+        b"ttl %d" % (0 if job.volatile else job.ttl_ms),
+        b"payload-size %d" % len(job.payload),
+        b"payload %b" % job.payload,
+        b"max-attempts %d" % job.max_attempts,
+        b"attempts %d" % job.attempts,
+        b"max-fails %d" % job.max_fails,
+        b"fails %d" % job.fails,
+        b"priority %d" % job.priority,
+        b"state %d" % job.state,
+        b"created %b" % second(job.created_ns),
+    ]
+    if scheduled:
+        lines.append(b"time %b" % second(job.scheduled_ns))
+    return b"\r\n".join(lines) + b"\r\n"

@@ -1,0 +1,135 @@
+"""Timers by the million: a wheel of lists, in which setting, moving and cancelling a timer take no search.
+
+Time is cut into ticks of about a millisecond, and ticks into slots: a timer that is due soon lies in a slot of
+one tick, a later one in a slot of 64 ticks, and so on. When the time of a larger slot has come, its timers are
+dealt out to smaller ones. So a timer is touched a few times in its life, however many there are, and costs one
+place in a list.
+
+Nothing rings early; a timer rings within two ticks of its time. `advance` does a bounded amount of work, so that
+a hundred thousand timers of the same second don't hold up whoever turns the wheel.
+
+>>> wheel, timer = Wheel(0), Timer()
+>>> wheel.set(timer, 5_000_000)
+>>> wheel.advance(4_000_000, limit=100), wheel.advance(7_000_000, limit=100) == [timer]
+([], True)
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+__all__ = ["NEVER", "Timer", "Wheel"]
+
+NEVER = 2**63 - 1
+_TICK_BITS = 20  # a tick is 2**20 ns
+_SLOT_BITS = 6  # each level's slots are 64 times as long as those of the level below
+_LEVELS = 8
+_LATEST_NS = NEVER - 2**_TICK_BITS
+
+
+class Timer:
+    """What has a time. Anything that is to be rung derives from this."""
+
+    __slots__ = ("place", "slot", "when_ns")
+
+    def __init__(self) -> None:
+        self.when_ns = NEVER
+        self.slot: list[Timer] | None = None
+        """The list that it lies in, if it is set."""
+        self.place = 0
+        """Its index there."""
+
+
+class Wheel:
+    """All timers of a server."""
+
+    __slots__ = ("_dealing", "_dealing_level", "_heap", "_slots", "_tick", "count")
+
+    def __init__(self, now_ns: int) -> None:
+        self.count = 0
+        """How many timers are set."""
+        self._tick = now_ns >> _TICK_BITS
+        self._slots: dict[int, list[Timer]] = {}
+        self._heap: list[tuple[int, int]] = []
+        """The first tick of each slot, and the slot's key: its number, then its level in three bits."""
+        self._dealing: list[Timer] | None = None
+        """The slot whose time has come and that isn't empty yet."""
+        self._dealing_level = 0
+
+    def set(self, timer: Timer, when_ns: int) -> None:
+        """Let the timer ring at this time, and not when it was to ring before."""
+        if timer.slot is not None:
+            self.cancel(timer)
+        timer.when_ns = when_ns
+        self.count += 1
+        self._put(timer)
+
+    def cancel(self, timer: Timer) -> None:
+        """Don't ring this one. It may be one that isn't set."""
+        slot = timer.slot
+        if slot is None:
+            return
+        last = slot.pop()
+        if last is not timer:
+            slot[timer.place] = last
+            last.place = timer.place
+        timer.slot = None
+        self.count -= 1
+
+    def advance(self, now_ns: int, limit: int) -> list[Timer]:
+        """The timers that are due, which are then no longer set. Up to `limit` are looked at: `pending` tells
+        whether there are more."""
+        due: list[Timer] = []
+        tick = now_ns >> _TICK_BITS
+        while limit > 0:
+            dealing = self._dealing
+            if dealing is None:
+                if not self._heap or self._heap[0][0] > tick:
+                    break
+                first, key = heappop(self._heap)
+                dealing = self._dealing = self._slots.pop(key)
+                self._dealing_level = key & 7
+                self._tick = max(self._tick, first)
+            while dealing and limit > 0:
+                limit -= 1
+                timer = dealing.pop()
+                timer.slot = None
+                if self._dealing_level == 0:
+                    self.count -= 1
+                    due.append(timer)
+                else:
+                    self._put(timer)
+            if not dealing:
+                self._dealing = None
+        if self._dealing is None:
+            self._tick = max(self._tick, tick)
+        return due
+
+    def pending(self, now_ns: int) -> bool:
+        """Whether `advance` has work to do."""
+        return self._dealing is not None or (bool(self._heap) and self._heap[0][0] <= now_ns >> _TICK_BITS)
+
+    def next_ns(self) -> int:
+        """When `advance` has work to do next, or NEVER."""
+        if self._dealing is not None:
+            return self._tick << _TICK_BITS
+        return self._heap[0][0] << _TICK_BITS if self._heap else NEVER
+
+    def _put(self, timer: Timer) -> None:
+        # The first tick that begins at or after the time, but not one whose slot may be being dealt out.
+        due = -(-min(timer.when_ns, _LATEST_NS) >> _TICK_BITS)
+        tick = max(due, self._tick)
+        level = 0
+        low, base = tick, self._tick
+        while low - base >= 1 << _SLOT_BITS and level < _LEVELS - 1:
+            low >>= _SLOT_BITS
+            base >>= _SLOT_BITS
+            level += 1
+        key = low << 3 | level
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = []
+            heappush(self._heap, (low << (_SLOT_BITS * level), key))
+        timer.slot = slot
+        timer.place = len(slot)
+        slot.append(timer)

@@ -1,0 +1,145 @@
+"""The words of a command line: numbers, names, ids, times and flags, and what is wrong with them."""
+
+from __future__ import annotations
+
+from binascii import Error as NoHex
+from binascii import unhexlify
+
+from chiplog.errors import ChiplogError
+from chiplog.jobs.limits import ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TIME_NS_MAX, TTL_MS_MAX, TTR_MS_MAX
+from chiplog.jobs.limits import is_name as may_be_name
+from chiplog.jobs.replies import (
+    ARGS,
+    BAD_ATTEMPTS,
+    BAD_FAILS,
+    BAD_ID,
+    BAD_NAME,
+    BAD_PRIORITY,
+    BAD_TTL,
+    BAD_TTR,
+)
+from chiplog.times import parse_time
+
+_VALID_NAMES_MAX = 4096
+
+_valid_names: set[bytes] = set()
+
+
+def parse_id(text: bytes) -> bytes | None:
+    """The sixteen bytes of an id, in any spelling that workq takes: with or without dashes, in braces, as a URN,
+    and whatever comes after it."""
+    if len(text) != 36:
+        if text.startswith(b"urn:uuid:"):
+            text = text[9:]
+        elif text.startswith(b"{"):
+            text = text[1:]
+    digits = text.replace(b"-", b"") if len(text) == 36 else b""
+    if len(digits) != 32:
+        digits = _loose_digits(text)
+    try:
+        return unhexlify(digits) if len(digits) == 32 else None
+    except NoHex:
+        return None
+
+
+def is_id(job_id: bytes | None) -> bool:
+    """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
+    return job_id is not None and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2
+
+
+def _loose_digits(text: bytes) -> bytes:
+    digits = b""
+    for count in (8, 4, 4, 4, 12):
+        if text.startswith(b"-"):
+            text = text[1:]
+        digits += text[:count]
+        text = text[count:]
+    return digits
+
+
+def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bool]:
+    """Arguments, flags, and whether the flags are in order."""
+    args: list[bytes] = []
+    flags: dict[bytes, bytes] = {}
+    sound = True
+    for word in words[1:]:
+        if word[:1] == b"-" and b"=" in word:
+            key, value = word.split(b"=")[:2]
+            if len(key) < 2 or not value or key in flags:
+                sound = False
+            flags[key] = value
+        elif word:
+            args.append(word)
+    return args, flags, sound
+
+
+def number(word: bytes) -> int:
+    """An unsigned number of up to 18 digits, leading zeros aside, or -1."""
+    if len(word) > 18:
+        word = word.lstrip(b"0")
+    return int(word) if len(word) <= 18 and word.isdigit() else -1
+
+
+def payload_size(word: bytes) -> int:
+    """A payload's size, or -1."""
+    size = number(word[1:] if word[:1] == b"+" else word)
+    return size if size <= PAYLOAD_BYTES_MAX else -1
+
+
+def is_signed(word: bytes) -> bool:
+    """Whether this is an int32."""
+    digits = word[1:] if word[:1] in (b"+", b"-") else word
+    return len(digits) <= 18 and digits.isdigit() and -(2**31) <= int(word) < 2**31
+
+
+def is_name(name: bytes) -> bool:
+    """Whether a queue may be called so. Names that were looked at are remembered."""
+    if name in _valid_names:
+        return True
+    if not may_be_name(name):
+        return False
+    if len(_valid_names) >= _VALID_NAMES_MAX:
+        _valid_names.clear()
+    _valid_names.add(name)
+    return True
+
+
+def moment(word: bytes) -> int | None:
+    """A time such as 2016-06-14T06:46:46Z."""
+    if len(word) > 40 or word[-1:] != b"Z" or word[10:11] != b"T":
+        return None
+    try:
+        time_ns = parse_time(word.decode("ascii"))
+    except (ValueError, ChiplogError):
+        return None
+    return time_ns if abs(time_ns) <= TIME_NS_MAX else None
+
+
+def refuse_job(
+    job_id: bytes | None, name: bytes, ttr_ms: int, ttl_ms: int, flags: dict[bytes, bytes] | None
+) -> bytes | None:
+    """What is wrong with a job, or None."""
+    if not is_id(job_id):
+        return BAD_ID
+    if not is_name(name):
+        return BAD_NAME
+    if not 0 < ttr_ms <= TTR_MS_MAX:
+        return BAD_TTR
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        return BAD_TTL
+    return refuse_flags(flags)
+
+
+def refuse_flags(flags: dict[bytes, bytes] | None) -> bytes | None:
+    """What is wrong with a job's flags, or None."""
+    if not flags:
+        return None
+    if len(flags) > 3:
+        return ARGS
+    if not is_signed(flags.get(b"-priority", b"0")):
+        return BAD_PRIORITY
+    if not 0 <= number(flags.get(b"-max-attempts", b"0")) <= ATTEMPTS_MAX:
+        return BAD_ATTEMPTS
+    if not 0 <= number(flags.get(b"-max-fails", b"0")) <= ATTEMPTS_MAX:
+        return BAD_FAILS
+    return None
