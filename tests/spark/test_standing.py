@@ -119,3 +119,28 @@ def test_the_end_is_found_from_any_place_before_it(stream):
         assert end_of(stream, Position(1, 29)) == end_of(stream, end) == end
         log.roll()
         assert end_of(stream, end) == Position(2, 0)
+
+
+def test_on_a_remote_filesystem_a_segment_that_is_gone_is_missed(tmp_path):
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    memory = fsspec.filesystem("memory")
+    stream = Stream(tmp_path / "log")
+    with stream.appender() as log:
+        log.append(b"a")
+        memory.put(str(tmp_path / "log"), "/standing", recursive=True)
+        reader = ChiplogStreamReader(*_asked("memory://standing"))
+        offset, payloads = advance(reader, reader.initialOffset())
+        assert payloads == [b"a"]
+        log.append(b"never copied")
+        log.roll()
+        log.append(b"b")
+    memory.rm("/standing", recursive=True)
+    (tmp_path / "log/000000001.log").unlink()
+    memory.put(str(tmp_path / "log"), "/standing", recursive=True)
+    with pytest.raises(DataLoss):
+        advance(reader, offset)
+
+
+def _asked(path: str):
+    options = read_options({"path": path})
+    return options, *table_columns(options)

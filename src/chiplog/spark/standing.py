@@ -16,6 +16,7 @@ from chiplog.errors import BadPosition, ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.segments import SegmentReader
 from chiplog.spark.planning import Log
+from chiplog.spark.remote import is_remote
 
 _HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
 
@@ -68,7 +69,12 @@ class Standing:
         return begin
 
     def stand(self, log: Log, position: Position) -> None:
-        """Keep the segment of a position open, and let go of the one before."""
+        """Keep the segment of a position open, and let go of the one before.
+
+        Not on a remote filesystem: what is open there doesn't outlive its removal, nor tell that it has grown.
+        """
+        if is_remote(log.path):
+            return
         held = self._held.get(log.name)
         if held is not None and held.number == position.segment and not held.replaced():
             return
