@@ -1,6 +1,7 @@
-"""The source on Spark Connect: a client without a JVM, and a server that isn't told of chiplog but by its client.
+"""The source on Spark Connect: a client without a JVM, which registers it and sends the package along.
 
-In a process of its own: a session of Connect and a classic one don't go together.
+In a process of its own: a session of Connect and a classic one don't go together. The server's Python here has
+chiplog installed as well, so that this doesn't show that the package it was sent would be enough.
 """
 
 from __future__ import annotations
