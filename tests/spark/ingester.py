@@ -32,7 +32,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     # Starting Spark takes long, and so do Iceberg's commits: much is written meanwhile.
-    much = 100 if chosen.spark else 20 if chosen.table == "iceberg" and not chosen.die_at else 1
+    much = 100 if chosen.spark or (chosen.table == "iceberg" and not chosen.die_at) else 1
     plan = Plan(
         table=chosen.table,
         partition_by="date",
