@@ -7,13 +7,14 @@ from chiplog.jobs.queue cimport Job
 
 @cython.locals(
     types=bytes, ids=bytes, timed=bytes, dated=bytes, rows="Py_ssize_t", kind="int", job_id=bytes, job=Job,
-    end="long long", scheduled_ns="long long", name_starts="long long[:]", name_ends="long long[:]",
+    end="long long", final=bint, scheduled_ns="long long", name_starts="long long[:]", name_ends="long long[:]",
     payload_starts="long long[:]", payload_ends="long long[:]",
 )
 cpdef tuple load(
-    Machine machine, commands, bytes data, long long[:] times, Py_ssize_t first, Py_ssize_t row,
-    long long now_ns
+    Machine machine, commands, bytes data, long long[:] times, long long[:] offsets, long long base,
+    Py_ssize_t first, Py_ssize_t row, long long now_ns
 )
+cpdef bint is_foreign(bytes data, Py_ssize_t offset)
 @cython.locals(
     types=bytes, ids=bytes, jobs=dict, leaving=set, rows="Py_ssize_t", row="Py_ssize_t", kind="int", job_id=bytes,
     mask=bytearray,

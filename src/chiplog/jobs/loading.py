@@ -12,18 +12,28 @@ from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.queue import Job
 
-__all__ = ["Halt", "load", "mean_expiry", "needed"]
+__all__ = ["Halt", "is_foreign", "load", "mean_expiry", "needed"]
 
+_ZONE_AT = 13  # in a record
+_FOREIGN_ZONE = b"\xff\xff"
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
 Halt = tuple[int, str]
 
 
 def load(
-    machine: Machine, commands: Commands, data: bytes, times: array[int], first: int, row: int, now_ns: int
+    machine: Machine,
+    commands: Commands,
+    data: bytes,
+    times: array[int],
+    offsets: array[int],
+    base: int,
+    first: int,
+    row: int,
+    now_ns: int,
 ) -> Halt:
     """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
-    that says something which columns can't tell."""
+    that says something which columns can't tell. `base` is the offset at which `data` begins."""
     types, ids, timed, dated = commands.types, commands.ids, commands.timed, commands.dated
     name_starts, name_ends = commands.name_starts, commands.name_ends
     payload_starts, payload_ends = commands.payload_starts, commands.payload_ends
@@ -39,10 +49,11 @@ def load(
             if job is None:
                 machine.unknown += 1
             else:
-                result = b""
+                result, final = b"", False
                 if kind <= FAIL:
                     result = data[commands.result_starts[row] : commands.result_ends[row]]
-                reason = machine.replay_change(job, kind, result, times[first + row])
+                    final = is_foreign(data, offsets[first + row] - base)
+                reason = machine.replay_change(job, kind, result, times[first + row], final)
         else:
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED
@@ -69,6 +80,11 @@ def load(
             return row, reason
         row += 1
     return rows, ""
+
+
+def is_foreign(data: bytes, offset: int) -> bool:
+    """Whether workq wrote the record at an offset: its times have a zone that ours haven't."""
+    return data[offset + _ZONE_AT : offset + _ZONE_AT + 2] == _FOREIGN_ZONE
 
 
 def needed(machine: Machine, commands: Commands, times: array[int], first: int, settled_ns: int) -> bytearray:

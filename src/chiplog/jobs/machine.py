@@ -164,7 +164,7 @@ class Machine:
         self._note(job, True)
         self._displace(job)
         self.records.append((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
-        self._finish(job, result, success)
+        self._finish(job, result, success, False)
         if job.state == PENDING:
             self._settle(job, now_ns, True)
         elif job.volatile:
@@ -216,10 +216,13 @@ class Machine:
         can't be written, jobs are left as they are."""
         for timer in self.wheel.advance(now_ns, limit):
             if isinstance(timer, Job):
-                if frozen and not (timer.volatile and timer.attempts == 0):
-                    self.wheel.set(timer, now_ns + FROZEN_NS)
-                else:
+                if not frozen:
                     self._ring(timer, now_ns)
+                elif timer.volatile and timer.attempts == 0:
+                    self._remove(timer)
+                    self._answer(timer, False)
+                else:
+                    self.wheel.set(timer, now_ns + FROZEN_NS)
             else:
                 self.leave(timer)
                 self.answered.append(timer)
@@ -319,8 +322,9 @@ class Machine:
         self._enter(job)
         return None
 
-    def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int) -> str | None:
-        """Another command of a log; why it can't be, if it contradicts what came before."""
+    def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int, final: bool = False) -> str | None:
+        """Another command of a log; why it can't be, if it contradicts what came before. A fail may be `final`,
+        because workq, which wrote it, knows no others."""
         if kind in (_DELETE[0], _EXPIRE[0]):
             del self.jobs[job.id]
             job.queue.jobs -= 1
@@ -329,7 +333,7 @@ class Machine:
                 return "Duplicate result"
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
-            self._finish(job, result, kind == _COMPLETE[0])
+            self._finish(job, result, kind == _COMPLETE[0], final)
         elif kind == _START[0]:
             return self._replay_start(job, time_ns)
         elif not job.is_processed():
@@ -356,12 +360,13 @@ class Machine:
 
     # -- changes, as far as the job itself goes
 
-    def _finish(self, job: Job, result: bytes, success: bool) -> None:
+    def _finish(self, job: Job, result: bytes, success: bool, final: bool) -> None:
         job.state, job.result = COMPLETED, result
         if not success:
             job.state = FAILED
             job.fails += 1
-            if job.fails < job.max_fails and not job.is_spent() and not self._fails_are_final:
+            final = final or self._fails_are_final
+            if job.fails < job.max_fails and not job.is_spent() and not final:
                 job.state, job.result = PENDING, None
 
     def _time_out(self, job: Job) -> None:
@@ -455,9 +460,8 @@ class Machine:
         self.wheel.set(job, ends_ns if job.volatile or ends_ns < expires_ns else expires_ns)
 
     def _end(self, job: Job) -> None:
-        """The job's time is over. Of a `run` that was never leased the log knows nothing."""
-        if not job.volatile or job.attempts:
-            self.records.append(_EXPIRE + job.id)
+        """The job's time is over."""
+        self.records.append(_EXPIRE + job.id)
         self._remove(job)
 
     def _remove(self, job: Job) -> None:

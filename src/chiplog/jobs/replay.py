@@ -12,8 +12,8 @@ as an add. A command that contradicts what came before it (a second result, say)
 server that works; it is passed over, counted and told. workq refuses to start then.
 
 Where a fail leads is a choice. By its document a job with `max_fails` fails for good with the last of them, and
-goes back to its queue before; so it is here. workq itself takes every fail for the last: `fails_are_final` reads
-a log as workq does.
+goes back to its queue before; so it is here. workq itself takes every fail for the last, and has told its clients
+so: in blocks of a log (`apply_block`) the fails that workq wrote are final; `fails_are_final` makes them all so.
 
 >>> from chiplog.jobs.commands import Add, StartAttempt, parse_id
 >>> job_id = parse_id("61000000-0001-4000-8000-000000000001")
@@ -175,7 +175,9 @@ class Replay:
         columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
         while row < rows:
-            row, reason = load(self.machine, columns, data, scan.times, first, row, self._now_ns)
+            row, reason = load(
+                self.machine, columns, data, scan.times, scan.offsets, block.base, first, row, self._now_ns
+            )
             if row == rows:
                 return
             place = first + row

@@ -294,6 +294,9 @@ class Server:
         answers = [(connection, connection.take()) for connection in touched]
         if not batch[0]:
             self._send(answers)
+        elif self.read_only:
+            self.machine.rollback(batch, time.time_ns())
+            self._refuse(answers)
         elif self._writer is None:
             try:
                 self.journal.write(batch[0])
@@ -355,13 +358,17 @@ class Server:
         self.machine.rollback(self.machine.take(), now_ns)
         self.machine.rollback(batch, now_ns)
         self.read_only, self.trial = True, False
-        for connection, (replies, tentative) in answers:
-            settled = len(replies) - tentative
-            connection.send(replies[:settled] + [READ_ONLY] * tentative)
+        self._refuse(answers)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
         self._loop.call_later(self._retry_seconds, self._try_again)
         self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS[1])
+
+    def _refuse(self, answers: list[tuple[_Connection, Answers]]) -> None:
+        """Say no wherever an answer tells of what wasn't written."""
+        for connection, (replies, tentative) in answers:
+            settled = len(replies) - tentative
+            connection.send(replies[:settled] + [READ_ONLY] * tentative)
 
     def _try_again(self) -> None:
         if self._stopping:
