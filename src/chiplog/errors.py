@@ -15,6 +15,15 @@
     ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
+    ├── JobError                a job server didn't do what was asked
+    │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
+    │   ├── JobNotFound         it has no such job or queue (also a LookupError)
+    │   ├── JobTimeout          what was waited for didn't come in time (also a TimeoutError)
+    │   ├── ServerFailed        it can't do it now
+    │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
+    │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
+    │   ├── BadReply            what answers is no job server
+    │   └── BatchFailed         some commands of a batch have failed, and others may have not
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
 `SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
@@ -22,20 +31,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "AppenderClosed",
     "AppenderFailed",
     "BadCommand",
     "BadPosition",
+    "BadReply",
+    "BatchFailed",
     "ChiplogError",
+    "ConnectionLost",
     "CorruptRecord",
     "HeaderMismatch",
+    "JobError",
+    "JobNotFound",
+    "JobRefused",
+    "JobTimeout",
     "LockTimeout",
     "LogFull",
     "LogNotFound",
     "MissingExtra",
     "QueueFull",
     "RecordTooLarge",
+    "ServerFailed",
+    "ServerReadOnly",
     "SkipSegment",
     "TimeOutOfRange",
     "UnknownFormat",
@@ -125,6 +145,57 @@ class BadCommand(ChiplogError, ValueError):
         super().__init__(message)
         self.reason = reason
         self.offset = offset
+
+
+class JobError(ChiplogError):
+    """A job server didn't do what was asked."""
+
+
+class JobRefused(JobError, ValueError):
+    """The server refuses the command. `reason` is why, in its words: `Invalid TTR`, `Duplicate job`."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class JobNotFound(JobError, LookupError):
+    """The server has no such job or queue: it never had, or the job is done with, deleted or expired."""
+
+
+class JobTimeout(JobError, TimeoutError):
+    """What was waited for didn't come in time: a job, or a result."""
+
+
+class ServerFailed(JobError):
+    """The server can't do it now."""
+
+
+class ServerReadOnly(ServerFailed):
+    """The server's command log can't be written. Nothing was changed, and nothing can be until it can."""
+
+
+class ConnectionLost(JobError, ConnectionError):
+    """There is no connection to the server, or it broke. The next call connects again.
+
+    `unknown` tells whether the command may have been done all the same.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class BadReply(JobError):
+    """What answers is no job server, or something between garbles it."""
+
+
+class BatchFailed(JobError):
+    """Some commands of a batch have failed. `outcomes` has, in order, what each gave: its value or its error."""
+
+    def __init__(self, message: str, *, outcomes: Sequence[object]) -> None:
+        super().__init__(message)
+        self.outcomes = outcomes
 
 
 class MissingExtra(ChiplogError, ImportError):

@@ -1,4 +1,6 @@
-"""The job server: its memory is a command log.
+"""A job server whose memory is a command log, and what speaks to it.
+
+    from chiplog.jobs import AsyncClient, Client, Worker
 
 The log
     commands.py     the eight commands, from and to bytes
@@ -23,16 +25,50 @@ The server
     cleaning.py     forgetting what no job needs
     server.py       sockets, turns, and what happens when the log can't be written
 
+Those who speak to it
+    requests.py     commands, as a client sends them
+    answers.py      answers, as a client reads them
+    exchange.py     what may be sent again when a connection breaks
+    batch.py        many commands in one write
+    client.py       Client, for threads
+    aio.py          AsyncClient, for tasks
+
 Modules with a .pxd file beside them are compiled, as they are, where there is a C compiler.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+from typing import TYPE_CHECKING, Any
 
 from chiplog import kernel
+
+if TYPE_CHECKING:
+    from chiplog.jobs.aio import AsyncClient
+    from chiplog.jobs.answers import JobInfo, Leased, QueueInfo, Result, ServerInfo
+    from chiplog.jobs.client import Client
 
 if not kernel.COMPILED:  # then nothing else that is compiled is used either
     _here = __path__[0]
     sys.path_importer_cache[_here] = FileFinder(_here, (SourceFileLoader, SOURCE_SUFFIXES))
+
+_HOME_OF = {
+    "AsyncClient": "aio",
+    "Client": "client",
+    "JobInfo": "answers",
+    "Leased": "answers",
+    "QueueInfo": "answers",
+    "Result": "answers",
+    "ServerInfo": "answers",
+}
+
+__all__ = ["AsyncClient", "Client", "JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'chiplog.jobs' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"chiplog.jobs.{_HOME_OF[name]}"), name)
+    return value
