@@ -38,6 +38,7 @@ class Served:
         while (found := SERVING.search(self.said)) is None:
             line = self.process.stderr.readline()
             if not line:
+                self.process.stderr.close()
                 raise AssertionError(f"the server ended with {self.process.wait()}: {self.said.decode()}")
             self.said += line
         self.port = int(found[2])

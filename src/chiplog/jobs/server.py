@@ -41,7 +41,8 @@ BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
 EVENTS_PER_TURN = 500
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
-STOP_SECONDS = 10.0
+STOP_SECONDS = 10.0  # for what is being written
+FAREWELL_SECONDS = 2.0  # for answers that clients don't take
 _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
 _SWEEP_SECONDS = 5.0
 
@@ -204,7 +205,7 @@ class Server:
         deadline = time.monotonic() + STOP_SECONDS
         while (self._touched or self._in_flight) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
-        await self._dismiss(deadline)
+        await self._dismiss(time.monotonic() + FAREWELL_SECONDS)
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         # A `run` whose client was just cut off has left an end to be written.
