@@ -32,6 +32,8 @@ Those who speak to it
     batch.py        many commands in one write
     client.py       Client, for threads
     aio.py          AsyncClient, for tasks
+    worker.py       Worker: functions that do jobs, on threads
+    worker_tasks.py the same as tasks
 
 Modules with a .pxd file beside them are compiled, as they are, where there is a C compiler.
 """
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from chiplog.jobs.aio import AsyncClient
     from chiplog.jobs.answers import JobInfo, Leased, QueueInfo, Result, ServerInfo
     from chiplog.jobs.client import Client
+    from chiplog.jobs.worker import Attempt, Worker
 
 if not kernel.COMPILED:  # then nothing else that is compiled is used either
     _here = __path__[0]
@@ -56,15 +59,17 @@ if not kernel.COMPILED:  # then nothing else that is compiled is used either
 
 _HOME_OF = {
     "AsyncClient": "aio",
+    "Attempt": "worker",
     "Client": "client",
     "JobInfo": "answers",
     "Leased": "answers",
     "QueueInfo": "answers",
     "Result": "answers",
     "ServerInfo": "answers",
+    "Worker": "worker",
 }
 
-__all__ = ["AsyncClient", "Client", "JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo"]
+__all__ = ["AsyncClient", "Attempt", "Client", "JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo", "Worker"]
 
 
 def __getattr__(name: str) -> Any:
