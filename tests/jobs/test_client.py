@@ -26,9 +26,10 @@ from chiplog.errors import (
     JobNotFound,
     JobRefused,
     JobTimeout,
+    LockTimeout,
     ServerReadOnly,
 )
-from chiplog.jobs import AsyncClient, Client, requests
+from chiplog.jobs import AsyncClient, Client, LocalServer, requests
 from chiplog.jobs.answers import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, AnswerReader
 from chiplog.jobs.requests import windows
 from tests.jobs.conftest import Served
@@ -567,3 +568,26 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
 def test_importing_the_client_does_not_load_asyncio_or_the_server():
     code = "import sys; from chiplog.jobs import Client; print('asyncio' in sys.modules, 'ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+
+
+# -- a server inside the process
+
+
+def test_a_local_server_keeps_its_jobs_in_its_log(tmp_path, queue):
+    with LocalServer(tmp_path / "cmdlog") as local, Client(local.address) as client:
+        job = client.add(queue, b"kept")
+    with (
+        LocalServer(tmp_path / "cmdlog", token=b"sesame") as local,
+        Client(local.address, token="sesame") as client,
+    ):
+        assert client.lease(queue).id == job
+    with LocalServer() as local, Client(local.address) as client:
+        assert client.lease(queue) is None
+
+
+def test_a_local_server_that_can_not_start_says_why(tmp_path):
+    with LocalServer(tmp_path / "cmdlog") as local:
+        with pytest.raises(LockTimeout):
+            LocalServer(tmp_path / "cmdlog")
+        with pytest.raises(OSError, match="in use"):
+            LocalServer(port=int(local.address.rpartition(":")[2]))

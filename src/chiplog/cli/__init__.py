@@ -9,6 +9,7 @@
     datapoints.py what commands show of a log in M3's format
     append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
     pipeline.py pipeline_*.py          a command whose subcommands run on Spark
+    jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
 and errors of usage come at once.
@@ -34,6 +35,7 @@ COMMANDS = {
     "clean": "forget records by age, size or key",
     "convert": "write a log anew in another format",
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
+    "jobs": "serve jobs, add them, do them, watch them",
     "bench": "measure the log, and this disk beneath it",
     "doctor": "what chiplog runs on here, and what is missing",
 }
@@ -41,12 +43,14 @@ COMMANDS = {
 _EXIT_CODES = """\
 exit codes:
   0    fine
-  1    problems were found (verify, repair)
+  1    problems were found (verify, repair), or a job has failed (jobs run, result)
   2    wrong usage
-  3    no log there, or a format that chiplog doesn't know
+  3    no log there, or a format that chiplog doesn't know; no such job or queue
   4    damage stopped the command
-  5    another process holds the lock
-  6    input or output failed: a full disk, input that ends in the middle of a record
+  5    another process holds the lock; no job or result came in time
+  6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
+  7    a job server refuses it
+  8    no job server there, or the connection broke
   70   an error that chiplog didn't expect: a bug
   130  interrupted
 """

@@ -6,9 +6,15 @@ import errno
 
 from chiplog.errors import (
     BadPosition,
+    BadReply,
+    BatchFailed,
     ChiplogError,
+    ConnectionLost,
     CorruptRecord,
     HeaderMismatch,
+    JobNotFound,
+    JobRefused,
+    JobTimeout,
     LockTimeout,
     LogNotFound,
     MissingExtra,
@@ -24,6 +30,8 @@ NO_LOG = 3
 DAMAGE = 4
 LOCKED = 5
 IO = 6
+REFUSED = 7
+NO_SERVER = 8
 UNEXPECTED = 70
 INTERRUPTED = 130
 
@@ -37,9 +45,11 @@ class InputError(ChiplogError):
 
 
 _ERRORS: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
-    ((LogNotFound, UnknownFormat), NO_LOG),
+    ((LogNotFound, UnknownFormat, JobNotFound), NO_LOG),
     ((CorruptRecord, HeaderMismatch), DAMAGE),
-    ((LockTimeout,), LOCKED),
+    ((LockTimeout, JobTimeout), LOCKED),
+    ((JobRefused,), REFUSED),
+    ((ConnectionLost, BadReply), NO_SERVER),
     ((BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
     ((ChiplogError, OSError), IO),
 )
@@ -57,6 +67,9 @@ _ADVICE = {
 
 def explain(error: Exception) -> tuple[int, str]:
     """The exit code of an error and, in one line, what, where and what to do."""
+    if isinstance(error, BatchFailed):  # as bad as the first that failed
+        first = next(outcome for outcome in error.outcomes if isinstance(outcome, Exception))
+        return explain(first)[0], _line(error)
     for kinds, code in _ERRORS:
         if isinstance(error, kinds):
             return code, _line(error)

@@ -43,9 +43,14 @@ def command_parser(name: str, description: str, epilog: str | None = None) -> ar
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_common(parser)
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
     parser.add_argument("--json", action="store_true", help="print results as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="what the log does, tracebacks of errors")
-    return parser
 
 
 def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:

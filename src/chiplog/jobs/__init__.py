@@ -1,6 +1,6 @@
 """A job server whose memory is a command log, and what speaks to it.
 
-    from chiplog.jobs import AsyncClient, Client, Worker
+    from chiplog.jobs import AsyncClient, Client, LocalServer, Worker
 
 The log
     commands.py     the eight commands, from and to bytes
@@ -23,7 +23,9 @@ The server
     protocol.py     a connection: bytes in, bytes out
     journal.py      the command log under the server
     cleaning.py     forgetting what no job needs
-    server.py       sockets, turns, and what happens when the log can't be written
+    turns.py        connections, and what is done with them at the end of a turn
+    server.py       starting, stopping, timers, and what happens when the log can't be written
+    local.py        LocalServer: the same on a thread, for tests
 
 Those who speak to it
     requests.py     commands, as a client sends them
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from chiplog.jobs.aio import AsyncClient
     from chiplog.jobs.answers import JobInfo, Leased, QueueInfo, Result, ServerInfo
     from chiplog.jobs.client import Client
+    from chiplog.jobs.local import LocalServer
     from chiplog.jobs.worker import Attempt, Worker
 
 if not kernel.COMPILED:  # then nothing else that is compiled is used either
@@ -63,13 +66,25 @@ _HOME_OF = {
     "Client": "client",
     "JobInfo": "answers",
     "Leased": "answers",
+    "LocalServer": "local",
     "QueueInfo": "answers",
     "Result": "answers",
     "ServerInfo": "answers",
     "Worker": "worker",
 }
 
-__all__ = ["AsyncClient", "Attempt", "Client", "JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo", "Worker"]
+__all__ = [
+    "AsyncClient",
+    "Attempt",
+    "Client",
+    "JobInfo",
+    "Leased",
+    "LocalServer",
+    "QueueInfo",
+    "Result",
+    "ServerInfo",
+    "Worker",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,156 @@
+"""`chiplog jobs`: a job server, and what a person or a script does with its jobs.
+
+Each subcommand has a parser of its own, made when it is asked for:
+
+    jobs_serve.py    serve: the server
+    jobs_do.py       add, run, schedule, lease, complete, fail, delete, result
+    jobs_inspect.py  inspect
+    jobs_top.py      top: queues, as they change
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from chiplog.cli import codes, options
+
+if TYPE_CHECKING:
+    from chiplog.jobs.client import Client
+
+SUBCOMMANDS = {
+    "serve": "serve jobs, with a command log as memory",
+    "add": "add a job, or one for each line of a file",
+    "run": "have a job done now, and print its result",
+    "schedule": "add a job that is due at a time",
+    "lease": "take a job that is to be done",
+    "complete": "a job is done: give its result",
+    "fail": "a job couldn't be done: say why",
+    "delete": "forget jobs",
+    "result": "print a job's result",
+    "inspect": "what the server knows of jobs, queues and itself",
+    "top": "watch queues: how many jobs, how fast, how long answers take",
+}
+SERVER = "127.0.0.1:9922"
+_ENVIRONMENT = """\
+environment:
+  WORKQ_SERVER  where the server is, if --server doesn't say
+  WORKQ_TOKEN   the token, if --token-file doesn't say"""
+
+
+class _JobsParser(options.CommandParser):
+    """Parses the rest of the line with the parser of the subcommand."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        outer = super().parse_args(args, namespace)
+        chosen = subparser(outer.subcommand).parse_args(outer.arguments)
+        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
+        chosen.subcommand = outer.subcommand
+        return chosen
+
+
+def parser() -> argparse.ArgumentParser:
+    summaries = "\n".join(f"  {name:<9} {summary}" for name, summary in SUBCOMMANDS.items())
+    parser = _JobsParser(
+        prog="chiplog jobs",
+        description=f"A job server, and what is done with its jobs.\n\n{summaries}",
+        epilog="examples:\n"
+        "  chiplog jobs serve -cmdlog-path cmdlog\n"
+        "  chiplog jobs add mail 'to: you'\n"
+        "  chiplog jobs lease mail --wait 10s\n"
+        "  chiplog jobs top\n\n"
+        "chiplog jobs SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_common(parser)
+    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
+    return parser
+
+
+def subparser(name: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand."""
+    summary = SUBCOMMANDS[name]
+    parser = options.command_parser(f"jobs {name}", summary[0].upper() + summary[1:] + ".", epilog=_epilog(name))
+    if name == "serve":
+        from chiplog.cli import jobs_serve
+
+        jobs_serve.add_flags(parser)
+    else:
+        _module(name).add_options(name, parser)
+        _add_connection(parser)
+    return parser
+
+
+def _epilog(name: str) -> str:
+    if name == "serve":
+        return "Each flag may have one dash or two. docs/jobs.md tells the rest."
+    return _ENVIRONMENT
+
+
+def _module(name: str) -> Any:
+    return import_module(f"chiplog.cli.jobs_{name if name in ('inspect', 'top') else 'do'}")
+
+
+def _subcommand(text: str) -> str:
+    if text not in SUBCOMMANDS:
+        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
+    return text
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", metavar="HOST:PORT", help=f"where the server is (default: {SERVER})")
+    parser.add_argument("--token-file", metavar="FILE", help="a file with the token that the server wants")
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument(
+        "--timeout",
+        type=options.some_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long to wait for an answer, beside what the command itself waits (default: 30)",
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    if chosen.subcommand == "serve":
+        from chiplog.cli import jobs_serve
+
+        return jobs_serve.run(chosen)
+    with _client(chosen) as client:
+        code: int = _module(chosen.subcommand).run(chosen, client)
+        return code
+
+
+def _client(chosen: argparse.Namespace) -> Client:
+    from chiplog.errors import JobRefused
+    from chiplog.jobs.client import Client
+
+    server = chosen.server or os.environ.get("WORKQ_SERVER") or SERVER
+    try:
+        return Client(
+            server, token=_token(chosen.token_file), tls=_tls(chosen), timeout=chosen.timeout, retry_seconds=0
+        )
+    except JobRefused as error:
+        raise codes.UsageError(str(error)) from None
+
+
+def _token(path: str | None) -> str | bytes | None:
+    if path is None:
+        return os.environ.get("WORKQ_TOKEN") or None
+    with open(path, "rb") as file:
+        return file.read(4096).strip()
+
+
+def _tls(chosen: argparse.Namespace) -> Any:
+    if chosen.tls_ca is None:
+        return chosen.tls
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=chosen.tls_ca)
+    except ssl.SSLError as error:
+        raise codes.UsageError(f"{chosen.tls_ca} has no certificates: {error}") from None
