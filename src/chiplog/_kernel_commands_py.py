@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import struct
 from array import array
+from binascii import Error as NoHex
+from binascii import unhexlify
 from typing import Any, NamedTuple
 
 ADD, SCHEDULE, COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT, TIMEOUT_ATTEMPT = range(1, 9)
@@ -49,6 +51,9 @@ _TIME_BYTES = 15
 _UNIX_EPOCH_SECONDS = 62_135_596_800
 _INT64_MAX = 2**63 - 1
 _SECOND_NS = 1_000_000_000
+_TIME = struct.Struct(">Bqih")
+_ZONE_UTC = -1
+_ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
 
 Bounds = tuple[int, int]
 NOWHERE: Bounds = (0, 0)  # of a field that isn't there: none can start at a buffer's first byte
@@ -257,3 +262,49 @@ def uuid_texts(ids: Any) -> tuple[array[int], bytes]:
         digits = view[ID_BYTES * row : ID_BYTES * (row + 1)].hex()
         texts.append(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
     return array("i", range(0, 36 * count + 1, 36)), "".join(texts).encode()
+
+
+def job_encode(job_id: bytes, head: bytes, payload: bytes, scheduled_ns: int | None, created_ns: int) -> bytes:
+    """An add, or a schedule if there is a time. The head is what comes before the payload, from the name on."""
+    if len(job_id) != ID_BYTES:
+        raise ValueError(f"an id has {ID_BYTES} bytes, not {len(job_id)}")
+    kind, time = ADD, _ZERO_TIME
+    if scheduled_ns is not None:
+        kind, time = SCHEDULE, _time_bytes(scheduled_ns)
+    size = _varint(len(payload))
+    return b"".join((bytes((kind,)), job_id, head, size, payload, time, _time_bytes(created_ns)))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _time_bytes(time_ns: int) -> bytes:
+    if not -(2**63) <= time_ns < 2**63:
+        raise OverflowError(f"{time_ns} is no 64 bit number of nanoseconds")
+    seconds, nanos = divmod(time_ns, _SECOND_NS)
+    return _TIME.pack(1, seconds + _UNIX_EPOCH_SECONDS, nanos, _ZONE_UTC)
+
+
+def uuid_text(job_id: bytes) -> bytes:
+    """An id of sixteen bytes as a text such as 61000000-0001-4000-8000-000000000001."""
+    if len(job_id) != ID_BYTES:
+        raise ValueError(f"an id has {ID_BYTES} bytes, not {len(job_id)}")
+    digits = job_id.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
+
+
+def uuid_parse(text: bytes) -> bytes | None:
+    """The id of such a text, in either case, or None."""
+    groups = text.split(b"-")
+    if [len(group) for group in groups] != [8, 4, 4, 4, 12]:
+        return None
+    try:
+        return unhexlify(b"".join(groups))
+    except NoHex:
+        return None

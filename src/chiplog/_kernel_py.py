@@ -29,7 +29,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from chiplog._kernel_commands_py import Commands, commands_decode, uuid_texts
+from chiplog._kernel_commands_py import (
+    Commands,
+    commands_decode,
+    job_encode,
+    uuid_parse,
+    uuid_text,
+    uuid_texts,
+)
 from chiplog._kernel_m3_py import (
     M3Checker,
     M3Decoder,
@@ -62,8 +69,9 @@ __all__ = [
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
     "BoundedQueue", "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
-    "crc32c", "crc32c_hardware", "crc32c_portable", "first_since", "gather", "keep_since", "kept_runs",
-    "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "relocate", "select", "uuid_texts",
+    "crc32c", "crc32c_hardware", "crc32c_portable", "first_since", "gather", "job_encode", "keep_since",
+    "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "relocate", "select",
+    "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

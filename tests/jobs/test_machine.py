@@ -106,7 +106,7 @@ class JobsMachine(RuleBasedStateMachine):
     def write(self) -> None:
         batch = self.machine.take()
         self.log += [(decode(record), self.now) for record in batch[0]]
-        self.machine.landed(batch)
+        self.machine.landed(batch, 1)
 
     # -- steps
 

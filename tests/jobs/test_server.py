@@ -390,8 +390,10 @@ def test_tls(tmp_path):
         pytest.skip("openssl is not installed")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
-        [*"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 1 -addext".split()]
-        + ["subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
+        [
+            *"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 1 -addext".split(),
+            *("subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)),
+        ],
         check=True,
         capture_output=True,
     )

@@ -67,10 +67,10 @@ def say(steps: list[dict], server: Served):
             time.sleep(step["ms"] / 1000)
         elif step["action"] == "open":
             talks[step["conn"]] = server.connect()
-            time.sleep(0.05)  # until it counts as a client
+            time.sleep(0.2)  # until it counts as a client
         elif step["action"] == "close":
             talk.close()
-            time.sleep(0.05)
+            time.sleep(0.2)
         else:
             talk.send(filled(step.get("send_template") or step["send"]))
             if step.get("deferred"):

@@ -90,3 +90,26 @@ def test_ids_become_the_texts_that_everybody_knows(ids):
         known = [str(UUID(bytes=ids[at : at + 16])) for at in range(0, len(ids), 16)]
         assert texts.decode() == "".join(known)
         assert list(offsets) == list(range(0, 36 * len(known) + 1, 36))
+
+
+TIMES = st.none() | st.integers(-(2**63), INT64_MAX)
+
+
+@given(st.binary(min_size=15, max_size=17), st.binary(max_size=40), st.binary(max_size=300), TIMES, TIMES)
+@example(bytes(16), b"", bytes(127), None, 0)
+@example(bytes(16), b"", bytes(128), -1, 0)
+@example(bytes(16), b"head", bytes(20_000), INT64_MAX, -(2**63))
+def test_both_encode_a_job_the_same(job_id, head, payload, scheduled_ns, created_ns):
+    same("job_encode", job_id, head, payload, scheduled_ns, created_ns or 0)
+
+
+@given(st.binary(max_size=17))
+def test_both_write_an_id_the_same(job_id):
+    text = same("uuid_text", job_id)
+    if len(job_id) == 16:
+        assert same("uuid_parse", text) == same("uuid_parse", text.upper()) == job_id
+
+
+@given(st.binary(max_size=40) | st.text("0123456789abcdefABCDEFg- ", min_size=34, max_size=38).map(str.encode))
+def test_both_read_an_id_the_same(text):
+    same("uuid_parse", text)

@@ -7,9 +7,9 @@ or it would come back at the next start. It goes once all earlier segments have 
 A segment is rewritten when half of its bytes or more are of no use, and then has nothing but what is needed, be
 it a single job that lives for a month. So sealed segments take less than twice the bytes of the records that are
 needed in them, and half as much again at worst for ends that have to stay: three times in all, and the segment
-that is being written comes on top. How useful a segment is can be told only by reading it; that is done again when
-the average of its jobs' ttl is over, by which about half of it should have gone, and every hour, because jobs can
-be deleted before.
+that is being written comes on top. How useful a segment is can be told only by reading it. That is done again when
+half of the jobs that it adds have gone, or the average of their ttl is over, by which half should have; and every
+hour, because other records can be large.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class ForgetDone:
         self._numbers: list[int] = []
         self._look_ns: dict[int, int] = {}
         """When to look at a segment again."""
+        self._jobs: dict[int, int] = {}
+        """How many jobs that it adds there were, when it was last looked at."""
         self._cleaned_ns: dict[int, int] = {}
         """When everything was dropped of a segment that wasn't needed."""
         self.stopped = threading.Event()
@@ -63,18 +65,20 @@ class ForgetDone:
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
         self._numbers = numbers
         self._now_ns = now_ns
-        for known in (self._look_ns, self._cleaned_ns):
+        for known in (self._look_ns, self._cleaned_ns, self._jobs):
             for number in known.keys() - set(numbers):
                 del known[number]
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
-        if self._now_ns < self._look_ns.get(number, 0):
+        lost = self._machine.lost.get(number, 0)
+        if self._now_ns < self._look_ns.get(number, 0) and 2 * lost < self._jobs.get(number, 0):
             return True
-        useful = useless = 0
+        useful = useless = jobs = 0
         expiries: list[int] = []
         for block in self._blocks(number):
-            mask, expiry = self._needed(block)
+            mask, count, expiry = self._needed(block)
             expiries += [expiry] if expiry else []
+            jobs += count
             for row, keep in enumerate(mask):
                 if keep:
                     useful += block.frame_bytes(row)
@@ -82,6 +86,8 @@ class ForgetDone:
                     useless += block.frame_bytes(row)
         middle = sum(expiries) // len(expiries) if expiries else self._now_ns
         self._look_ns[number] = min(max(middle, self._now_ns), self._now_ns + LOOK_AGAIN_NS)
+        self._jobs[number] = jobs
+        self._machine.lost.pop(number, None)
         if useless == 0 or useless >= useful:
             self._cleaned_ns[number] = self._now_ns
             return None if useless else True
@@ -90,8 +96,8 @@ class ForgetDone:
     def keep(self, block: Block) -> bytearray:
         return self._needed(block)[0]
 
-    def _needed(self, block: Block) -> tuple[bytearray, int]:
-        """Which rows are needed, and the mean of the times at which their jobs expire, or 0."""
+    def _needed(self, block: Block) -> tuple[bytearray, int, int]:
+        """Which rows are needed, how many of them add jobs, and when those expire on average, or 0."""
         scan, mask, total, jobs = block.scan, bytearray(), 0, 0
         settled_ns = self._settled_ns(block.segment)
         for first in range(block.first, block.last, _ROWS):
@@ -104,7 +110,7 @@ class ForgetDone:
             total += count * expiry
             jobs += count
             time.sleep(0)
-        return mask, total // jobs if jobs else 0
+        return mask, jobs, total // jobs if jobs else 0
 
     def _settled_ns(self, number: int) -> int:
         """Ends written before this time are of jobs whose adds are gone from every earlier segment."""

@@ -1,10 +1,8 @@
-"""The fields of a command as bytes, put together fast. `chiplog.jobs.commands` has the commands themselves."""
+"""The fields of a command as bytes. `chiplog.jobs.commands` has the commands themselves."""
 
 from __future__ import annotations
 
 import struct
-
-from chiplog._kernel_commands_py import ADD, SCHEDULE
 
 SECOND_NS = 1_000_000_000
 UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where the seconds of times start
@@ -12,7 +10,6 @@ NOT_SCHEDULED = -(2**63)
 _TIME = struct.Struct(">Bqih")
 _ZONE_UTC = -1
 ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
-_ADD, _SCHEDULE = bytes((ADD,)), bytes((SCHEDULE,))
 
 
 def varint(number: int) -> bytes:
@@ -37,11 +34,3 @@ def job_head(name: bytes, ttr_ms: int, ttl_ms: int, priority: int, max_attempts:
     """What comes before a job's payload, from its name on."""
     zigzag = (priority << 1) ^ (priority >> 31)
     return varint(len(name)) + name + b"".join(map(varint, (ttr_ms, ttl_ms, zigzag, max_attempts, max_fails)))
-
-
-def encode_job(job_id: bytes, head: bytes, payload: bytes, scheduled_ns: int, created_ns: int) -> bytes:
-    """An add, or a schedule if there is a time."""
-    kind, time = _ADD, ZERO_TIME
-    if scheduled_ns != NOT_SCHEDULED:
-        kind, time = _SCHEDULE, time_bytes(scheduled_ns)
-    return b"".join((kind, job_id, head, varint(len(payload)), payload, time, time_bytes(created_ns)))

@@ -96,11 +96,13 @@ class Journal:
         assert self.stream is not None
         return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
 
-    def write(self, records: list[bytes]) -> None:
-        """Append commands with one write, and return once they are as durable as the policy says."""
-        if self._appender is not None:
-            self._appender.append_many(records)
-            self._end = self._appender.position
+    def write(self, records: list[bytes]) -> int:
+        """Append commands with one write, and return their segment once they are as durable as the policy says."""
+        if self._appender is None:
+            return 0
+        segment = self._appender.append_many(records)[0].segment
+        self._end = self._appender.position
+        return segment
 
     @property
     def failed(self) -> bool:

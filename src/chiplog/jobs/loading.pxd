@@ -11,7 +11,7 @@ from chiplog.jobs.queue cimport Job
     payload_starts="long long[:]", payload_ends="long long[:]",
 )
 cpdef tuple load(
-    Machine machine, commands, bytes data, long long[:] times, long long[:] offsets, long long base,
+    Machine machine, commands, int segment, bytes data, long long[:] times, long long[:] offsets, long long base,
     Py_ssize_t first, Py_ssize_t row, long long now_ns
 )
 cpdef bint is_foreign(bytes data, Py_ssize_t offset)

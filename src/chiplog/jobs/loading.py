@@ -24,6 +24,7 @@ Halt = tuple[int, str]
 def load(
     machine: Machine,
     commands: Commands,
+    segment: int,
     data: bytes,
     times: array[int],
     offsets: array[int],
@@ -75,6 +76,7 @@ def load(
                 commands.max_fails[row],
                 scheduled_ns,
             )
+            job.segment = segment
             reason = machine.replay_job(job, now_ns)
         if reason is not None:
             return row, reason

@@ -18,6 +18,7 @@ cdef class Machine:
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
     cdef public set leaving
+    cdef public dict lost
     cdef list _undo
     cdef dict _waiters
     cdef dict _idle
@@ -42,7 +43,8 @@ cdef class Machine:
     cpdef leave(self, Timer waiting)
     cdef _ring(self, Job job, long long now_ns)
     cpdef tuple take(self)
-    cpdef landed(self, tuple batch)
+    @cython.locals(change=tuple, job=Job)
+    cpdef landed(self, tuple batch, int segment)
     @cython.locals(job=Job, there=bint)
     cpdef rollback(self, tuple batch, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)

@@ -29,7 +29,8 @@ True
 
 from __future__ import annotations
 
-from chiplog.jobs.encoding import NOT_SCHEDULED, encode_job, job_head, varint
+from chiplog import kernel
+from chiplog.jobs.encoding import NOT_SCHEDULED, job_head, varint
 from chiplog.jobs.limits import RESULT_BYTES_MAX, refuse
 from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter
 from chiplog.jobs.wheel import Timer, Wheel
@@ -40,6 +41,7 @@ DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # what comes of complete, fail and delete
 QUEUES_IDLE_MAX = 10_000
 FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
 _MS_NS = 1_000_000
+_encode = kernel.active.job_encode
 _COMPLETE, _FAIL, _DELETE, _EXPIRE, _START, _TIMEOUT = (bytes((kind,)) for kind in range(3, 9))
 
 Change = tuple[Job, bool, int, int, int, bytes | None, int]
@@ -63,6 +65,8 @@ class Machine:
         """How many jobs expired before they were done."""
         self.leaving: set[bytes] = set()
         """The ids of jobs that are gone, but may come back: that they are gone isn't written yet."""
+        self.lost: dict[int, int] = {}
+        """How many of the jobs that each segment of the log adds are gone. For the cleaner, which resets it."""
         self.expired = 0
         """How many jobs of the log were passed over, because their ttl is over."""
         self.unknown = 0
@@ -122,7 +126,8 @@ class Machine:
         if job.id in self.jobs:
             return False
         self._note(job, False)
-        self.records.append(encode_job(job.id, self._head_of(job), job.payload, job.scheduled_ns, job.created_ns))
+        due_ns = None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns
+        self.records.append(_encode(job.id, self._head_of(job), job.payload, due_ns, job.created_ns))
         self._enter(job)
         self._settle(job, now_ns, True)
         return True
@@ -257,11 +262,14 @@ class Machine:
         self.records, self._undo = [], []
         return batch
 
-    def landed(self, batch: Batch) -> None:
-        """A batch that was taken is written."""
-        if self.leaving:
-            for change in batch[1]:
-                self.leaving.discard(change[0].id)
+    def landed(self, batch: Batch, segment: int) -> None:
+        """A batch that was taken is written, to this segment of the log."""
+        for change in batch[1]:
+            job = change[0]
+            if not change[1]:
+                job.segment = segment
+            if self.leaving:
+                self.leaving.discard(job.id)
 
     def rollback(self, batch: Batch, now_ns: int) -> None:
         """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
@@ -282,7 +290,7 @@ class Machine:
                 self._settle(job, now_ns, False)
             elif there:
                 self._remove(job)
-        self.landed(batch)
+            self.leaving.discard(job.id)
 
     def adopt(self, job: Job, kind: int, result: bytes, time_ns: int, now_ns: int) -> None:
         """A command that is in the log after all, although it couldn't be told whether it was written."""
@@ -469,6 +477,7 @@ class Machine:
         self.wheel.cancel(job)
         self.leaving.add(job.id)  # first: another thread may be asking
         del self.jobs[job.id]
+        self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
         queue = job.queue
         queue.jobs -= 1
         if queue.jobs == 0:

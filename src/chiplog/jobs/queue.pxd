@@ -7,6 +7,7 @@ cdef long long NEVER, NOT_SCHEDULED, _MS_NS
 cdef int _ATTEMPTS_MAX, _STALE_MAX
 
 
+@cython.no_gc
 cdef class Job(Timer):
     cdef public bytes id
     cdef public Queue queue
@@ -19,6 +20,7 @@ cdef class Job(Timer):
     cdef public long long ttl_ms
     cdef public unsigned int ttr_ms
     cdef public int priority
+    cdef public int segment
     cdef public unsigned char max_attempts
     cdef public unsigned char max_fails
     cdef public unsigned char state
@@ -33,6 +35,7 @@ cdef class Job(Timer):
     cpdef long long lease_ends_ns(self)
 
 
+@cython.no_gc
 cdef class Leaser(Timer):
     cdef public object client
     cdef public list names
@@ -40,6 +43,7 @@ cdef class Leaser(Timer):
     cdef public bint waiting
 
 
+@cython.no_gc
 cdef class Waiter(Timer):
     cdef public object client
     cdef public Job job

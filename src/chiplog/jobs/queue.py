@@ -39,6 +39,7 @@ class Job(Timer):
         "ready",
         "result",
         "scheduled_ns",
+        "segment",
         "state",
         "ttl_ms",
         "ttr_ms",
@@ -84,6 +85,8 @@ class Job(Timer):
         self.result: bytes | None = None
         self.leased_ns = 0
         """When the last attempt began."""
+        self.segment = 0
+        """Of the log, where its add is; 0 if that isn't written yet."""
 
     def is_processed(self) -> bool:
         """Whether it is completed or failed."""

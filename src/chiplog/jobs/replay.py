@@ -176,7 +176,16 @@ class Replay:
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
         while row < rows:
             row, reason = load(
-                self.machine, columns, data, scan.times, scan.offsets, block.base, first, row, self._now_ns
+                self.machine,
+                columns,
+                block.segment,
+                data,
+                scan.times,
+                scan.offsets,
+                block.base,
+                first,
+                row,
+                self._now_ns,
             )
             if row == rows:
                 return

@@ -1,7 +1,6 @@
 # Types for the compiled form of replies.py.
 from chiplog.jobs.queue cimport Job, Queue
 
-cpdef bytes format_id(bytes job_id)
 cpdef bytes lease_reply(Job job)
 cpdef bytes result_reply(Job job)
 cpdef bytes queue_lines(Queue queue)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.queue import COMPLETED, Job, Queue
 from chiplog.times import format_time
 
 _SECOND_NS = 1_000_000_000
+_text = kernel.active.uuid_text
 
 OK = b"+OK\r\n"
 TIMEOUT = b"-TIMEOUT\r\n"
@@ -40,12 +42,6 @@ LONG_LINE = _client_error("Line too long")
 NO_TOKEN = _client_error("Unauthorized")
 
 
-def format_id(job_id: bytes) -> bytes:
-    """The text of an id of sixteen bytes."""
-    digits = job_id.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
-
-
 def second(time_ns: int) -> bytes:
     """A time without its fraction."""
     return format_time(time_ns // _SECOND_NS * _SECOND_NS).encode()
@@ -54,7 +50,7 @@ def second(time_ns: int) -> bytes:
 def lease_reply(job: Job) -> bytes:
     """A job that was leased."""
     return b"+OK 1\r\n%b %b %d %d\r\n%b\r\n" % (
-        format_id(job.id),
+        _text(job.id),
         job.queue.name,
         job.ttr_ms,
         len(job.payload),
@@ -65,7 +61,7 @@ def lease_reply(job: Job) -> bytes:
 def result_reply(job: Job) -> bytes:
     """A job's result."""
     result = job.result or b""
-    return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (format_id(job.id), job.state == COMPLETED, len(result), result)
+    return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), job.state == COMPLETED, len(result), result)
 
 
 def queue_lines(queue: Queue) -> bytes:
@@ -77,7 +73,7 @@ def inspected(job: Job) -> bytes:
     """A job, as `inspect` shows it."""
     scheduled = job.scheduled_ns != NOT_SCHEDULED
     lines = [
-        b"%b %d" % (format_id(job.id), 13 if scheduled else 12),
+        b"%b %d" % (_text(job.id), 13 if scheduled else 12),
         b"name %b" % job.queue.name,
         b"ttr %d" % job.ttr_ms,
         b"ttl %d" % (0 if job.volatile else job.ttl_ms),

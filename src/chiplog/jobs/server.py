@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import ssl
 import threading
 import time
@@ -26,10 +25,10 @@ from typing import cast
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.journal import Journal
-from chiplog.jobs.machine import Batch, Machine
-from chiplog.jobs.protocol import Answers, Session
-from chiplog.jobs.queue import Leaser, Waiter
+from chiplog.jobs.machine import Batch
+from chiplog.jobs.protocol import Session
 from chiplog.jobs.replies import READ_ONLY
+from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
 
 __all__ = ["Server"]
@@ -37,8 +36,6 @@ __all__ = ["Server"]
 logger = logging.getLogger("chiplog")
 
 CLIENTS_MAX = 10_000
-BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
-COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
 EVENTS_PER_TURN = 500
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
 STOP_SECONDS = 10.0  # for what is being written
@@ -47,97 +44,8 @@ _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
 _SWEEP_SECONDS = 5.0
 
 
-class _Connection(asyncio.Protocol):
-    """A client, as the event loop sees it."""
-
-    __slots__ = ("_dirty", "_paused", "_since", "server", "session", "transport")
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.session = Session(server.machine, server, self)
-        self.transport: asyncio.Transport | None = None
-        self._dirty = False
-        self._paused = False
-        """Whether the client doesn't take its answers."""
-        self._since = 0.0
-        """Since when a command is on its way; 0 if none is."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.server.welcome(self)
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self.transport = None
-        self.session.leave()
-        self.server.farewell(self)
-
-    def data_received(self, data: bytes) -> None:
-        session = self.session
-        session.feed(data, time.time_ns())
-        self.touch()
-
-    def touch(self) -> None:
-        """Something may have changed: it is looked after at the end of the turn."""
-        if not self._dirty:
-            self._dirty = True
-            self.server.touched(self)
-
-    def take(self) -> Answers:
-        self._dirty = False
-        return self.session.take()
-
-    def send(self, answers: list[bytes]) -> None:
-        """Answers, which may now be sent."""
-        transport, session = self.transport, self.session
-        if transport is None:
-            return
-        if answers:
-            transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
-        if session.closed:
-            transport.close()
-        elif session.buffered():
-            self._go_on(transport)
-        elif self._since:
-            self._since = 0.0
-
-    def _go_on(self, transport: asyncio.Transport) -> None:
-        """There are bytes left, of a command that waits or that isn't whole."""
-        session = self.session
-        if not self._paused and not session.is_held():
-            before = session.buffered()
-            session.resume(time.time_ns())
-            if session.buffered() != before:
-                self.touch()
-        held = session.is_held()
-        self._since = 0.0 if held else self._since or time.monotonic()
-        if held and session.buffered() > BUFFER_BYTES_MAX:
-            transport.pause_reading()
-        elif not self._paused:
-            transport.resume_reading()
-
-    def is_late(self, now: float) -> bool:
-        """Whether a command has been on its way for too long."""
-        return self._since > 0 and now - self._since > COMMAND_SECONDS_MAX
-
-    def pause_writing(self) -> None:
-        self._paused = True
-        if self.transport is not None:
-            self.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        if self.transport is not None:
-            self.transport.resume_reading()
-            self.touch()
-
-
-class Server:
-    """Serves jobs. `start` and `stop`, or `async with`."""
+class Server(Turns):
+    """Serves jobs, between `start` and `stop`."""
 
     def __init__(
         self,
@@ -148,22 +56,15 @@ class Server:
         clean_interval_ms: int = 300_000,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.journal = journal
-        self.token = token
-        self.read_only = False
-        self.trial = False
-        self.started_ns = time.time_ns()
-        self.restored = journal.open(self.started_ns, progress)
-        self.machine: Machine = self.restored.machine
+        started_ns = time.time_ns()
+        self.restored = journal.open(started_ns, progress)
+        super().__init__(self.restored.machine, journal, token, started_ns)
         self._clients_max = clients_max
-        self._connections: set[_Connection] = set()
-        self._touched: list[_Connection] = []
-        self._turning = False
+        self._connections: set[Connection] = set()
         self._tick_handle: asyncio.TimerHandle | None = None
         self._tick_ns = NEVER
         self._retry_seconds = RETRY_SECONDS[0]
         self._writer = _Writer(journal) if journal.waits else None
-        self._in_flight: tuple[Batch, list[tuple[_Connection, Answers]]] | None = None
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,11 +80,13 @@ class Server:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
         """Accept clients; returns where."""
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(lambda: _Connection(self), host, port, ssl=tls, backlog=1024)
+        self.call_soon = self._loop.call_soon
+        factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
+        self._server = await self._loop.create_server(factory, host, port, ssl=tls, backlog=1024)
         self._later(self._sweep())
         if self._cleaner is not None:
             self._later(self._clean(self._cleaner))
-        self._turn_soon()
+        self.turn_soon()
         return [found.getsockname()[:2] for found in self._server.sockets]
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
@@ -203,7 +106,7 @@ class Server:
         if self._cleaner is not None:
             self._cleaner.stop()
         deadline = time.monotonic() + STOP_SECONDS
-        while (self._touched or self._in_flight) and time.monotonic() < deadline:
+        while (self.waiting or self.in_flight) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         await self._dismiss(time.monotonic() + FAREWELL_SECONDS)
         if self._tick_handle is not None:
@@ -239,7 +142,7 @@ class Server:
         """How many there are."""
         return len(self._connections)
 
-    def welcome(self, connection: _Connection) -> None:
+    def welcome(self, connection: Connection) -> None:
         """A client has come."""
         self._connections.add(connection)
         if len(self._connections) > self._clients_max or self._stopping:
@@ -247,129 +150,73 @@ class Server:
             connection.session.out.append(_TOO_MANY)
             connection.touch()
 
-    def farewell(self, connection: _Connection) -> None:
+    def farewell(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.discard(connection)
         if self.machine.records:
-            self._turn_soon()
+            self.turn_soon()
 
-    def touched(self, connection: _Connection) -> None:
-        """A client may have something to send, and the log something to write."""
-        self._touched.append(connection)
-        if not self._turning:
-            self._turn_soon()
+    # -- writing on a thread
 
-    def _turn_soon(self) -> None:
-        if not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn)
+    def hand_over(self, records: list[bytes]) -> None:
+        """Let the thread write."""
+        assert self._writer is not None
+        self._writer.write(records, self._written)
 
-    def _turn(self) -> None:
-        """The end of a turn of the event loop: write, then answer."""
-        self._turning = False
-        machine = self.machine
-        if machine.answered:
-            self._hand_answers()
-        if self._in_flight is None and (self._touched or machine.records):
-            self._write()
-        when_ns = machine.wheel.next_ns()
-        if when_ns < self._tick_ns:
-            self._set_tick(when_ns)
+    def _written(self, segment: int, error: BaseException | None) -> None:
+        """Called by the thread."""
+        self._loop.call_soon_threadsafe(self._landed, segment, error)
 
-    def _hand_answers(self) -> None:
-        """Those who waited go on with what they sent meanwhile, which may end other waits."""
-        machine = self.machine
-        while machine.answered:
-            answered, machine.answered = machine.answered, []
-            now_ns = time.time_ns()
-            for waiting in answered:
-                session = cast(Session, cast(Leaser | Waiter, waiting).client)
-                if not session.closed:
-                    session.answer()
-                    session.resume(now_ns)
-                    cast(_Connection, session.connection).touch()
-
-    def _write(self) -> None:
-        touched, self._touched = self._touched, []
-        batch = self.machine.take()
-        answers = [(connection, connection.take()) for connection in touched]
-        if not batch[0]:
-            self._send(answers)
-        elif self.read_only:
-            self.machine.rollback(batch, time.time_ns())
-            self._refuse(answers)
-        elif self._writer is None:
-            try:
-                self.journal.write(batch[0])
-            except (OSError, ChiplogError) as error:
-                self._fail(batch, answers, error)
-            else:
-                self._succeed(batch, answers)
-        else:
-            self._in_flight = batch, answers
-            self._writer.write(batch[0], self._written)
-
-    def _written(self, error: BaseException | None) -> None:
-        """Called by the writing thread."""
-        self._loop.call_soon_threadsafe(self._landed, error)
-
-    def _landed(self, error: BaseException | None) -> None:
-        if self._in_flight is None:
+    def _landed(self, segment: int, error: BaseException | None) -> None:
+        if self.in_flight is None:
             return
-        (batch, answers), self._in_flight = self._in_flight, None
+        (batch, held), self.in_flight = self.in_flight, None
         if error is None:
-            self._succeed(batch, answers)
+            self.succeed(batch, held, segment)
         else:
-            self._fail(batch, answers, error)
-        if self._touched or self.machine.records:
-            self._turn_soon()
-
-    def _succeed(self, batch: Batch, answers: list[tuple[_Connection, Answers]]) -> None:
-        self.machine.landed(batch)
-        if self.trial:
-            self.trial = False
-            self._retry_seconds = RETRY_SECONDS[0]
-            logger.warning("the command log can be written again")
-            self.machine.offer(time.time_ns())
-            if self.machine.answered:
-                self._turn_soon()
-        self._send(answers)
-
-    def _send(self, answers: list[tuple[_Connection, Answers]]) -> None:
-        for connection, (replies, _) in answers:
-            connection.send(replies)
+            self.fail(batch, held, error)
+        if self.waiting or self.machine.records:
+            self.turn_soon()
 
     # -- when the log can't be written
 
     def try_writing(self, session: Session) -> None:
         """Write what a client has changed at once, by itself, to find out whether it can be written."""
-        cast(_Connection, session.connection).touch()
-        if self._in_flight is None and self._writer is None:
-            self._write()
-        else:
-            self._turn_soon()
+        cast(Connection, session.connection).touch()
+        if not self.journal.waits:
+            self.write()
 
-    def _fail(self, batch: Batch, answers: list[tuple[_Connection, Answers]], error: BaseException) -> None:
+    def fail(self, batch: Batch, held: Held, error: BaseException) -> None:
         """Undo what couldn't be written, and what has been done since on top of it."""
         if not self.trial:
             logger.error("the command log can't be written, nothing can be changed until it can: %s", error)
-        now_ns = time.time_ns()
-        later = [(connection, connection.take()[0]) for connection in self._touched]
-        self._touched = []
-        self.machine.rollback(self.machine.take(), now_ns)
-        self.machine.rollback(batch, now_ns)
+        later = [(connection, connection.take()[0]) for connection in self.waiting]
+        self.waiting = []
+        self.machine.rollback(self.machine.take(), time.time_ns())
         self.read_only, self.trial = True, False
-        self._refuse(answers)
+        self.refuse(batch, held)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
-        self._loop.call_later(self._retry_seconds, self._try_again)
-        self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS[1])
+        self._try_later()
 
-    def _refuse(self, answers: list[tuple[_Connection, Answers]]) -> None:
-        """Say no wherever an answer tells of what wasn't written."""
-        for connection, (replies, tentative) in answers:
+    def refuse(self, batch: Batch, held: Held) -> None:
+        """Undo what can't be written, and say no wherever an answer tells of it."""
+        self.machine.rollback(batch, time.time_ns())
+        for connection, (replies, tentative) in held:
             settled = len(replies) - tentative
             connection.send(replies[:settled] + [READ_ONLY] * tentative)
+
+    def recover(self) -> None:
+        """It could be written again."""
+        self.trial = False
+        self._retry_seconds = RETRY_SECONDS[0]
+        logger.warning("the command log can be written again")
+        self.machine.offer(time.time_ns())
+        self.turn_soon()
+
+    def _try_later(self) -> None:
+        self._loop.call_later(self._retry_seconds, self._try_again)
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS[1])
 
     def _try_again(self) -> None:
         if self._stopping:
@@ -378,7 +225,7 @@ class Server:
             self._later(self._reopen())
         else:
             self.read_only, self.trial = False, True
-            self._turn_soon()
+            self.turn_soon()
 
     async def _reopen(self) -> None:
         try:
@@ -386,15 +233,19 @@ class Server:
             adopted = self.journal.adopt(self.machine, time.time_ns())
         except (OSError, ChiplogError) as error:
             logger.error("the command log can't be opened again: %s", error)
-            self._loop.call_later(self._retry_seconds, self._try_again)
-            self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS[1])
+            self._try_later()
             return
         if adopted:
             logger.warning("%d commands are in the log although writing them had failed: they count", adopted)
         self.read_only, self.trial = False, True
-        self._turn_soon()
+        self.turn_soon()
 
     # -- time
+
+    def see_to_timers(self, when_ns: int) -> None:
+        """The next timer rings then."""
+        if when_ns < self._tick_ns:
+            self._set_tick(when_ns)
 
     def _set_tick(self, when_ns: int) -> None:
         if self._tick_handle is not None:
@@ -410,7 +261,7 @@ class Server:
         machine.tick(now_ns, EVENTS_PER_TURN, self.read_only)
         if machine.wheel.pending(now_ns):
             self._set_tick(now_ns)
-        self._turn_soon()
+        self.turn_soon()
 
     async def _sweep(self) -> None:
         """End the connections of those who began a command and never finish it."""
@@ -433,11 +284,13 @@ class _Writer:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._work: SimpleQueue[tuple[list[bytes], Callable[[BaseException | None], None]] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[list[bytes], Callable[[int, BaseException | None], None]] | None] = (
+            SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._run, name="chiplog-jobs", daemon=True)
         self._thread.start()
 
-    def write(self, records: list[bytes], done: Callable[[BaseException | None], None]) -> None:
+    def write(self, records: list[bytes], done: Callable[[int, BaseException | None], None]) -> None:
         self._work.put((records, done))
 
     def close(self) -> None:
@@ -447,10 +300,10 @@ class _Writer:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             records, done = work
-            error: BaseException | None = None
+            segment, error = 0, None
             try:
-                self._journal.write(records)
+                segment = self._journal.write(records)
             except (OSError, ChiplogError) as failure:
                 error = failure
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                done(error)
+                done(segment, error)

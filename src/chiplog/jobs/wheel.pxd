@@ -5,6 +5,7 @@ cdef int _TICK_BITS, _SLOT_BITS, _LEVELS
 cdef long long _LATEST_NS
 
 
+@cython.no_gc
 cdef class Timer:
     cdef public long long when_ns
     cdef public list slot

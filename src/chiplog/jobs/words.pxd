@@ -4,7 +4,7 @@ cimport cython
 cdef long long ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TTL_MS_MAX, TTR_MS_MAX
 
 
-@cython.locals(digits=bytes)
+@cython.locals(job_id=bytes)
 cpdef bytes parse_id(bytes text)
 cpdef bint is_id(bytes job_id) except -1
 cpdef tuple split_flags(list words)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from binascii import Error as NoHex
-from binascii import unhexlify
-
+from chiplog import kernel
 from chiplog.errors import ChiplogError
 from chiplog.jobs.limits import ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TIME_NS_MAX, TTL_MS_MAX, TTR_MS_MAX
 from chiplog.jobs.limits import is_name as may_be_name
@@ -22,39 +20,30 @@ from chiplog.times import parse_time
 
 _VALID_NAMES_MAX = 4096
 
+_parse = kernel.active.uuid_parse
 _valid_names: set[bytes] = set()
 
 
 def parse_id(text: bytes) -> bytes | None:
     """The sixteen bytes of an id, in any spelling that workq takes: with or without dashes, in braces, as a URN,
     and whatever comes after it."""
-    if len(text) != 36:
-        if text.startswith(b"urn:uuid:"):
-            text = text[9:]
-        elif text.startswith(b"{"):
-            text = text[1:]
-    digits = text.replace(b"-", b"") if len(text) == 36 else b""
-    if len(digits) != 32:
-        digits = _loose_digits(text)
-    try:
-        return unhexlify(digits) if len(digits) == 32 else None
-    except NoHex:
-        return None
+    job_id = _parse(text)
+    return _parse_loosely(text) if job_id is None else job_id
+
+
+def _parse_loosely(text: bytes) -> bytes | None:
+    text = text.removeprefix(b"urn:uuid:") if text[:9] == b"urn:uuid:" else text.removeprefix(b"{")
+    groups = []
+    for count in (8, 4, 4, 4, 12):
+        text = text.removeprefix(b"-")
+        groups.append(text[:count])
+        text = text[count:]
+    return _parse(b"-".join(groups))
 
 
 def is_id(job_id: bytes | None) -> bool:
     """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
     return job_id is not None and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2
-
-
-def _loose_digits(text: bytes) -> bytes:
-    digits = b""
-    for count in (8, 4, 4, 4, 12):
-        if text.startswith(b"-"):
-            text = text[1:]
-        digits += text[:count]
-        text = text[count:]
-    return digits
 
 
 def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bool]:

@@ -1,0 +1,49 @@
+# Types for the compiled form of turns.py.
+cimport cython
+
+from chiplog.jobs.machine cimport Machine
+from chiplog.jobs.protocol cimport Session
+
+cdef int _BUFFER_BYTES_MAX
+
+
+cdef class Connection:
+    cdef Turns _turns
+    cdef public Session session
+    cdef public object transport
+    cdef bint _dirty
+    cdef bint _reading
+    cdef bint _paused
+    cdef double _since
+
+    cpdef touch(self)
+    cpdef tuple take(self)
+    @cython.locals(session=Session)
+    cpdef send(self, list answers)
+    @cython.locals(session=Session, before="Py_ssize_t", held=bint)
+    cdef _go_on(self)
+    cdef _read(self, bint wanted)
+    cpdef bint is_late(self, double now)
+
+
+cdef class Turns:
+    cdef public Machine machine
+    cdef public object journal
+    cdef public bytes token
+    cdef public long long started_ns
+    cdef public bint read_only
+    cdef public bint trial
+    cdef public object in_flight
+    cdef public list waiting
+    cdef public bint turning
+    cdef public object call_soon
+
+    cpdef touched(self, Connection connection)
+    cpdef turn_soon(self)
+    cpdef turn(self)
+    cdef _hand_answers(self)
+    @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection)
+    cpdef write(self)
+    cpdef succeed(self, tuple batch, list held, int segment)
+    @cython.locals(connection=Connection, answers=tuple)
+    cpdef send(self, list held)

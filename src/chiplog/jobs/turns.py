@@ -1,0 +1,255 @@
+"""Connections, and what is done with all of them at the end of a turn of the event loop: write, then answer.
+
+This is what every request goes through. `chiplog.jobs.server` has what happens now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from chiplog.errors import ChiplogError
+from chiplog.jobs.machine import Machine
+from chiplog.jobs.protocol import Session
+from chiplog.jobs.queue import Leaser, Waiter
+
+if TYPE_CHECKING:
+    from chiplog.jobs.journal import Journal
+    from chiplog.jobs.machine import Batch
+    from chiplog.jobs.protocol import Answers
+
+__all__ = ["Connection", "Held", "Turns"]
+
+COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
+_BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+
+
+class Connection:
+    """A client, as the event loop sees it: an asyncio protocol."""
+
+    __slots__ = ("_dirty", "_paused", "_reading", "_since", "_turns", "session", "transport")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.session = Session(turns.machine, turns, self)
+        self.transport: Any = None
+        self._dirty = False
+        self._reading = True
+        self._paused = False
+        """Whether the client doesn't take its answers."""
+        self._since = 0.0
+        """Since when a command is on its way; 0 if none is."""
+
+    def connection_made(self, transport: Any) -> None:
+        """The client has come."""
+        self.transport = transport
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._turns.welcome(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """The client has gone."""
+        self.transport = None
+        self.session.leave()
+        self._turns.farewell(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.session.feed(data, time.time_ns())
+        self.touch()
+
+    def eof_received(self) -> None:
+        """The client sends no more."""
+
+    def touch(self) -> None:
+        """Something may have changed: it is looked after at the end of the turn."""
+        if not self._dirty:
+            self._dirty = True
+            self._turns.touched(self)
+
+    def take(self) -> Answers:
+        """The answers so far."""
+        self._dirty = False
+        return self.session.take()
+
+    def send(self, answers: list[bytes]) -> None:
+        """Answers, which may now be sent."""
+        transport, session = self.transport, self.session
+        if transport is None:
+            return
+        if answers:
+            transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        if session.closed:
+            transport.close()
+        elif session.buffered() or not self._reading:
+            self._go_on()
+        else:
+            self._since = 0.0
+
+    def _go_on(self) -> None:
+        """There are bytes left, of commands that wait or that aren't whole."""
+        session = self.session
+        if not self._paused and not session.is_held():
+            before = session.buffered()
+            session.resume(time.time_ns())
+            if session.buffered() != before or session.out:
+                self.touch()
+        held = session.is_held()
+        self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
+        self._read(not self._paused and not (held and session.buffered() > _BUFFER_BYTES_MAX))
+
+    def _read(self, wanted: bool) -> None:
+        if wanted != self._reading and self.transport is not None:
+            self._reading = wanted
+            if wanted:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def is_late(self, now: float) -> bool:
+        """Whether a command has been on its way for too long."""
+        return self._since > 0 and now - self._since > COMMAND_SECONDS_MAX
+
+    def pause_writing(self) -> None:
+        """The client doesn't take its answers: let it ask nothing more."""
+        self._paused = True
+        self._read(False)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._paused = False
+        self._read(True)
+        self.touch()
+
+
+Held = list[tuple[Connection, tuple[list[bytes], int]]]
+"""Answers that are held back until what they tell is written, and whose they are."""
+
+
+class Turns:
+    """The turns of a server. What happens now and then is for those who derive from it."""
+
+    def __init__(self, machine: Machine, journal: Journal, token: bytes | None, started_ns: int) -> None:
+        self.machine = machine
+        self.journal = journal
+        self.token = token
+        self.started_ns = started_ns
+        self.read_only = False
+        self.trial = False
+        self.in_flight: tuple[Batch, Held] | None = None
+        """What is being written by a thread, and the answers that wait for it."""
+        self.waiting: list[Connection] = []
+        """Those that were touched in this turn."""
+        self.turning = False
+        self.call_soon: Any = None
+        """The event loop's, once there is one."""
+
+    def touched(self, connection: Connection) -> None:
+        """A client may have something to send, and the log something to write."""
+        self.waiting.append(connection)
+        if not self.turning:
+            self.turn_soon()
+
+    def turn_soon(self) -> None:
+        """When everything that has come in is looked at."""
+        if not self.turning:
+            self.turning = True
+            self.call_soon(self.turn)
+
+    def turn(self) -> None:
+        """Write what was changed, then answer; and see to the next timer."""
+        self.turning = False
+        if self.machine.answered:
+            self._hand_answers()
+        if self.in_flight is None and (self.waiting or self.machine.records):
+            self.write()
+        self.see_to_timers(self.machine.wheel.next_ns())
+
+    def _hand_answers(self) -> None:
+        """Those who waited go on with what they sent meanwhile, which may end other waits."""
+        machine = self.machine
+        while machine.answered:
+            answered, machine.answered = machine.answered, []
+            now_ns = time.time_ns()
+            for waiter in answered:
+                assert isinstance(waiter, Leaser | Waiter)
+                session: Any = waiter.client
+                if not session.closed:
+                    session.answer()
+                    session.resume(now_ns)
+                    session.connection.touch()
+
+    def write(self) -> None:
+        """Write what was changed, and answer once that is done."""
+        waiting, self.waiting = self.waiting, []
+        batch = self.machine.take()
+        held: Held = [(connection, connection.take()) for connection in waiting]
+        if not batch[0]:
+            self.send(held)
+        elif self.read_only:
+            self.refuse(batch, held)
+        elif self.journal.waits:
+            self.in_flight = batch, held
+            self.hand_over(batch[0])
+        else:
+            try:
+                segment = self.journal.write(batch[0])
+            except (OSError, ChiplogError) as error:
+                self.fail(batch, held, error)
+            else:
+                self.succeed(batch, held, segment)
+
+    def succeed(self, batch: Batch, held: Held, segment: int) -> None:
+        """It is written, to this segment."""
+        self.machine.landed(batch, segment)
+        if self.trial:
+            self.recover()
+        self.send(held)
+
+    def send(self, held: Held) -> None:
+        """Answer."""
+        for connection, answers in held:
+            connection.send(answers[0])
+
+    # -- for those who derive from this
+
+    def see_to_timers(self, when_ns: int) -> None:
+        """The next timer rings then."""
+        raise NotImplementedError
+
+    def hand_over(self, records: list[bytes]) -> None:
+        """Let a thread write."""
+        raise NotImplementedError
+
+    def refuse(self, batch: Batch, held: Held) -> None:
+        """Nothing can be written now."""
+        raise NotImplementedError
+
+    def fail(self, batch: Batch, held: Held, error: BaseException) -> None:
+        """It couldn't be written."""
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        """It could be written again."""
+        raise NotImplementedError
+
+    def try_writing(self, session: Session) -> None:
+        """Write what this client has changed, at once."""
+        raise NotImplementedError
+
+    def clients(self) -> int:
+        """How many there are."""
+        raise NotImplementedError
+
+    def welcome(self, connection: Connection) -> None:
+        """A client has come."""
+        raise NotImplementedError
+
+    def farewell(self, connection: Connection) -> None:
+        """A client has gone."""
+        raise NotImplementedError
