@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -236,6 +240,29 @@ def test_top_goes_on_until_it_is_interrupted_also_while_the_server_is_away(
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(20) == 0
     other.stop()
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_top_in_a_terminal_shows_one_screen_after_the_other(server: Served, client: Client, rich: bool) -> None:  # noqa: F811
+    client.add("shown-in-a-terminal")
+    hidden = "" if rich else "import sys; sys.modules['rich.live'] = None\n"
+    words = ["jobs", "top", "--interval", "50ms", "--limit", "1000", "--server", server.address]
+    code = f"{hidden}from chiplog.cli import main\nraise SystemExit(main({words!r}))"
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 200, 150, 0, 0))
+    with subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"shown-in-a-terminal") < 3:
+            seen += os.read(ours, 65536)
+        os.kill(process.pid, signal.SIGINT)
+        with contextlib.suppress(OSError):  # a terminal whose other end is closed
+            while os.read(ours, 65536):
+                pass
+        assert process.wait(20) == 0
+    os.close(ours)
+    assert b"\x1b[" in seen
+    assert b"growth/s" in seen
 
 
 def test_growth_is_told_by_differences() -> None:

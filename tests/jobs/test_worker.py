@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -348,6 +349,13 @@ def test_what_can_never_work_ends_the_worker_with_its_error(make, serve, tmp_pat
     server = serve("-token-file", str(tmp_path / "token"))
     with pytest.raises(JobRefused, match="Unauthorized"), working(make({queue: print}, server.address)) as worker:
         until(worker.is_stopping)
+
+
+def test_the_example_loses_no_job_when_its_server_is_killed():
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "examples.jobs"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=60)
+    assert "1000 results, all of them right" in done.stdout, done.stderr
 
 
 def test_a_worker_is_told_what_is_wrong_with_it_before_it_starts():
