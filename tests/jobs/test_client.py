@@ -468,6 +468,24 @@ def test_threads_and_tasks_share_a_client(server, queue):
     asyncio.run(main())
 
 
+def test_a_forked_process_makes_connections_of_its_own(server, queue):
+    code = (
+        "import os, sys\n"
+        "from chiplog.jobs import Client\n"
+        "client = Client(sys.argv[1])\n"
+        "client.add(sys.argv[2])\n"
+        "if (child := os.fork()) == 0:\n"
+        "    client.add_many(sys.argv[2], [b''] * 500)\n"
+        "    client.close()\n"
+        "    os._exit(0)\n"
+        "for _ in range(500): client.add(sys.argv[2])\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "print(client.inspect_queue(sys.argv[2]).ready)\n"
+    )
+    command = [sys.executable, "-c", code, server.address, queue]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == "1001\n"
+
+
 # -- tokens and TLS
 
 

@@ -8,14 +8,15 @@
         client.complete(leased.id, b"sent")
         print(client.result(job).result)
 
-Threads can share a client. A command that waits takes a connection for itself, and others go on on another one, up
-to `connections` of them. After a connection broke the next command makes a new one; chiplog/jobs/exchange.py tells
-which commands are sent again by themselves.
+Threads can share a client, and so can processes that were forked. A command that waits takes a connection for
+itself, and others go on on another one, up to `connections` of them. After a connection broke the next command
+makes a new one; chiplog/jobs/exchange.py tells which commands are sent again by themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -66,7 +67,9 @@ class Client:
         self._connect_timeout = connect_timeout
         self._retry_seconds = retry_seconds
         self._idle: list[_Connection] = []
+        self._connections = connections
         self._slots = threading.BoundedSemaphore(connections)
+        self._process = os.getpid()
         self._closed = False
 
     def __enter__(self) -> Client:
@@ -193,6 +196,8 @@ class Client:
     # -- connections
 
     def _exchange(self, pending: Sequence[Pending[Any]]) -> Exchange:
+        if self._process != os.getpid():
+            self._start_anew()
         exchange = Exchange(pending, self._endpoint, self._retry_seconds)
         with self._slots:
             while not exchange.is_done():
@@ -203,6 +208,13 @@ class Client:
                     if pause:
                         time.sleep(pause)
         return exchange
+
+    def _start_anew(self) -> None:
+        """After a fork: the connections are the parent's, and so is whoever holds a slot."""
+        self._process = os.getpid()
+        self._slots = threading.BoundedSemaphore(self._connections)
+        while self._idle:
+            self._idle.pop().close()
 
     def _attempt(self, exchange: Exchange) -> None:
         connection = self._connection()
@@ -219,8 +231,10 @@ class Client:
             exchange.finished()
             kept = True
         finally:
-            if kept and not self._closed:
+            if kept:
                 self._idle.append(connection)
+                if self._closed:
+                    self.close()
             else:
                 connection.close()
 
