@@ -391,6 +391,39 @@ def test_a_client_goes_on_after_the_server_was_killed_and_has_come_back(connect,
     server.stop()
 
 
+def test_every_add_is_there_once_when_the_server_is_killed_again_and_again(serve, queue):
+    server = serve()
+    stop = threading.Event()
+    added: list[UUID] = []
+    errors: list[Exception] = []
+
+    def produce(client: Client) -> None:
+        try:
+            while not stop.is_set():
+                added.append(client.add(queue))
+                added.extend(client.add_many(queue, [b""] * 20))
+        except Exception as error:
+            errors.append(error)
+
+    with Client(server.address, retry_seconds=20) as client:
+        threads = [threading.Thread(target=produce, args=(client,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            count = len(added)
+            while len(added) < count + 300 and not errors:
+                time.sleep(0.001)
+            server.kill()
+            server.start()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(set(added)) == len(added)
+        assert client.inspect_queue(queue).ready == len(added)
+    server.stop()
+
+
 def test_an_add_that_was_done_already_counts_as_done_when_it_is_sent_again(connect, queue):
     with foreign(b"", b"-CLIENT-ERROR Duplicate job\r\n") as address:
         job = uuid4()

@@ -114,10 +114,16 @@ class Delivery:
 
     def is_over(self) -> bool:
         """Whether it is too late to send it."""
-        if self.attempt.remaining() > 0 and not self.worker.is_out_of_time():
-            return False
-        self.worker.count_late(self.attempt, "its result is not sent")
-        return True
+        if self.attempt.remaining() <= 0:
+            self.worker.count_late(self.attempt, "its result is not sent")
+            return True
+        if self.worker.is_out_of_time():
+            self.worker.count("lost")
+            logger.warning(
+                "%s %s: the worker ends before its result was taken", self.attempt.name, self.attempt.id
+            )
+            return True
+        return False
 
     def sent(self) -> None:
         """The server has taken it."""
@@ -175,7 +181,7 @@ class Worker:
         self._lease_ms = lease_ms
         self._stopping = threading.Event()
         self._stopped_at = 0.0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._counters = Counters()
         self._lock = threading.Lock()
         for name, function in (functions or {}).items():
@@ -245,8 +251,11 @@ class Worker:
                 attempt = self.begin(leased)
                 try:
                     delivery = self.delivery_of(attempt, self.functions[attempt.name](attempt))
-                except Exception as error:
+                except BaseException as error:
                     delivery = self.failure_of(attempt, error)
+                    if not isinstance(error, Exception):  # sys.exit() is meant for the program, not for a thread
+                        self._error = self._error or error
+                        self.stop()
                 self._deliver(client, delivery)
 
     def _deliver(self, client: Client, delivery: Delivery) -> None:
