@@ -241,7 +241,7 @@ class JobsMachine(RuleBasedStateMachine):
         ready = [[job.id for job in self.machine.queue(name).ready_jobs(0, 100)] for name in NAMES]
         scheduled = [sorted(self.machine.queue(name).scheduled) for name in NAMES]
         jobs = {
-            job.id: (job.state, job.attempts, job.fails, job.result, job.when_ns, job.queue.name)
+            job.id: (job.state, job.attempts, job.fails, job.result, job.when_ns, job.name)
             for job in self.machine.jobs.values()
         }
         counts = [(self.machine.queue(name).ready, self.machine.queue(name).jobs) for name in NAMES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.jobs.wheel import NEVER, Timer, Wheel
+from chiplog.jobs.wheel import NEVER, UNSET, Timer, Wheel
 
 TICK_NS = 2**20
 DELAYS = st.one_of(
@@ -36,7 +36,7 @@ def test_every_timer_rings_once_soon_after_its_time(start_ns, steps):
             while True:
                 for timer in wheel.advance(now_ns, number):
                     assert expected.pop(timers.index(timer)) <= now_ns
-                    assert timer.slot is None
+                    assert timer.slot == UNSET
                 if not wheel.pending(now_ns):
                     break
             assert all(when > now_ns - 2 * TICK_NS for when in expected.values())

@@ -6,11 +6,27 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from chiplog import kernel
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_what_is_compiled_is_compiled_as_a_whole_and_from_the_sources_as_they_are():
+    """Where a module can't be compiled the build goes on without it: that must not go unseen here."""
+    if not kernel.COMPILED:
+        pytest.skip("no C compiler here")
+    for types in (ROOT / "src" / "chiplog" / "jobs").glob("*.pxd"):
+        built = Path(import_module(f"chiplog.jobs.{types.stem}").__file__)
+        assert built.suffix == ".so", f"{types.stem} is not compiled: see what `python setup.py build_ext` says"
+        for source in (types, types.with_suffix(".py")):
+            assert source.stat().st_mtime <= built.stat().st_mtime, (
+                f"{source.name} is newer than what runs: make test"
+            )
 
 
 @pytest.mark.parametrize("compiler", ["none", "broken"])

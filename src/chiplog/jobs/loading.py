@@ -66,7 +66,7 @@ def load(
                 return row, ""
             job = Job(
                 job_id,
-                machine.queue(data[name_starts[row] : name_ends[row]]),
+                machine.queue(data[name_starts[row] : name_ends[row]]).name,
                 commands.ttr_ms[row],
                 commands.ttl_ms[row],
                 commands.created[row],

@@ -48,6 +48,7 @@ cdef class Machine:
     @cython.locals(job=Job, there=bint)
     cpdef rollback(self, tuple batch, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)
+    @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
     cdef _replay_start(self, Job job, long long time_ns)
     cpdef start(self, long long now_ns)

@@ -114,9 +114,9 @@ class Machine:
         scheduled_ns: int = NOT_SCHEDULED,
     ) -> Job:
         """A job to be added."""
-        queue = self.queue(name)
+        name = self.queue(name).name  # which all jobs of the queue share
         return Job(
-            job_id, queue, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
+            job_id, name, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
         )
 
     # -- what clients do
@@ -322,7 +322,7 @@ class Machine:
         if now_ns > job.expires_ns():
             self.expired += 1
             return None
-        reason = refuse(job.id, job.queue.name, job.ttr_ms, job.ttl_ms, len(job.payload))
+        reason = refuse(job.id, job.name, job.ttr_ms, job.ttl_ms, len(job.payload))
         if reason is not None:
             return reason
         if job.id in self.jobs:
@@ -335,7 +335,8 @@ class Machine:
         because workq, which wrote it, knows no others."""
         if kind in (_DELETE[0], _EXPIRE[0]):
             del self.jobs[job.id]
-            job.queue.jobs -= 1
+            queue = self.queues[job.name]
+            queue.jobs -= 1
         elif kind in (_COMPLETE[0], _FAIL[0]):
             if job.is_processed():
                 return "Duplicate result"
@@ -390,7 +391,7 @@ class Machine:
         last = self._alike
         if (
             last is None
-            or last.queue is not job.queue
+            or last.name != job.name
             or last.ttr_ms != job.ttr_ms
             or last.ttl_ms != job.ttl_ms
             or last.priority != job.priority
@@ -398,9 +399,7 @@ class Machine:
             or last.max_fails != job.max_fails
         ):
             self._alike = job
-            self._head = job_head(
-                job.queue.name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails
-            )
+            self._head = job_head(job.name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails)
         return self._head
 
     def _note(self, job: Job, alive: bool) -> None:
@@ -414,11 +413,8 @@ class Machine:
 
     def _enter_again(self, job: Job) -> None:
         self.jobs[job.id] = job
-        queue = job.queue
+        queue = self.queue(job.name)
         queue.jobs += 1
-        if self.queues.get(queue.name) is not queue:  # it had been forgotten meanwhile
-            job.queue = queue = self.queue(queue.name)
-            queue.jobs += 1
 
     def _settle(self, job: Job, now_ns: int, offer: bool) -> None:
         """Put the job where its state belongs, and set its timer."""
@@ -429,10 +425,10 @@ class Machine:
                 when_ns = ends_ns
         elif job.state == NEW or job.state == PENDING:
             if job.scheduled_ns > now_ns:
-                job.queue.scheduled[job.id] = job
+                self.queues[job.name].scheduled[job.id] = job
                 when_ns = job.scheduled_ns
             else:
-                queue = job.queue
+                queue = self.queues[job.name]
                 queue.push(job)
                 if offer and queue.leasers:
                     leaser = queue.next_leaser()
@@ -445,9 +441,9 @@ class Machine:
     def _displace(self, job: Job) -> None:
         """Take the job out of its queue, if it is in it."""
         if job.ready:
-            job.queue.remove(job)
+            self.queues[job.name].remove(job)
         elif job.scheduled_ns != NOT_SCHEDULED:
-            job.queue.scheduled.pop(job.id, None)
+            self.queues[job.name].scheduled.pop(job.id, None)
 
     def _hand(self, queue: Queue, leaser: Leaser, now_ns: int) -> None:
         job = queue.pop()
@@ -478,7 +474,7 @@ class Machine:
         self.leaving.add(job.id)  # first: another thread may be asking
         del self.jobs[job.id]
         self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
-        queue = job.queue
+        queue = self.queues[job.name]
         queue.jobs -= 1
         if queue.jobs == 0:
             self._rest(queue)

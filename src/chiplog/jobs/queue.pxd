@@ -3,14 +3,14 @@ cimport cython
 
 from chiplog.jobs.wheel cimport Timer
 
+cdef int UNSET
 cdef long long NEVER, NOT_SCHEDULED, _MS_NS
 cdef int _ATTEMPTS_MAX, _STALE_MAX
 
 
-@cython.no_gc
 cdef class Job(Timer):
     cdef public bytes id
-    cdef public Queue queue
+    cdef public bytes name
     cdef public bytes payload
     cdef public bytes result
     cdef public long long created_ns
@@ -35,7 +35,6 @@ cdef class Job(Timer):
     cpdef long long lease_ends_ns(self)
 
 
-@cython.no_gc
 cdef class Leaser(Timer):
     cdef public object client
     cdef public list names
@@ -43,7 +42,6 @@ cdef class Leaser(Timer):
     cdef public bint waiting
 
 
-@cython.no_gc
 cdef class Waiter(Timer):
     cdef public object client
     cdef public Job job

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 
 from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.wheel import NEVER, Timer
+from chiplog.jobs.wheel import NEVER, UNSET, Timer
 
 __all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter"]
 
@@ -22,7 +22,10 @@ _STALE_MAX = 64  # entries that a queue may have too many before it is swept, ho
 
 
 class Job(Timer):
-    """A job. Its timer rings when its ttl is over, its lease is over, or it is due, whichever is next."""
+    """A job. Its timer rings when its ttl is over, its lease is over, or it is due, whichever is next.
+
+    It refers to nothing but bytes and numbers, so that a million of them cost the garbage collector nothing.
+    """
 
     __slots__ = (
         "attempts",
@@ -32,10 +35,10 @@ class Job(Timer):
         "leased_ns",
         "max_attempts",
         "max_fails",
+        "name",
         "order",
         "payload",
         "priority",
-        "queue",
         "ready",
         "result",
         "scheduled_ns",
@@ -49,7 +52,7 @@ class Job(Timer):
     def __init__(
         self,
         job_id: bytes,
-        queue: Queue,
+        name: bytes,
         ttr_ms: int,
         ttl_ms: int,
         created_ns: int,
@@ -60,10 +63,10 @@ class Job(Timer):
         scheduled_ns: int = NOT_SCHEDULED,
     ) -> None:
         self.when_ns = NEVER
-        self.slot = None
+        self.slot = UNSET
         self.place = 0
         self.id = job_id
-        self.queue = queue
+        self.name = name
         self.ttr_ms = ttr_ms
         self.ttl_ms = ttl_ms
         self.created_ns = created_ns
@@ -114,7 +117,7 @@ class Leaser(Timer):
 
     def __init__(self, client: object, names: list[bytes]) -> None:
         self.when_ns = NEVER
-        self.slot = None
+        self.slot = UNSET
         self.place = 0
         self.client = client
         self.names = names
@@ -130,7 +133,7 @@ class Waiter(Timer):
 
     def __init__(self, client: object, job: Job, owner: bool) -> None:
         self.when_ns = NEVER
-        self.slot = None
+        self.slot = UNSET
         self.place = 0
         self.client = client
         self.job = job

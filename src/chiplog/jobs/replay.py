@@ -237,7 +237,7 @@ def _told(job: MachineJob) -> Job:
     leased = job.attempts > 0
     return Job(
         job.id,
-        job.queue.name.decode("utf-8", "surrogateescape"),
+        job.name.decode("utf-8", "surrogateescape"),
         job.ttr_ms,
         job.ttl_ms,
         job.created_ns,

@@ -51,7 +51,7 @@ def lease_reply(job: Job) -> bytes:
     """A job that was leased."""
     return b"+OK 1\r\n%b %b %d %d\r\n%b\r\n" % (
         _text(job.id),
-        job.queue.name,
+        job.name,
         job.ttr_ms,
         len(job.payload),
         job.payload,
@@ -74,7 +74,7 @@ def inspected(job: Job) -> bytes:
     scheduled = job.scheduled_ns != NOT_SCHEDULED
     lines = [
         b"%b %d" % (_text(job.id), 13 if scheduled else 12),
-        b"name %b" % job.queue.name,
+        b"name %b" % job.name,
         b"ttr %d" % job.ttr_ms,
         b"ttl %d" % (0 if job.volatile else job.ttl_ms),
         b"payload-size %d" % len(job.payload),

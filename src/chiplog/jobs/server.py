@@ -37,6 +37,7 @@ logger = logging.getLogger("chiplog")
 
 CLIENTS_MAX = 10_000
 EVENTS_PER_TURN = 500
+SHARE_MIN = 8  # clients to be answered together, if there are as many
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
@@ -145,14 +146,19 @@ class Server(Turns):
     def welcome(self, connection: Connection) -> None:
         """A client has come."""
         self._connections.add(connection)
+        self._count()
         if len(self._connections) > self._clients_max or self._stopping:
             connection.session.closed = True
             connection.session.out.append(_TOO_MANY)
             connection.touch()
 
+    def _count(self) -> None:
+        self.share = max(SHARE_MIN, len(self._connections) // 4)
+
     def farewell(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.discard(connection)
+        self._count()
         if self.machine.records:
             self.turn_soon()
 

@@ -11,6 +11,7 @@ cdef class Connection:
     cdef Turns _turns
     cdef public Session session
     cdef public object transport
+    cdef int _file
     cdef bint _dirty
     cdef bint _reading
     cdef bint _paused
@@ -20,6 +21,8 @@ cdef class Connection:
     cpdef tuple take(self)
     @cython.locals(session=Session)
     cpdef send(self, list answers)
+    @cython.locals(sent="Py_ssize_t")
+    cdef _write(self, bytes data)
     @cython.locals(session=Session, before="Py_ssize_t", held=bint)
     cdef _go_on(self)
     cdef _read(self, bint wanted)
@@ -36,6 +39,7 @@ cdef class Turns:
     cdef public object in_flight
     cdef public list waiting
     cdef public bint turning
+    cdef public Py_ssize_t share
     cdef public object call_soon
 
     cpdef touched(self, Connection connection)

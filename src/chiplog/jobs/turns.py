@@ -6,6 +6,7 @@ This is what every request goes through. `chiplog.jobs.server` has what happens 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,17 +25,20 @@ __all__ = ["Connection", "Held", "Turns"]
 
 COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+_write = os.write
 
 
 class Connection:
     """A client, as the event loop sees it: an asyncio protocol."""
 
-    __slots__ = ("_dirty", "_paused", "_reading", "_since", "_turns", "session", "transport")
+    __slots__ = ("_dirty", "_file", "_paused", "_reading", "_since", "_turns", "session", "transport")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self.session = Session(turns.machine, turns, self)
         self.transport: Any = None
+        self._file = -1
+        """The socket's number, where bytes can be written to it as they are."""
         self._dirty = False
         self._reading = True
         self._paused = False
@@ -47,6 +51,8 @@ class Connection:
         self.transport = transport
         found = transport.get_extra_info("socket")
         if found is not None:
+            if transport.get_extra_info("sslcontext") is None:
+                self._file = found.fileno()
             with contextlib.suppress(OSError):
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,13 +89,28 @@ class Connection:
         if transport is None:
             return
         if answers:
-            transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            self._write(answers[0] if len(answers) == 1 else b"".join(answers))
         if session.closed:
             transport.close()
         elif session.buffered() or not self._reading:
             self._go_on()
         else:
             self._since = 0.0
+
+    def _write(self, data: bytes) -> None:
+        """Write at once what the socket takes. A transport would do it after it has looked for what came in."""
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if self._file >= 0 and transport.get_write_buffer_size() == 0:
+            try:
+                sent = _write(self._file, data)
+            except OSError:  # the socket is full, or broken: the transport knows what to do
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        transport.write(data)
 
     def _go_on(self) -> None:
         """There are bytes left, of commands that wait or that aren't whole."""
@@ -146,6 +167,9 @@ class Turns:
         self.waiting: list[Connection] = []
         """Those that were touched in this turn."""
         self.turning = False
+        self.share = 1
+        """How many clients may wait for the end of the turn: with more it ends early, so that some of the clients
+        are at work while we are."""
         self.call_soon: Any = None
         """The event loop's, once there is one."""
 
@@ -154,6 +178,8 @@ class Turns:
         self.waiting.append(connection)
         if not self.turning:
             self.turn_soon()
+        elif len(self.waiting) >= self.share and not self.journal.waits and not self.machine.answered:
+            self.write()
 
     def turn_soon(self) -> None:
         """When everything that has come in is looked at."""

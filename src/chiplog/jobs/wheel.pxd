@@ -1,14 +1,13 @@
 # Types for the compiled form of wheel.py.
 cimport cython
 
-cdef int _TICK_BITS, _SLOT_BITS, _LEVELS
+cdef int _UNSET, _TICK_BITS, _SLOT_BITS, _LEVELS
 cdef long long _LATEST_NS
 
 
-@cython.no_gc
 cdef class Timer:
     cdef public long long when_ns
-    cdef public list slot
+    cdef public long long slot
     cdef public Py_ssize_t place
 
 

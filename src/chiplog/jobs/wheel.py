@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-__all__ = ["NEVER", "Timer", "Wheel"]
+__all__ = ["NEVER", "UNSET", "Timer", "Wheel"]
 
 NEVER = 2**63 - 1
+UNSET = -1
+_UNSET = UNSET
 _TICK_BITS = 20  # a tick is 2**20 ns
 _SLOT_BITS = 6  # each level's slots are 64 times as long as those of the level below
 _LEVELS = 8
@@ -34,8 +36,8 @@ class Timer:
 
     def __init__(self) -> None:
         self.when_ns = NEVER
-        self.slot: list[Timer] | None = None
-        """The list that it lies in, if it is set."""
+        self.slot = UNSET
+        """The key of the slot that it lies in, or UNSET."""
         self.place = 0
         """Its index there."""
 
@@ -58,7 +60,7 @@ class Wheel:
 
     def set(self, timer: Timer, when_ns: int) -> None:
         """Let the timer ring at this time, and not when it was to ring before."""
-        if timer.slot is not None:
+        if timer.slot != _UNSET:
             self.cancel(timer)
         timer.when_ns = when_ns
         self.count += 1
@@ -66,14 +68,17 @@ class Wheel:
 
     def cancel(self, timer: Timer) -> None:
         """Don't ring this one. It may be one that isn't set."""
-        slot = timer.slot
-        if slot is None:
+        if timer.slot == _UNSET:
             return
+        slot = self._slots.get(timer.slot)
+        if slot is None or timer.place >= len(slot) or slot[timer.place] is not timer:
+            slot = self._dealing
+        assert slot is not None
         last = slot.pop()
         if last is not timer:
             slot[timer.place] = last
             last.place = timer.place
-        timer.slot = None
+        timer.slot = _UNSET
         self.count -= 1
 
     def advance(self, now_ns: int, limit: int) -> list[Timer]:
@@ -93,7 +98,7 @@ class Wheel:
             while dealing and limit > 0:
                 limit -= 1
                 timer = dealing.pop()
-                timer.slot = None
+                timer.slot = _UNSET
                 if self._dealing_level == 0:
                     self.count -= 1
                     due.append(timer)
@@ -130,6 +135,6 @@ class Wheel:
         if slot is None:
             slot = self._slots[key] = []
             heappush(self._heap, (low << (_SLOT_BITS * level), key))
-        timer.slot = slot
+        timer.slot = key
         timer.place = len(slot)
         slot.append(timer)
