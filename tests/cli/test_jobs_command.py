@@ -210,6 +210,24 @@ def test_serve_is_the_server(start: Start, run: Run, tmp_path: Path, queue: str)
     assert b"everything is written" in process.stderr.read()
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-token-file", "nowhere"],
+        ["-tls-cert", "nowhere", "-tls-key", "nowhere"],
+        ["-tls-cert", "nowhere"],
+        ["-cmdlog-path", "/proc/nowhere"],
+        ["-cmdlog-sync", "never"],
+        ["-listen", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_a_server_that_can_not_start_is_wrong_usage(run: Run, flags: list[str]) -> None:
+    result = run("jobs", "serve", *(flags if "-listen" in flags else ["-listen", "127.0.0.1:0", *flags]))
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("chiplog: ")
+
+
 def test_top_looks_once_for_people_and_for_programs(command: Jobs, client: Client, queue: str) -> None:
     client.add_many(queue, [b""] * 1000, priority=1)
     told = command("top", "--once", "--probe").out
