@@ -8,7 +8,7 @@ CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark soak-spark docs crash kill cluster clean
+.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash kill cluster clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ bench-spark: $(VENV)/.ready
 ## make soak-spark  a Spark stream over a log that is appended to at 100,000 records/s, for SECONDS=600
 soak-spark: $(VENV)/.ready
 	$(RUN) -m benchmarks.soak_spark --seconds $(SECONDS)
+
+## make bench-jobs  the job server beside beanstalkd, which has to be installed
+bench-jobs: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks.jobs
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs

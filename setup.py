@@ -10,7 +10,7 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ("loading", "machine", "protocol", "queue", "replies", "turns", "wheel", "words")
+COMPILED = ("limits", "loading", "machine", "protocol", "queue", "replies", "turns", "wheel", "words")
 
 kernel = Extension(
     "chiplog._kernel",

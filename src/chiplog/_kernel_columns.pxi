@@ -1,5 +1,34 @@
 # What is done with columns of records. Included by _kernel.pyx.
 
+def pieces(buffer, array starts, array ends):
+    cdef _View view = _View(buffer)
+    cdef Py_ssize_t rows = len(starts), i
+    check_column(starts)
+    check_column(ends)
+    if len(ends) != rows:
+        raise ValueError(f"{rows} starts and {len(ends)} ends")
+    cdef int64_t *start = items(starts)
+    cdef int64_t *end = items(ends)
+    cdef list found = [None] * rows
+    for i in range(rows):
+        if start[i] < 0 or end[i] < start[i] or end[i] > view.size:
+            raise ValueError(f"range {i} lies outside of its buffer")
+        found[i] = PyBytes_FromStringAndSize(<char *>view.data + start[i], end[i] - start[i])
+    return found
+
+
+def even_pieces(buffer, Py_ssize_t size):
+    cdef _View view = _View(buffer)
+    cdef Py_ssize_t rows, i
+    if size < 1 or view.size % size:
+        raise ValueError(f"{view.size} bytes are no pieces of {size}")
+    rows = view.size // size
+    cdef list found = [None] * rows
+    for i in range(rows):
+        found[i] = PyBytes_FromStringAndSize(<char *>view.data + size * i, size)
+    return found
+
+
 def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, offsets, data):
     cdef _View view = _View(buffer), places = _View(offsets, True), out = _View(data, True)
     cdef Py_ssize_t rows = min(len(starts), len(ends)), i

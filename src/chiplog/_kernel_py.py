@@ -69,9 +69,9 @@ __all__ = [
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
     "BoundedQueue", "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
-    "crc32c", "crc32c_hardware", "crc32c_portable", "first_since", "gather", "job_encode", "keep_since",
-    "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "relocate", "select",
-    "uuid_parse", "uuid_text", "uuid_texts",
+    "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
+    "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "pieces",
+    "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False
@@ -261,6 +261,25 @@ def captain_find(buffer: Any, start: int, stop: int, final: bool) -> int:
                     return place
         at = raw.find(b"\x01", at + 1)
     return -1
+
+
+def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
+    """Ranges of a buffer, as bytes."""
+    view = memoryview(buffer).cast("B")
+    if len(starts) != len(ends):
+        raise ValueError(f"{len(starts)} starts and {len(ends)} ends")
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"range {i} lies outside of its buffer")
+    return [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def even_pieces(buffer: Any, size: int) -> list[bytes]:
+    """A buffer in pieces of one size."""
+    view = memoryview(buffer).cast("B")
+    if size < 1 or len(view) % size:
+        raise ValueError(f"{len(view)} bytes are no pieces of {size}")
+    return [bytes(view[at : at + size]) for at in range(0, len(view), size)]
 
 
 def gather(

@@ -281,3 +281,15 @@ class TestAppendCore:
             core.append("text")
         assert core.offset == 8
         assert core.append(b"x") == (3, 8)
+
+
+@given(
+    st.binary(max_size=40),
+    st.lists(st.tuples(st.integers(-2, 42), st.integers(-2, 42)), max_size=8),
+    st.integers(-1, 9),
+)
+def test_both_cut_a_buffer_into_the_same_pieces(buffer, ranges, size):
+    starts, ends = (array("q", column) for column in ([r[0] for r in ranges], [r[1] for r in ranges]))
+    same("pieces", buffer, starts, ends)
+    same("pieces", buffer, starts, ends[1:])
+    same("even_pieces", buffer, size)

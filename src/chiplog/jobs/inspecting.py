@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from chiplog.jobs.limits import is_name
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.replies import (
     ARGS,
@@ -17,7 +18,7 @@ from chiplog.jobs.replies import (
     queue_lines,
     second,
 )
-from chiplog.jobs.words import is_name, number, parse_id
+from chiplog.jobs.words import number, parse_id
 
 __all__ = ["Seen", "inspect"]
 

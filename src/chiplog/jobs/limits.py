@@ -23,6 +23,10 @@ ATTEMPTS_MAX = 255
 """Also of a job that asks for any number of attempts."""
 
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,255}")
+_NAMES_MAX = 4096
+_TTR_MS_MAX, _TTL_MS_MAX, _PAYLOAD_BYTES_MAX = TTR_MS_MAX, TTL_MS_MAX, PAYLOAD_BYTES_MAX
+
+_names: set[bytes] = set()
 
 
 def refuse_job(job: Add | Schedule) -> str | None:
@@ -33,29 +37,34 @@ def refuse_job(job: Add | Schedule) -> str | None:
 
 def refuse(job_id: bytes, name: bytes, ttr_ms: int, ttl_ms: int, payload_bytes: int) -> str | None:
     """Why there can't be a job of these, or None."""
-    if why := refuse_id(job_id):
-        return why
+    if not is_id(job_id):
+        return "Invalid ID"
     if not is_name(name):
         return "Invalid Name"
-    if not 0 < ttr_ms <= TTR_MS_MAX:
+    if not 0 < ttr_ms <= _TTR_MS_MAX:
         return "Invalid TTR"
-    if not 0 < ttl_ms <= TTL_MS_MAX:
+    if not 0 < ttl_ms <= _TTL_MS_MAX:
         return "Invalid TTL"
-    if payload_bytes > PAYLOAD_BYTES_MAX:
+    if payload_bytes > _PAYLOAD_BYTES_MAX:
         return "Invalid Payload"
     return None
 
 
 def is_name(name: bytes) -> bool:
-    """Whether a queue may be called so."""
-    return _NAME.fullmatch(name) is not None
+    """Whether a queue may be called so. Names that were looked at are remembered."""
+    if name in _names:
+        return True
+    if _NAME.fullmatch(name) is None:
+        return False
+    if len(_names) >= _NAMES_MAX:
+        _names.clear()
+    _names.add(name)
+    return True
 
 
-def refuse_id(job_id: bytes) -> str | None:
-    """Why this is no id, or None: one is a random UUID, version 4 of the variant of RFC 4122."""
-    if len(job_id) != 16 or job_id[6] >> 4 != 4 or job_id[8] >> 6 != 0b10:
-        return "Invalid ID"
-    return None
+def is_id(job_id: bytes | None) -> bool:
+    """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
+    return job_id is not None and len(job_id) == 16 and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2
 
 
 def refuse_result(result: bytes) -> str | None:

@@ -2,13 +2,18 @@
 cimport cython
 
 from chiplog.jobs.machine cimport Machine
-from chiplog.jobs.queue cimport Job
+from chiplog.jobs.queue cimport Job, new_job
+
+cdef int ADD, SCHEDULE, FAIL, DELETE, EXPIRE
+cdef long long NOT_SCHEDULED, _TIME_MAX
 
 
 @cython.locals(
-    types=bytes, ids=bytes, timed=bytes, dated=bytes, rows="Py_ssize_t", kind="int", job_id=bytes, job=Job,
-    end="long long", final=bint, scheduled_ns="long long", name_starts="long long[:]", name_ends="long long[:]",
-    payload_starts="long long[:]", payload_ends="long long[:]",
+    types=bytes, ids=list, names=list, payloads=list, timed=bytes, dated=bytes, rows="Py_ssize_t", kind="int",
+    job_id=bytes, job=Job,
+    end="long long", final=bint, scheduled_ns="long long",
+    payload_ends="long long[:]", due="long long[:]", created="long long[:]",
+    ttrs="long long[:]", ttls="long long[:]", priorities="int[:]", attempts="int[:]", fails="int[:]",
 )
 cpdef tuple load(
     Machine machine, commands, int segment, bytes data, long long[:] times, long long[:] offsets, long long base,

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from array import array
 
+from chiplog import kernel
 from chiplog._kernel_commands_py import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, Commands
 from chiplog.jobs.encoding import NOT_SCHEDULED
+from chiplog.jobs.limits import TIME_NS_MAX
 from chiplog.jobs.machine import Machine
-from chiplog.jobs.queue import Job
+from chiplog.jobs.queue import new_job
 
 __all__ = ["Halt", "is_foreign", "load", "mean_expiry", "needed"]
 
+_TIME_MAX = TIME_NS_MAX
 _ZONE_AT = 13  # in a record
 _FOREIGN_ZONE = b"\xff\xff"
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
@@ -35,13 +38,17 @@ def load(
 ) -> Halt:
     """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
     that says something which columns can't tell. `base` is the offset at which `data` begins."""
-    types, ids, timed, dated = commands.types, commands.ids, commands.timed, commands.dated
-    name_starts, name_ends = commands.name_starts, commands.name_ends
-    payload_starts, payload_ends = commands.payload_starts, commands.payload_ends
+    types, timed, dated = commands.types, commands.timed, commands.dated
+    ids = kernel.active.even_pieces(commands.ids, 16)
+    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
+    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    payload_ends = commands.payload_ends
+    due, created, ttrs, ttls = commands.times, commands.created, commands.ttr_ms, commands.ttl_ms
+    priorities, attempts, fails = commands.priorities, commands.max_attempts, commands.max_fails
     rows = len(types)
     while row < rows:
         kind = types[row]
-        job_id = ids[16 * row : 16 * row + 16]
+        job_id = ids[row]
         reason: str | None = None
         if kind == 0:
             return row, ""
@@ -59,21 +66,23 @@ def load(
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED
             if timed[row >> 3] >> (row & 7) & 1:
-                scheduled_ns = commands.times[row]
+                scheduled_ns = due[row]
+                if abs(scheduled_ns) > _TIME_MAX:
+                    return row, ""
             elif kind != ADD or data[end + 1 : end + 13] != _ZERO_TIME:
                 return row, ""
-            if not dated[row >> 3] >> (row & 7) & 1:
+            if not dated[row >> 3] >> (row & 7) & 1 or abs(created[row]) > _TIME_MAX:
                 return row, ""
-            job = Job(
+            job = new_job(
                 job_id,
-                machine.queue(data[name_starts[row] : name_ends[row]]).name,
-                commands.ttr_ms[row],
-                commands.ttl_ms[row],
-                commands.created[row],
-                data[payload_starts[row] : end],
-                commands.priorities[row],
-                commands.max_attempts[row],
-                commands.max_fails[row],
+                machine.queue(names[row]).name,
+                ttrs[row],
+                ttls[row],
+                created[row],
+                payloads[row],
+                priorities[row],
+                attempts[row],
+                fails[row],
                 scheduled_ns,
             )
             job.segment = segment

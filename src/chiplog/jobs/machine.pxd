@@ -1,9 +1,11 @@
 # Types for the compiled form of machine.py.
 cimport cython
 
-from chiplog.jobs.queue cimport Job, Leaser, Queue, Waiter
+from chiplog.jobs.limits cimport refuse
+from chiplog.jobs.queue cimport Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel cimport Timer, Wheel
 
+cdef int COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT
 cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
 cdef long long NOT_SCHEDULED, _MS_NS
 
@@ -31,6 +33,10 @@ cdef class Machine:
     cpdef Queue queue(self, bytes name)
     @cython.locals(idle=dict, old=Queue)
     cdef _rest(self, Queue queue)
+    cpdef Job new_job(
+        self, bytes job_id, bytes name, unsigned int ttr_ms, long long ttl_ms, long long created_ns, bytes payload,
+        int priority=*, unsigned char max_attempts=*, unsigned char max_fails=*, long long scheduled_ns=*
+    )
     cpdef bint add(self, Job job, long long now_ns)
     @cython.locals(waiter=Waiter)
     cpdef Waiter run(self, Job job, object client, long long now_ns)
@@ -51,6 +57,7 @@ cdef class Machine:
     @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
     cdef _replay_start(self, Job job, long long time_ns)
+    @cython.locals(job=Job)
     cpdef start(self, long long now_ns)
     cdef _finish(self, Job job, bytes result, bint success, bint final)
     cdef _time_out(self, Job job)

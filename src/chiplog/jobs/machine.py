@@ -30,9 +30,10 @@ True
 from __future__ import annotations
 
 from chiplog import kernel
+from chiplog._kernel_commands_py import COMPLETE, DELETE, EXPIRE, FAIL, START_ATTEMPT, TIMEOUT_ATTEMPT
 from chiplog.jobs.encoding import NOT_SCHEDULED, job_head, varint
 from chiplog.jobs.limits import RESULT_BYTES_MAX, refuse
-from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter
+from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel import Timer, Wheel
 
 __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
@@ -42,7 +43,8 @@ QUEUES_IDLE_MAX = 10_000
 FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
 _MS_NS = 1_000_000
 _encode = kernel.active.job_encode
-_COMPLETE, _FAIL, _DELETE, _EXPIRE, _START, _TIMEOUT = (bytes((kind,)) for kind in range(3, 9))
+_COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
+_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((TIMEOUT_ATTEMPT,))
 
 Change = tuple[Job, bool, int, int, int, bytes | None, int]
 Batch = tuple[list[bytes], list[Change]]
@@ -115,7 +117,7 @@ class Machine:
     ) -> Job:
         """A job to be added."""
         name = self.queue(name).name  # which all jobs of the queue share
-        return Job(
+        return new_job(
             job_id, name, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
         )
 
@@ -319,13 +321,13 @@ class Machine:
 
     def replay_job(self, job: Job, now_ns: int) -> str | None:
         """An add or a schedule of a log, unless its ttl is over; why it can't be, if it can't."""
-        if now_ns > job.expires_ns():
-            self.expired += 1
-            return None
         reason = refuse(job.id, job.name, job.ttr_ms, job.ttl_ms, len(job.payload))
         if reason is not None:
             return reason
-        if job.id in self.jobs:
+        if now_ns > job.expires_ns():
+            self.expired += 1
+            return None
+        if self.jobs.setdefault(job.id, job) is not job:
             return "Duplicate job"
         self._enter(job)
         return None
@@ -333,17 +335,17 @@ class Machine:
     def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int, final: bool = False) -> str | None:
         """Another command of a log; why it can't be, if it contradicts what came before. A fail may be `final`,
         because workq, which wrote it, knows no others."""
-        if kind in (_DELETE[0], _EXPIRE[0]):
+        if kind in (DELETE, EXPIRE):
             del self.jobs[job.id]
             queue = self.queues[job.name]
             queue.jobs -= 1
-        elif kind in (_COMPLETE[0], _FAIL[0]):
+        elif kind in (COMPLETE, FAIL):
             if job.is_processed():
                 return "Duplicate result"
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
-            self._finish(job, result, kind == _COMPLETE[0], final)
-        elif kind == _START[0]:
+            self._finish(job, result, kind == COMPLETE, final)
+        elif kind == START_ATTEMPT:
             return self._replay_start(job, time_ns)
         elif not job.is_processed():
             # A lease that ended with a result just before it timed out has written both.

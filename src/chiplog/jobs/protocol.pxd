@@ -4,7 +4,8 @@ cimport cython
 from chiplog.jobs.machine cimport Machine
 from chiplog.jobs.queue cimport Job, Leaser
 from chiplog.jobs.wheel cimport Timer
-from chiplog.jobs.words cimport is_id, is_name, number, parse_id, payload_size, refuse_flags, refuse_job
+from chiplog.jobs.limits cimport is_id, is_name
+from chiplog.jobs.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
 from chiplog.jobs.replies cimport lease_reply, result_reply
 
 cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.inspecting import Seen, inspect
-from chiplog.jobs.limits import TTR_MS_MAX
+from chiplog.jobs.limits import TTR_MS_MAX, is_id, is_name
 from chiplog.jobs.machine import DONE, UNKNOWN, Machine
 from chiplog.jobs.queue import Leaser, Waiter
 from chiplog.jobs.replies import (
@@ -41,8 +41,6 @@ from chiplog.jobs.replies import (
     result_reply,
 )
 from chiplog.jobs.words import (
-    is_id,
-    is_name,
     is_signed,
     moment,
     number,

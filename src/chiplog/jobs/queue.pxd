@@ -74,3 +74,10 @@ cdef class Queue:
     cpdef wait(self, Leaser leaser)
     @cython.locals(leaser=Leaser)
     cpdef Leaser next_leaser(self)
+
+
+@cython.locals(job=Job)
+cpdef Job new_job(
+    bytes job_id, bytes name, unsigned int ttr_ms, long long ttl_ms, long long created_ns, bytes payload, int priority,
+    unsigned char max_attempts, unsigned char max_fails, long long scheduled_ns
+)

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.wheel import NEVER, UNSET, Timer
 
-__all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter"]
+__all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter", "new_job"]
 
 NEW = 0
 COMPLETED = 1
@@ -49,32 +49,21 @@ class Job(Timer):
         "volatile",
     )
 
-    def __init__(
-        self,
-        job_id: bytes,
-        name: bytes,
-        ttr_ms: int,
-        ttl_ms: int,
-        created_ns: int,
-        payload: bytes,
-        priority: int = 0,
-        max_attempts: int = 0,
-        max_fails: int = 0,
-        scheduled_ns: int = NOT_SCHEDULED,
-    ) -> None:
+    def __init__(self) -> None:
         self.when_ns = NEVER
         self.slot = UNSET
         self.place = 0
-        self.id = job_id
-        self.name = name
-        self.ttr_ms = ttr_ms
-        self.ttl_ms = ttl_ms
-        self.created_ns = created_ns
-        self.payload = payload
-        self.priority = priority
-        self.max_attempts = max_attempts
-        self.max_fails = max_fails
-        self.scheduled_ns = scheduled_ns
+        self.id = b""
+        self.name = b""
+        """Its queue's."""
+        self.ttr_ms = 0
+        self.ttl_ms = 0
+        self.created_ns = 0
+        self.payload = b""
+        self.priority = 0
+        self.max_attempts = 0
+        self.max_fails = 0
+        self.scheduled_ns = NOT_SCHEDULED
         """When it is due, or NOT_SCHEDULED."""
         self.order = 0
         """Its age: who came earlier has less."""
@@ -108,6 +97,33 @@ class Job(Timer):
     def lease_ends_ns(self) -> int:
         """When the ttr of a leased job is over."""
         return self.leased_ns + self.ttr_ms * _MS_NS
+
+
+def new_job(
+    job_id: bytes,
+    name: bytes,
+    ttr_ms: int,
+    ttl_ms: int,
+    created_ns: int,
+    payload: bytes,
+    priority: int,
+    max_attempts: int,
+    max_fails: int,
+    scheduled_ns: int,
+) -> Job:
+    """A job of these. (Compiled, a function takes numbers as they are; a class would make objects of them.)"""
+    job = Job()
+    job.id = job_id
+    job.name = name
+    job.ttr_ms = ttr_ms
+    job.ttl_ms = ttl_ms
+    job.created_ns = created_ns
+    job.payload = payload
+    job.priority = priority
+    job.max_attempts = max_attempts
+    job.max_fails = max_fails
+    job.scheduled_ns = scheduled_ns
+    return job
 
 
 class Leaser(Timer):

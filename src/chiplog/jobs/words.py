@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from chiplog import kernel
 from chiplog.errors import ChiplogError
-from chiplog.jobs.limits import ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TIME_NS_MAX, TTL_MS_MAX, TTR_MS_MAX
-from chiplog.jobs.limits import is_name as may_be_name
+from chiplog.jobs.limits import (
+    ATTEMPTS_MAX,
+    PAYLOAD_BYTES_MAX,
+    TIME_NS_MAX,
+    TTL_MS_MAX,
+    TTR_MS_MAX,
+    is_id,
+    is_name,
+)
 from chiplog.jobs.replies import (
     ARGS,
     BAD_ATTEMPTS,
@@ -18,10 +25,7 @@ from chiplog.jobs.replies import (
 )
 from chiplog.times import parse_time
 
-_VALID_NAMES_MAX = 4096
-
 _parse = kernel.active.uuid_parse
-_valid_names: set[bytes] = set()
 
 
 def parse_id(text: bytes) -> bytes | None:
@@ -39,11 +43,6 @@ def _parse_loosely(text: bytes) -> bytes | None:
         groups.append(text[:count])
         text = text[count:]
     return _parse(b"-".join(groups))
-
-
-def is_id(job_id: bytes | None) -> bool:
-    """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
-    return job_id is not None and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2
 
 
 def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bool]:
@@ -79,18 +78,6 @@ def is_signed(word: bytes) -> bool:
     """Whether this is an int32."""
     digits = word[1:] if word[:1] in (b"+", b"-") else word
     return len(digits) <= 18 and digits.isdigit() and -(2**31) <= int(word) < 2**31
-
-
-def is_name(name: bytes) -> bool:
-    """Whether a queue may be called so. Names that were looked at are remembered."""
-    if name in _valid_names:
-        return True
-    if not may_be_name(name):
-        return False
-    if len(_valid_names) >= _VALID_NAMES_MAX:
-        _valid_names.clear()
-    _valid_names.add(name)
-    return True
 
 
 def moment(word: bytes) -> int | None:
