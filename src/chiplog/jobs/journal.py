@@ -60,7 +60,9 @@ class Journal:
         )
         self.waits = sync == "always" and path is not None
         """Whether a write takes as long as a sync."""
-        self._options = {"sync": sync, "sync_interval_ms": sync_interval_ms, "segment_bytes": segment_bytes}
+        # A batch is synced once it is written, which is `always` for all of its commands.
+        policy = "os" if sync == "always" else sync
+        self._options = {"sync": policy, "sync_interval_ms": sync_interval_ms, "segment_bytes": segment_bytes}
         self._on_corruption = on_corruption
         self._appender: Appender | None = None
         self._end = Position(0, 0)
@@ -101,6 +103,8 @@ class Journal:
         if self._appender is None:
             return 0
         segment = self._appender.append_many(records)[0].segment
+        if self.waits:
+            self._appender.sync()
         self._end = self._appender.position
         return segment
 

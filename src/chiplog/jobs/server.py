@@ -37,6 +37,7 @@ logger = logging.getLogger("chiplog")
 
 CLIENTS_MAX = 10_000
 EVENTS_PER_TURN = 500
+PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
 STOP_SECONDS = 10.0  # for what is being written
@@ -66,6 +67,7 @@ class Server(Turns):
         self._tick_ns = NEVER
         self._retry_seconds = RETRY_SECONDS[0]
         self._writer = _Writer(journal) if journal.waits else None
+        self._began = self._ended = self._patience = 0.0
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,9 +166,17 @@ class Server(Turns):
 
     # -- writing on a thread
 
+    def is_early(self) -> bool:
+        """Whether it is worth while to wait for more clients: for half as long as a write takes."""
+        if time.perf_counter() - self._ended < self._patience:
+            return True
+        self.crowd = 0
+        return False
+
     def hand_over(self, records: list[bytes]) -> None:
         """Let the thread write."""
         assert self._writer is not None
+        self._began = time.perf_counter()
         self._writer.write(records, self._written)
 
     def _written(self, segment: int, error: BaseException | None) -> None:
@@ -177,6 +187,9 @@ class Server(Turns):
         if self.in_flight is None:
             return
         (batch, held), self.in_flight = self.in_flight, None
+        self._ended = time.perf_counter()
+        self._patience = min((self._ended - self._began) / 2, PATIENCE_SECONDS_MAX)
+        self.crowd = len(held)
         if error is None:
             self.succeed(batch, held, segment)
         else:

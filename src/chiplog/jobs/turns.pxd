@@ -40,6 +40,7 @@ cdef class Turns:
     cdef public list waiting
     cdef public bint turning
     cdef public Py_ssize_t share
+    cdef public Py_ssize_t crowd
     cdef public object call_soon
 
     cpdef touched(self, Connection connection)

@@ -170,6 +170,9 @@ class Turns:
         self.share = 1
         """How many clients may wait for the end of the turn: with more it ends early, so that some of the clients
         are at work while we are."""
+        self.crowd = 0
+        """How many clients the last sync was for, if writes wait for one: most of them come again at once, and are
+        waited for, so that they share the next one too."""
         self.call_soon: Any = None
         """The event loop's, once there is one."""
 
@@ -193,6 +196,9 @@ class Turns:
         if self.machine.answered:
             self._hand_answers()
         if self.in_flight is None and (self.waiting or self.machine.records):
+            if len(self.waiting) < self.crowd and self.is_early():
+                self.turn_soon()
+                return
             self.write()
         self.see_to_timers(self.machine.wheel.next_ns())
 
@@ -243,6 +249,10 @@ class Turns:
             connection.send(answers[0])
 
     # -- for those who derive from this
+
+    def is_early(self) -> bool:
+        """Whether it is worth while to wait for more clients."""
+        raise NotImplementedError
 
     def see_to_timers(self, when_ns: int) -> None:
         """The next timer rings then."""
