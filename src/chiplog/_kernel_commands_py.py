@@ -308,3 +308,11 @@ def uuid_parse(text: bytes) -> bytes | None:
         return unhexlify(b"".join(groups))
     except NoHex:
         return None
+
+
+def line_words(data: bytes, at: int, stop: int) -> list[bytes]:
+    """The words of a line: what comes before its first space, be it nothing, and then whatever isn't empty."""
+    if not 0 <= at <= stop <= len(data):
+        raise ValueError(f"{at}..{stop} lies outside of {len(data)} bytes")
+    first, *others = data[at:stop].split(b" ")
+    return [first, *filter(None, others)]

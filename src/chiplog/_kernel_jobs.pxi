@@ -79,3 +79,19 @@ def uuid_parse(bytes text not None):
         found[i] = <unsigned char>(high << 4 | low)
         p += 2
     return PyBytes_FromStringAndSize(<char *>found, ID_BYTES)
+
+
+def line_words(bytes data not None, Py_ssize_t at, Py_ssize_t stop):
+    cdef const char *text = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t start = at
+    cdef list words = []
+    if not 0 <= at <= stop <= PyBytes_GET_SIZE(data):
+        raise ValueError(f"{at}..{stop} lies outside of {len(data)} bytes")
+    while True:
+        if at == stop or text[at] == c" ":
+            if at > start or not words:  # the first word may be empty, and stays
+                words.append(PyBytes_FromStringAndSize(text + start, at - start))
+            if at == stop:
+                return words
+            start = at + 1
+        at += 1

@@ -33,6 +33,7 @@ from chiplog._kernel_commands_py import (
     Commands,
     commands_decode,
     job_encode,
+    line_words,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -70,8 +71,8 @@ __all__ = [
     "BoundedQueue", "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
-    "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan", "m3_time", "pieces",
-    "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
+    "m3_time", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

@@ -113,3 +113,9 @@ def test_both_write_an_id_the_same(job_id):
 @given(st.binary(max_size=40) | st.text("0123456789abcdefABCDEFg- ", min_size=34, max_size=38).map(str.encode))
 def test_both_read_an_id_the_same(text):
     same("uuid_parse", text)
+
+
+@given(st.text(" =ab\0", max_size=30).map(str.encode), st.integers(-1, 31), st.integers(-1, 31))
+def test_both_split_a_line_the_same(data, at, stop):
+    same("line_words", data, at, stop)
+    assert same("line_words", data, 0, len(data))[0] == data.split(b" ")[0]

@@ -17,7 +17,7 @@ from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import blocks_of, read_commands
 from chiplog.jobs.replay import Replay
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
-from chiplog.log.position import Position
+from chiplog.log.position import Position, Positions
 from chiplog.log.stream import Stream
 from chiplog.log.walk import OnCorruption
 
@@ -65,15 +65,17 @@ class Journal:
         self._options = {"sync": policy, "sync_interval_ms": sync_interval_ms, "segment_bytes": segment_bytes}
         self._on_corruption = on_corruption
         self._appender: Appender | None = None
-        self._end = Position(0, 0)
-        """After the last record that was certainly written."""
+        self._start = Position(0, 0)
+        """Where the log ended when it was opened."""
+        self._last: Positions | None = None
+        """The last records that were certainly written."""
 
     def open(self, now_ns: int, progress: Progress | None = None) -> Restored:
         """Recover the log and replay it. Raises LockTimeout if another server has it."""
         if self.stream is None:
             return Restored(Machine(now_ns), 0, 0, 0, 0, None)
         self._appender = self._open()
-        self._end = self._appender.position
+        self._start = self._appender.position
         replay = Replay(now_ns)
         commands = 0
         total = sum(info.byte_count for info in self.stream.segments()) if progress else 0
@@ -102,11 +104,11 @@ class Journal:
         """Append commands with one write, and return their segment once they are as durable as the policy says."""
         if self._appender is None:
             return 0
-        segment = self._appender.append_many(records)[0].segment
+        positions = self._appender.append_many(records)
         if self.waits:
             self._appender.sync()
-        self._end = self._appender.position
-        return segment
+        self._last = positions
+        return positions.segment
 
     @property
     def failed(self) -> bool:
@@ -129,8 +131,9 @@ class Journal:
             return 0
         count = 0
         replay = Replay(now_ns, machine=machine)
-        for _, time_ns, command in read_commands(self.stream, start=self._end):
-            if isinstance(command, BadCommand):
+        known = self._start if self._last is None else self._last[-1]
+        for position, time_ns, command in read_commands(self.stream, start=known):
+            if isinstance(command, BadCommand) or (self._last is not None and position == known):
                 continue
             count += 1
             if isinstance(command, Add | Schedule):
@@ -138,7 +141,7 @@ class Journal:
             elif (job := machine.jobs.get(command.id)) is not None:
                 result = command.result if isinstance(command, Complete | Fail) else b""
                 machine.adopt(job, command.type, result, time_ns, now_ns)
-        self._end = self._appender.position
+        self._start, self._last = self._appender.position, None
         return count
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ cdef class Session:
     cdef _refuse_line(self)
     cdef _keep(self, bytes data, Py_ssize_t at, Py_ssize_t need)
     @cython.locals(
-        line=bytes, words=list, name=bytes, flags=dict, args=list, sound=bint, after="Py_ssize_t", payload=bytes,
+        name=bytes, flags=dict, args=list, sound=bint, after="Py_ssize_t", payload=bytes,
         sized=tuple, size="long long", end="Py_ssize_t", count="Py_ssize_t", bad_size=bytes,
     )
     cdef Py_ssize_t _command(self, bytes data, Py_ssize_t at, Py_ssize_t stop, long long now_ns) except? -1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.inspecting import Seen, inspect
 from chiplog.jobs.limits import TTR_MS_MAX, is_id, is_name
@@ -59,6 +60,7 @@ _OUT_BYTES_MAX = 1 << 20
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
+_words = kernel.active.line_words
 
 # How many words a command has beside its name, and what a bad size is called: its payload's size is the last one.
 _SIZED = {
@@ -207,16 +209,17 @@ class Session:
     def _command(self, data: bytes, at: int, stop: int, now_ns: int) -> int:
         """Do the command whose line ends at `stop`. Returns where the next one begins, or, if its payload isn't
         there yet, up to where there must be bytes, negated."""
-        line = data[at : stop - 1]
-        words = line.split(b" ")
-        name = words[0]
+        args = _words(data, at, stop - 1)
+        name = args.pop(0)
         flags: dict[bytes, bytes] | None = None
-        if b"=" in line:
-            args, flags, sound = split_flags(words)
-        else:
-            args, sound = ([word for word in words[1:] if word] if b"" in words else words[1:]), True
+        sound = True
+        if data.find(b"=", at, stop) >= 0:
+            args, flags, sound = split_flags(args)
         after = stop + 1
         payload = b""
+        if not self._known:
+            self._authorize(name, args)
+            return after
         sized = _SIZED.get(name)
         if sized is not None:
             count, bad_size = sized
@@ -242,8 +245,6 @@ class Session:
             after = end + 2
         if not sound:
             self._reply(FLAGS)
-        elif not self._known:
-            self._authorize(name, args)
         else:
             self._dispatch(name, args, flags, payload, now_ns)
         return after

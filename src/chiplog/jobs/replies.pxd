@@ -1,7 +1,12 @@
 # Types for the compiled form of replies.py.
 from chiplog.jobs.queue cimport Job, Queue
 
+cimport cython
+
+@cython.locals(payload=bytes)
 cpdef bytes lease_reply(Job job)
+@cython.locals(key="long long", found=bytes)
+cdef bytes _numbers(long long ttr_ms, long long size)
 cpdef bytes result_reply(Job job)
 cpdef bytes queue_lines(Queue queue)
 cpdef bytes inspected(Job job)

@@ -11,6 +11,8 @@ cdef class Connection:
     cdef Turns _turns
     cdef public Session session
     cdef public object transport
+    cdef object _is_closing
+    cdef object _buffered
     cdef int _file
     cdef bint _dirty
     cdef bint _reading
@@ -39,6 +41,7 @@ cdef class Turns:
     cdef public object in_flight
     cdef public list waiting
     cdef public bint turning
+    cdef public long long now_ns
     cdef public Py_ssize_t share
     cdef public Py_ssize_t crowd
     cdef public object call_soon

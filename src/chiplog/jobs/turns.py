@@ -25,18 +25,32 @@ __all__ = ["Connection", "Held", "Turns"]
 
 COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+_now = time.time_ns
 _write = os.write
 
 
 class Connection:
     """A client, as the event loop sees it: an asyncio protocol."""
 
-    __slots__ = ("_dirty", "_file", "_paused", "_reading", "_since", "_turns", "session", "transport")
+    __slots__ = (
+        "_buffered",
+        "_dirty",
+        "_file",
+        "_is_closing",
+        "_paused",
+        "_reading",
+        "_since",
+        "_turns",
+        "session",
+        "transport",
+    )
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self.session = Session(turns.machine, turns, self)
         self.transport: Any = None
+        self._is_closing: Any = None
+        self._buffered: Any = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
         self._dirty = False
@@ -49,6 +63,7 @@ class Connection:
     def connection_made(self, transport: Any) -> None:
         """The client has come."""
         self.transport = transport
+        self._is_closing, self._buffered = transport.is_closing, transport.get_write_buffer_size
         found = transport.get_extra_info("socket")
         if found is not None:
             if transport.get_extra_info("sslcontext") is None:
@@ -60,13 +75,16 @@ class Connection:
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         """The client has gone."""
-        self.transport = None
+        self.transport = self._is_closing = self._buffered = None
         self.session.leave()
         self._turns.farewell(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        self.session.feed(data, time.time_ns())
+        turns = self._turns
+        if not turns.turning:
+            turns.now_ns = _now()
+        self.session.feed(data, turns.now_ns)
         self.touch()
 
     def eof_received(self) -> None:
@@ -100,9 +118,9 @@ class Connection:
     def _write(self, data: bytes) -> None:
         """Write at once what the socket takes. A transport would do it after it has looked for what came in."""
         transport = self.transport
-        if transport.is_closing():
+        if self._is_closing():
             return
-        if self._file >= 0 and transport.get_write_buffer_size() == 0:
+        if self._file >= 0 and self._buffered() == 0:
             try:
                 sent = _write(self._file, data)
             except OSError:  # the socket is full, or broken: the transport knows what to do
@@ -167,6 +185,8 @@ class Turns:
         self.waiting: list[Connection] = []
         """Those that were touched in this turn."""
         self.turning = False
+        self.now_ns = started_ns
+        """When the turn began."""
         self.share = 1
         """How many clients may wait for the end of the turn: with more it ends early, so that some of the clients
         are at work while we are."""

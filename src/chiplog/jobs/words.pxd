@@ -3,12 +3,14 @@ cimport cython
 
 from chiplog.jobs.limits cimport is_id, is_name
 
+cdef int _ZERO, _NINE
 cdef long long ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TTL_MS_MAX, TTR_MS_MAX
 
 
 @cython.locals(job_id=bytes)
 cpdef bytes parse_id(bytes text)
 cpdef tuple split_flags(list words)
+@cython.locals(value="long long", digit="unsigned char")
 cpdef long long number(bytes word) except? -2
 @cython.locals(size="long long")
 cpdef long long payload_size(bytes word) except? -2

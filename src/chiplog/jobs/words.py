@@ -25,6 +25,7 @@ from chiplog.jobs.replies import (
 )
 from chiplog.times import parse_time
 
+_ZERO, _NINE = b"09"
 _parse = kernel.active.uuid_parse
 
 
@@ -50,7 +51,7 @@ def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bo
     args: list[bytes] = []
     flags: dict[bytes, bytes] = {}
     sound = True
-    for word in words[1:]:
+    for word in words:
         if word[:1] == b"-" and b"=" in word:
             key, value = word.split(b"=")[:2]
             if len(key) < 2 or not value or key in flags:
@@ -65,7 +66,14 @@ def number(word: bytes) -> int:
     """An unsigned number of up to 18 digits, leading zeros aside, or -1."""
     if len(word) > 18:
         word = word.lstrip(b"0")
-    return int(word) if len(word) <= 18 and word.isdigit() else -1
+    if not 0 < len(word) <= 18:
+        return -1
+    value = 0
+    for digit in word:
+        if not _ZERO <= digit <= _NINE:
+            return -1
+        value = 10 * value + digit - _ZERO
+    return value
 
 
 def payload_size(word: bytes) -> int:

@@ -205,7 +205,7 @@ class Appender:
         self._metrics.observe("append", time.perf_counter() - start)
         return positions[0]
 
-    def append_many(self, payloads: Iterable[Payload]) -> Sequence[Position]:
+    def append_many(self, payloads: Iterable[Payload]) -> Positions:
         """Append records with one write and one sync; return their positions.
 
         They share one time and one segment. A crash in the middle keeps the first ones of them, in order;

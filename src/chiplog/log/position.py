@@ -90,6 +90,11 @@ class Positions(Sequence[Position]):
         self._first = first
         self._last = len(offsets) if last is None else last
 
+    @property
+    def segment(self) -> int:
+        """Which they share."""
+        return self._segment
+
     def part(self, first: int, last: int) -> Positions:
         """Some of them, sharing what they are made of."""
         return Positions(self._segment, self._base, self._offsets, self._first + first, self._first + last)

@@ -35,12 +35,12 @@ class Words:
 
 
 class Standing:
-    """The segments in which a reader stands, one for each log, kept open."""
+    """The segments in which a reader stands, or soon will, kept open."""
 
     def __init__(self, words: Words, *, fails: bool) -> None:
         self._words = words
         self._fails = fails
-        self._held: dict[str, SegmentReader] = {}
+        self._held: dict[str, dict[int, SegmentReader]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _anew, (self._words, self._fails)  # tasks get a copy: open files stay here
@@ -68,38 +68,44 @@ class Standing:
             )
         return begin
 
-    def stand(self, log: Log, position: Position) -> None:
-        """Keep the segment of a position open, and let go of the one before.
+    def stand(self, log: Log, *positions: Position) -> None:
+        """Keep the segments of these positions open, and let go of the log's others.
 
         Not on a remote filesystem: what is open there doesn't outlive its removal, nor tell that it has grown.
         """
         if is_remote(log.path):
             return
-        held = self._held.get(log.name)
-        if held is not None and held.number == position.segment and not held.replaced():
-            return
-        self._let_go(log.name)
-        if len(self._held) < _HELD_MAX:
-            try:
-                self._held[log.name] = SegmentReader(log.stream()._directory, position.segment)
-            except FileNotFoundError:
-                return
+        wanted = {position.segment for position in positions}
+        held = self._held.setdefault(log.name, {})
+        for number in held.keys() - wanted:
+            held.pop(number).close()
+        for number in wanted:
+            self._hold(log, number, held)
 
     def close(self) -> None:
-        for name in list(self._held):
-            self._let_go(name)
+        for held in self._held.values():
+            for segment in held.values():
+                segment.close()
+        self._held.clear()
+
+    def _hold(self, log: Log, number: int, held: dict[int, SegmentReader]) -> None:
+        known = held.get(number)
+        if known is None and sum(map(len, self._held.values())) >= _HELD_MAX:
+            return
+        if known is None or known.replaced():
+            try:
+                held[number] = SegmentReader(log.stream()._directory, number)
+            except FileNotFoundError:
+                return  # what is open, if it is, still tells where it ended
+            if known is not None:
+                known.close()
 
     def _was_read(self, log: Log, begin: Position) -> bool:
-        held = self._held.get(log.name)
-        if held is None or held.number != begin.segment:
+        held = self._held.get(log.name, {}).get(begin.segment)
+        if held is None:
             return False
         held.refresh()
         return max(begin.offset, held.header_bytes) >= held.end()
-
-    def _let_go(self, name: str) -> None:
-        held = self._held.pop(name, None)
-        if held is not None:
-            held.close()
 
 
 def _anew(words: Words, fails: bool) -> Standing:

@@ -47,6 +47,7 @@ from chiplog.spark.pipeline.ingest_plan import (
     grouped,
     new_pieces,
     shape_of,
+    standing_of,
     table_columns,
 )
 from chiplog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
@@ -197,6 +198,7 @@ class Ingest:
         self._table = Table(self._target, self._format, reached=self._reached)
         self._about: About
         self._positions: dict[str, Position] = {}
+        self._standing = standing_of(self._plan)
         self._report = IngestReport()
         self._stop = threading.Event()
 
@@ -233,7 +235,10 @@ class Ingest:
             last = self._table.state.last
             self._about = self._begin() if last is None else self._resume(last.about)
             self._positions = dict(self._table.state.positions)
-            yield
+            try:
+                yield
+            finally:
+                self._standing.close()
 
     def _begin(self) -> About:
         plan = self._plan
@@ -277,7 +282,7 @@ class Ingest:
 
     def _catch_up(self) -> None:
         for _ in range(_PLANS_MAX):
-            if self._write(new_pieces(self._plan, self._logs(), self._positions)):
+            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._standing)):
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")

@@ -49,11 +49,17 @@ class Plan:
     """Of an Iceberg table, its catalog and its name there, if not the usual ones."""
 
 
-def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position]) -> list[Piece]:
+def standing_of(plan: Plan) -> Standing:
+    """Where an ingest stands in its logs: one for all that it plans."""
+    return Standing(_WORDS, fails=plan.fail_on_data_loss)
+
+
+def new_pieces(
+    plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position], standing: Standing
+) -> list[Piece]:
     """What the logs have past these positions, in the order in which each has it."""
     splits = codec_of(plan.codec).splits
     options = ReadOptions("", partition_bytes=plan.slice_bytes)
-    standing = Standing(_WORDS, fails=plan.fail_on_data_loss)
     pieces: list[Piece] = []
     for log in logs:
         begin = positions.get(log.name, Position(0, 0))
@@ -63,6 +69,7 @@ def new_pieces(plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position
             continue
         begin = standing.go_on(log, begin)
         end = between_entries(log, begin, end_of(stream, begin))
+        standing.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
         if end <= begin:
             continue
         slices = cut(log, stream, begin, end, options, splits=splits)
