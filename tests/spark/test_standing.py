@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import pytest
 
@@ -13,6 +14,8 @@ from chiplog.errors import BadPosition
 from chiplog.log.position import Position
 from chiplog.spark.batch import Task
 from chiplog.spark.options import read_options
+from chiplog.spark.pipeline.ingest import Ingest
+from chiplog.spark.pipeline.ingest_run import run_here
 from chiplog.spark.planning import end_of
 from chiplog.spark.source import table_columns
 from chiplog.spark.stream import ChiplogStreamReader, DataLoss
@@ -139,6 +142,80 @@ def test_on_a_remote_filesystem_a_segment_that_is_gone_is_missed(tmp_path):
     memory.put(str(tmp_path / "log"), "/standing", recursive=True)
     with pytest.raises(DataLoss):
         advance(reader, offset)
+
+
+class Steps(threading.Event):
+    """An ingest's stop: it waits for nothing, does a step instead, and is set after the last."""
+
+    def __init__(self, *steps):
+        super().__init__()
+        self._steps = list(steps)
+
+    def wait(self, timeout=None):
+        if self._steps:
+            self._steps.pop(0)()
+        else:
+            self.set()
+        return self.is_set()
+
+
+def follow(stream, target, *steps, run=run_here) -> int:
+    return Ingest(str(stream.path), str(target), run).follow(60, Steps(*steps)).rows
+
+
+def test_an_ingest_goes_on_after_a_segment_that_it_had_read_to_its_end(stream, tmp_path):
+    with stream.appender() as log:
+        log.append_many([b"a", b"b"])
+
+        def roll_and_forget():
+            log.roll()
+            log.append(b"c")
+            forget(stream)
+
+        assert follow(stream, tmp_path / "t", roll_and_forget, lambda: None, roll_and_forget) == 4
+
+
+def test_an_ingest_goes_on_if_such_a_segment_goes_between_planning_and_reading(stream, tmp_path):
+    forgotten = []
+
+    def run(tasks, function, finished):
+        segments = [number for task in tasks for piece in task.pieces for number in piece.segments]
+        if segments == [1, 2]:
+            forget(stream)
+            forgotten.append(1)
+        return run_here(tasks, function, finished)
+
+    with stream.appender() as log:
+        log.append(b"a")
+
+        def more():
+            log.roll()
+            log.append(b"b")
+
+        assert follow(stream, tmp_path / "t", more, run=run) == 2
+    assert forgotten == [1]
+
+
+def test_an_ingest_misses_records_that_it_had_not_read(stream, tmp_path):
+    with stream.appender() as log:
+        log.append(b"a")
+
+        def forget_too_much():
+            log.append(b"never read")
+            log.roll()
+            log.append(b"b")
+            forget(stream)
+
+        with pytest.raises(DataLoss, match="the table goes up to 000000001:29, and that segment is gone"):
+            follow(stream, tmp_path / "t", forget_too_much)
+
+
+def test_an_ingest_closes_what_it_kept_open(stream, tmp_path):
+    with stream.appender() as log:
+        log.append(b"a")
+    work = Ingest(str(stream.path), str(tmp_path / "t"), run_here)
+    assert work.once().rows == 1
+    assert not work._standing._held
 
 
 def _asked(path: str):
