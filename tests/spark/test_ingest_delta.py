@@ -7,7 +7,7 @@ import pytest
 from chiplog import Stream
 from chiplog.jobs.commands import Add, encode
 from chiplog.spark.options import BadOption
-from chiplog.spark.pipeline.ingest_table import format_of, settled
+from chiplog.spark.pipeline.ingest_table import TableDamaged, format_of, load_state, settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
 
@@ -83,6 +83,23 @@ def test_files_that_delta_has_merged_and_vacuumed_by_itself_are_not_missed(tmp_p
         table.optimize.compact()
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert rows(tmp_path / "t") == list(range(100))
+
+
+def test_a_table_whose_log_is_gone_is_told_and_not_begun_anew(tmp_path):
+    log, target = Stream(str(tmp_path / "log")), tmp_path / "t"
+    for n in range(2):
+        append(log, 10 * n, 10 * n + 10)
+        ingest(log.path, target, table="delta")
+    (target / "_delta_log").rename(tmp_path / "away")
+    append(log, 20, 30)
+    with pytest.raises(TableDamaged, match="_delta_log is gone"):
+        ingest(log.path, target, table="delta")
+    with pytest.raises(TableDamaged, match="_delta_log is gone"):
+        format_of("delta").current(str(target), load_state(str(target)))
+    assert not (target / "_delta_log").exists()
+    (tmp_path / "away").rename(target / "_delta_log")
+    ingest(log.path, target, table="delta")
+    assert rows(target) == list(range(30))
 
 
 def test_a_table_of_others_is_left_alone(tmp_path):

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from chiplog.errors import MissingExtra
 from chiplog.files import OSFiles
 from chiplog.spark.options import BadOption
+from chiplog.spark.pipeline.ingest_table import TableDamaged
 from chiplog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -56,8 +57,12 @@ class Delta:
         about = commit.about
         by = [] if about.partition_by is None else [about.partition_by]
         schema = self._deltalake.Schema.from_arrow(_schema(about))
-        if not self._deltalake.DeltaTable.is_deltatable(path):
+        if not self._is_there(path):
+            if commit.number > 1:
+                raise _gone(path)
             self._deltalake.DeltaTable.create(path, schema, mode="ignore", partition_by=by)
+            _sync(f"{path}/_delta_log")
+            OSFiles().sync_dir(path)
         table = self._deltalake.DeltaTable(path)
         if self.is_announced(path, commit):
             return
@@ -72,14 +77,26 @@ class Delta:
         _sync(f"{path}/_delta_log")
 
     def is_announced(self, path: str, commit: Commit) -> bool:
-        if not self._deltalake.DeltaTable.is_deltatable(path):
+        if not self._is_there(path):
             return False
         known = self._deltalake.DeltaTable(path).transaction_version(_app(commit.about)) or 0
         return known >= commit.number or not (commit.added or commit.removed)
 
     def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - Delta's own log says it
+        if not self._is_there(path):
+            raise _gone(path)
         table = self._deltalake.DeltaTable(path)
         return [unquote(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
+
+    def _is_there(self, path: str) -> bool:
+        return bool(self._deltalake.DeltaTable.is_deltatable(path))
+
+
+def _gone(path: str) -> TableDamaged:
+    return TableDamaged(
+        f"{path} is no Delta table any more: its _delta_log is gone, which said what its files are. Put it back, "
+        "or choose a new folder"
+    )
 
 
 def _app(about: About) -> str:
