@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
+FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash kill cluster clean
+.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash fuzz kill cluster clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -51,6 +52,10 @@ docs: $(VENV)/.ready-docs
 ## make crash   random crash states for CRASH_SECONDS=60, from CRASH_SEED=0 on
 crash: $(VENV)/.ready
 	$(RUN) -m tests.crash.soak --seconds $(CRASH_SECONDS) --seed $(CRASH_SEED)
+
+## make fuzz    a million lines that no client would send, at a job server; FUZZ_SEED=0
+fuzz: $(VENV)/.ready
+	$(RUN) -m tests.jobs.fuzz --seed $(FUZZ_SEED)
 
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready

@@ -316,3 +316,22 @@ def line_words(data: bytes, at: int, stop: int) -> list[bytes]:
         raise ValueError(f"{at}..{stop} lies outside of {len(data)} bytes")
     first, *others = data[at:stop].split(b" ")
     return [first, *filter(None, others)]
+
+
+def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
+    """Ranges of a buffer, as bytes."""
+    view = memoryview(buffer).cast("B")
+    if len(starts) != len(ends):
+        raise ValueError(f"{len(starts)} starts and {len(ends)} ends")
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"range {i} lies outside of its buffer")
+    return [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def even_pieces(buffer: Any, size: int) -> list[bytes]:
+    """A buffer in pieces of one size."""
+    view = memoryview(buffer).cast("B")
+    if size < 1 or len(view) % size:
+        raise ValueError(f"{len(view)} bytes are no pieces of {size}")
+    return [bytes(view[at : at + size]) for at in range(0, len(view), size)]

@@ -32,8 +32,10 @@ from typing import Any, Self
 from chiplog._kernel_commands_py import (
     Commands,
     commands_decode,
+    even_pieces,
     job_encode,
     line_words,
+    pieces,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -262,25 +264,6 @@ def captain_find(buffer: Any, start: int, stop: int, final: bool) -> int:
                     return place
         at = raw.find(b"\x01", at + 1)
     return -1
-
-
-def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
-    """Ranges of a buffer, as bytes."""
-    view = memoryview(buffer).cast("B")
-    if len(starts) != len(ends):
-        raise ValueError(f"{len(starts)} starts and {len(ends)} ends")
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if not 0 <= start <= end <= len(view):
-            raise ValueError(f"range {i} lies outside of its buffer")
-    return [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def even_pieces(buffer: Any, size: int) -> list[bytes]:
-    """A buffer in pieces of one size."""
-    view = memoryview(buffer).cast("B")
-    if size < 1 or len(view) % size:
-        raise ValueError(f"{len(view)} bytes are no pieces of {size}")
-    return [bytes(view[at : at + size]) for at in range(0, len(view), size)]
 
 
 def gather(

@@ -58,7 +58,7 @@ def test_a_client_of_spark_connect_reads_streams_and_writes_logs(tmp_path, monke
     with Stream(tmp_path / "orders.log").appender(segment_bytes=4000) as log:
         for serial in range(500):
             log.append(b"%06d" % serial)
-    with connect_server(tmp_path) as address:
+    with connect_server(tmp_path, **{"spark.sql.shuffle.partitions": "1"}) as address:
         ended = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", CLIENT, address, str(tmp_path)],
             env=environment(), capture_output=True, text=True, timeout=120,

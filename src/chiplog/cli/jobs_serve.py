@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
     flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
     flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
-    flag("max-clients", type=options.count, default=CLIENTS_MAX, metavar="N", help=f"at a time ({CLIENTS_MAX})")
+    flag("max-clients", type=_some, default=CLIENTS_MAX, metavar="N", help=f"at a time ({CLIENTS_MAX})")
     flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
     flag("tls-key", metavar="FILE", help="its key")
     flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
@@ -104,7 +104,8 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
     host, port = chosen.listen
     try:
         for bound_host, bound_port in await server.start(host, port, tls):
-            say(f"serving jobs at {bound_host}:{bound_port}")
+            shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+            say(f"serving jobs at {shown}:{bound_port}")
         sys.stderr.flush()
         await stopped.wait()
     finally:
@@ -143,6 +144,13 @@ def _milliseconds(text: str) -> int:
     return number
 
 
+def _some(text: str) -> int:
+    number = options.count(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one")
+    return number
+
+
 def _segment_bytes(text: str) -> int:
     return options.positive_size(text)
 
@@ -165,6 +173,8 @@ def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
         raise codes.UsageError(f"{certificate} and {key} are no certificate with its key: {error}") from None
+    except OSError as error:
+        raise codes.UsageError(f"{certificate}, {key}: {error.strerror}") from None
     return context
 
 

@@ -47,7 +47,7 @@ DONE, LEASED, RESULT, JOBS, QUEUES, SERVER = range(6)
 
 LINE_BYTES_MAX = 16 << 10
 ANSWER_BYTES_MAX = 20 << 20
-"""The server's own limit of an answer is 16 MiB of payloads."""
+"""The server's own limit of an answer is 2 MiB of payloads."""
 _THINGS_MAX = 1000
 _KEYS_MAX = 64
 STATES = ("new", "completed", "failed", "pending", "leased")

@@ -73,6 +73,7 @@ class ForgetDone:
         lost = self._machine.lost.get(number, 0)
         if self._now_ns < self._look_ns.get(number, 0) and 2 * lost < self._jobs.get(number, 0):
             return True
+        self._machine.lost.pop(number, None)  # before anything is looked at: those who go meanwhile count again
         useful = useless = jobs = 0
         expiries: list[int] = []
         for block in self._blocks(number):
@@ -87,7 +88,6 @@ class ForgetDone:
         middle = sum(expiries) // len(expiries) if expiries else self._now_ns
         self._look_ns[number] = min(max(middle, self._now_ns), self._now_ns + LOOK_AGAIN_NS)
         self._jobs[number] = jobs
-        self._machine.lost.pop(number, None)
         if useless == 0 or useless >= useful:
             self._cleaned_ns[number] = self._now_ns
             return None if useless else True

@@ -22,7 +22,7 @@ from chiplog.jobs.words import number, parse_id
 
 __all__ = ["Seen", "inspect"]
 
-REPLY_BYTES_MAX = 16 << 20
+REPLY_BYTES_MAX = 2 << 20
 """Of payloads in one answer: it has fewer jobs than were asked for rather than more bytes."""
 _OFFSET_MAX = 2**32 - 1
 _LIMIT_MAX = 100

@@ -227,6 +227,7 @@ class Machine:
                     self._ring(timer, now_ns)
                 elif timer.volatile and timer.attempts == 0:
                     self._remove(timer)
+                    self.leaving.discard(timer.id)  # the log doesn't know it
                     self._answer(timer, False)
                 else:
                     self.wheel.set(timer, now_ns + FROZEN_NS)
@@ -270,8 +271,9 @@ class Machine:
             job = change[0]
             if not change[1]:
                 job.segment = segment
-            if self.leaving:
+            elif self.leaving and job.id in self.leaving:
                 self.leaving.discard(job.id)
+                self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
 
     def rollback(self, batch: Batch, now_ns: int) -> None:
         """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
@@ -475,7 +477,6 @@ class Machine:
         self.wheel.cancel(job)
         self.leaving.add(job.id)  # first: another thread may be asking
         del self.jobs[job.id]
-        self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
         queue = self.queues[job.name]
         queue.jobs -= 1
         if queue.jobs == 0:

@@ -283,7 +283,7 @@ class Server(Turns):
         self.turn_soon()
 
     async def _sweep(self) -> None:
-        """End the connections of those who began a command and never finish it."""
+        """End the connections of those who don't finish a command, or who don't take their answers."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = time.monotonic()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Held", "Turns"]
 
-COMMAND_SECONDS_MAX = 60.0  # from a command's first byte to its last
+PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 _now = time.time_ns
 _write = os.write
@@ -58,7 +58,7 @@ class Connection:
         self._paused = False
         """Whether the client doesn't take its answers."""
         self._since = 0.0
-        """Since when a command is on its way; 0 if none is."""
+        """Since when a command is on its way, or answers are; 0 if none are."""
 
     def connection_made(self, transport: Any) -> None:
         """The client has come."""
@@ -112,7 +112,7 @@ class Connection:
             transport.close()
         elif session.buffered() or not self._reading:
             self._go_on()
-        else:
+        elif not self._paused:
             self._since = 0.0
 
     def _write(self, data: bytes) -> None:
@@ -139,7 +139,8 @@ class Connection:
             if session.buffered() != before or session.out:
                 self.touch()
         held = session.is_held()
-        self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
+        if not self._paused:
+            self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
         self._read(not self._paused and not (held and session.buffered() > _BUFFER_BYTES_MAX))
 
     def _read(self, wanted: bool) -> None:
@@ -151,17 +152,19 @@ class Connection:
                 self.transport.pause_reading()
 
     def is_late(self, now: float) -> bool:
-        """Whether a command has been on its way for too long."""
-        return self._since > 0 and now - self._since > COMMAND_SECONDS_MAX
+        """Whether a command, or an answer, has been on its way for too long."""
+        return self._since > 0 and now - self._since > PATIENCE_SECONDS
 
     def pause_writing(self) -> None:
         """The client doesn't take its answers: let it ask nothing more."""
         self._paused = True
+        self._since = time.monotonic()
         self._read(False)
 
     def resume_writing(self) -> None:
         """It does again."""
         self._paused = False
+        self._since = 0.0
         self._read(True)
         self.touch()
 
