@@ -1,5 +1,6 @@
-"""`make demo`: a log is written, its writer killed, the log recovered, replayed, cleaned and verified; then
-many producers write datapoints to a commit log that is rotated under them.
+"""`make demo`: a log is written, its writer killed, the log recovered, replayed, cleaned and verified. Many
+producers write datapoints to a commit log that is rotated under them. A job server is killed in the middle of a
+thousand jobs.
 
 Everything is real: a process of its own appends orders from four threads, each waiting for its sync, and
 is ended with kill -9. What it had acknowledged by then must be there afterwards.
@@ -22,9 +23,11 @@ from chiplog import KeepLatest, Position, Stream, kernel
 from chiplog.commitlog import CommitLog, scan_datapoints
 from chiplog.formats.m3 import Datapoint, Series
 from chiplog.log.verify import verify
+from examples import jobs
 
 FOLDER = Path("demo/orders.log")
 METRICS = Path("demo/metrics")
+COMMANDS = Path("demo/jobs.log")
 CUSTOMERS = ["ada", "grace", "edsger", "barbara", "donald", "radia", "leslie", "margaret"]
 WRITER_SECONDS = 2.5
 WATCHED = sys.stdout.isatty()
@@ -37,6 +40,7 @@ def main() -> int:
     )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.rmtree(METRICS, ignore_errors=True)
+    shutil.rmtree(COMMANDS, ignore_errors=True)
     say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     acknowledged = write_and_kill()
     tear()
@@ -45,11 +49,13 @@ def main() -> int:
     clean(middle)
     check()
     produce()
+    work()
     heading("That was it")
-    say(f"The logs are in {FOLDER} and {METRICS}. Look at them:")
+    say(f"The logs are in {FOLDER}, {METRICS} and {COMMANDS}. Look at them:")
     for command in ("stats", "dump --limit 5", "verify"):
         say(f"    .venv/bin/chiplog {command} {FOLDER}")
     say(f"    .venv/bin/chiplog dump --limit 5 {METRICS}")
+    say(f"    .venv/bin/chiplog jobs serve -cmdlog-path {COMMANDS}")
     say("The README goes on from here.")
     return 0
 
@@ -203,6 +209,11 @@ def folder_bytes() -> int:
 
 
 # -- how it looks
+
+
+def work() -> None:
+    heading("A job server, killed in the middle of a thousand jobs")
+    jobs.main(str(COMMANDS))
 
 
 def heading(title: str, subtitle: str = "") -> None:

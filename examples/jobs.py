@@ -41,9 +41,11 @@ def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
     process.stderr.close()
 
 
-def main() -> None:
+def main(path: str | None = None) -> None:
+    """Keep the command log in `path`, or in a folder that goes at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        server, address = start_server(f"{folder}/cmdlog")
+        log = f"{folder}/cmdlog" if path is None else path
+        server, address = start_server(log)
         attempts: Counter[bytes] = Counter()
         worker = Worker(server=address, concurrency=4, lease_ms=100)
 
@@ -62,7 +64,7 @@ def main() -> None:
             client.result(ids[JOBS // 2], wait_ms=30_000)
             print(f"kill -9, after {worker.counters.completed} jobs")
             end(server, signal.SIGKILL)
-            server, _ = start_server(f"{folder}/cmdlog", address)
+            server, _ = start_server(log, address)
 
             results = [client.result(job, wait_ms=30_000).result for job in ids]
             worker.stop()

@@ -63,6 +63,7 @@ def test_the_demo_runs():
     assert "0 are lost" in result.stdout
     assert "all right" in result.stdout
     assert "all there" in result.stdout
+    assert "1000 results, all of them right" in result.stdout
     assert "\033" not in result.stdout, "no colours when nobody watches"
 
 
