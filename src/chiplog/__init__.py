@@ -18,6 +18,7 @@ What is where, each importing only from those before it:
     chiplog.formats    how bytes lie in a segment
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner
     chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
+    chiplog.state      keep an in-memory program's state through crashes
     chiplog.jobs       a job server whose memory is a command log
     chiplog.spark      logs as Spark tables, in batch and in streaming
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         AppenderClosed,
         AppenderFailed,
         BadCommand,
+        BadEvent,
         BadPosition,
         BadReply,
         BatchFailed,
@@ -72,7 +74,8 @@ if TYPE_CHECKING:
 # only prints its help, doesn't pay for the engine.
 _HOMES = {
     "chiplog.errors": (
-        "AppenderClosed", "AppenderFailed", "BadCommand", "BadPosition", "BadReply", "BatchFailed", "ChiplogError",
+        "AppenderClosed", "AppenderFailed", "BadCommand", "BadEvent", "BadPosition", "BadReply", "BatchFailed",
+        "ChiplogError",
         "ConnectionLost", "CorruptRecord", "HeaderMismatch", "JobError", "JobNotFound", "JobRefused", "JobTimeout",
         "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "ServerFailed",
         "ServerReadOnly", "SkipSegment", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
@@ -110,6 +113,7 @@ __all__ = [
     "AppenderClosed",
     "AppenderFailed",
     "BadCommand",
+    "BadEvent",
     "BadPosition",
     "BadReply",
     "BatchFailed",

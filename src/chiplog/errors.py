@@ -15,6 +15,7 @@
     ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
+    ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
@@ -37,6 +38,7 @@ __all__ = [
     "AppenderClosed",
     "AppenderFailed",
     "BadCommand",
+    "BadEvent",
     "BadPosition",
     "BadReply",
     "BatchFailed",
@@ -145,6 +147,14 @@ class BadCommand(ChiplogError, ValueError):
         super().__init__(message)
         self.reason = reason
         self.offset = offset
+
+
+class BadEvent(ChiplogError, ValueError):
+    """An event can't be written, or a record is none that can be read; then `position` is where it is."""
+
+    def __init__(self, message: str, *, position: object = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class JobError(ChiplogError):

@@ -10,7 +10,7 @@ import chiplog
 from chiplog import errors, testing
 
 PUBLIC = """
-Appender AppenderClosed AppenderFailed BadCommand BadPosition BadReply BatchFailed ChiplogError CleanReport
+Appender AppenderClosed AppenderFailed BadCommand BadEvent BadPosition BadReply BatchFailed ChiplogError CleanReport
 Cleaner ConnectionLost CorruptRecord Cursor Defect HeaderMismatch JobError JobNotFound JobRefused JobTimeout
 KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position QueueFull Record
 RecordTooLarge Recovery Repair SegmentInfo ServerFailed ServerReadOnly SkipSegment Stream SyncPolicy

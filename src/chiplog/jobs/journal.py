@@ -14,7 +14,7 @@ from chiplog.errors import BadCommand, ChiplogError
 from chiplog.files import Files
 from chiplog.jobs.commands import MAGIC, VERSION, Add, Complete, Fail, Schedule
 from chiplog.jobs.machine import Machine
-from chiplog.jobs.reading import blocks_of, read_commands
+from chiplog.jobs.reading import read_commands
 from chiplog.jobs.replay import Replay
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from chiplog.log.position import Position, Positions
@@ -80,7 +80,7 @@ class Journal:
         commands = 0
         total = sum(info.byte_count for info in self.stream.segments()) if progress else 0
         done = 0
-        for block in blocks_of(self.stream, on_corruption=self._on_corruption):
+        for block in self.stream.blocks(on_corruption=self._on_corruption):
             replay.apply_block(block)
             commands += block.last - block.first
             if progress is not None:

@@ -21,12 +21,11 @@ from chiplog._kernel_commands_py import ADD, COMPLETE, FAIL, SCHEDULE, Commands
 from chiplog.errors import BadCommand
 from chiplog.jobs.commands import ID_ONLY, Add, Command, Complete, Fail, Schedule, decode
 from chiplog.log.position import Position, make_position
-from chiplog.log.segments import READ_LOCK
-from chiplog.log.stream import Bound, PositionLike, Stream, as_position
-from chiplog.log.walk import LOG_START, Block, OnCorruption
+from chiplog.log.stream import Bound, PositionLike, Stream
+from chiplog.log.walk import Block, OnCorruption
 from chiplog.times import TimeLike
 
-__all__ = ["blocks_of", "commands_of", "read_commands"]
+__all__ = ["commands_of", "read_commands"]
 
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
@@ -45,39 +44,9 @@ def read_commands(
     A record that is no command comes as the BadCommand that says why: whether to stop at one is the reader's
     choice, since the record itself is as it was written.
     """
-    blocks = blocks_of(stream, start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout)
+    blocks = stream.blocks(start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout)
     for block in blocks:
         yield from commands_of(block)
-
-
-def blocks_of(
-    stream: Stream,
-    *,
-    start: PositionLike | None = None,
-    until: Bound | None = None,
-    since: TimeLike | None = None,
-    on_corruption: OnCorruption = "raise",
-    timeout: float | None = None,
-) -> Iterator[Block]:
-    """The log a block at a time. Each is valid until the next one is asked for."""
-    stop, until_ns = stream._bounds(until)
-    since_ns = stream._time(since)
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
-        walk = stream._walk(
-            start=LOG_START if start is None else as_position(start),
-            stop=stop,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            on_corruption=on_corruption,
-        )
-        try:
-            walk.check_start()
-            yield from walk
-        finally:
-            walk.close()
-    finally:
-        lock.release()
 
 
 def commands_of(block: Block) -> Iterator[tuple[Position, int, Command | BadCommand]]:

@@ -20,7 +20,7 @@ from chiplog.log.cursor import Cursor
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly
-from chiplog.log.walk import BLOCK_ROWS, OnCorruption, Walk
+from chiplog.log.walk import BLOCK_ROWS, LOG_START, Block, OnCorruption, Walk
 from chiplog.times import TimeLike, parse_time
 
 if TYPE_CHECKING:
@@ -218,6 +218,35 @@ class Stream:
                 lock.release()
 
         return batches()
+
+    def blocks(
+        self,
+        *,
+        start: PositionLike | None = None,
+        until: Bound | None = None,
+        since: TimeLike | None = None,
+        on_corruption: OnCorruption = "raise",
+        timeout: float | None = None,
+    ) -> Iterator[Block]:
+        """The log a block at a time, for what builds on the engine. Each is valid until the next is asked for."""
+        stop, until_ns = self._bounds(until)
+        since_ns = self._time(since)
+        lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
+        try:
+            walk = self._walk(
+                start=LOG_START if start is None else as_position(start),
+                stop=stop,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                on_corruption=on_corruption,
+            )
+            try:
+                walk.check_start()
+                yield from walk
+            finally:
+                walk.close()
+        finally:
+            lock.release()
 
     def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""

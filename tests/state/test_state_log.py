@@ -1,0 +1,367 @@
+"""State that survives: restoring, rotating, crashing at every point."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chiplog import Stream
+from chiplog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
+from chiplog.state import EventCodec, PersistentDict, StateLog
+from chiplog.testing import CrashDisk
+
+
+def restored(path: str, disk: CrashDisk | None = None, **options) -> dict:
+    with PersistentDict(path, files=disk, **options) as found:
+        return dict(found)
+
+
+# -- the dict
+
+
+def test_a_dict_comes_back_as_it_was(tmp_path):
+    path = str(tmp_path / "state")
+    with PersistentDict(path) as data:
+        data["a"] = 1
+        data["b"] = {"list": [1, 2.5, None, True], "bytes": b"\0\xff"}
+        data[("x", 1)] = "tuple"
+        del data["a"]
+        data.update(c=3, d=4)
+        assert data.pop("d") == 4
+        with pytest.raises(KeyError):
+            del data["nothing"]
+        whole = dict(data)
+    assert (
+        restored(path)
+        == whole
+        == {"b": {"list": [1, 2.5, None, True], "bytes": b"\0\xff"}, ("x", 1): "tuple", "c": 3}
+    )
+
+
+def test_rotation_keeps_the_log_short_and_the_state_whole(tmp_path):
+    path = str(tmp_path / "state")
+    with PersistentDict(path, rotate_bytes=2000) as data:
+        for number in range(5000):
+            data[number % 10] = number
+        expected = dict(data)
+    with PersistentDict(path) as data:
+        assert dict(data) == expected
+        stats = data.stats()
+        assert stats.generation > 2
+        assert stats.restored < 4000
+    assert len(Stream.open(path).segments()) < 5
+
+
+def test_an_event_that_cannot_be_written_changes_nothing(tmp_path):
+    with PersistentDict(str(tmp_path / "state")) as data:
+        data["a"] = 1
+        with pytest.raises(BadEvent, match="can't be encoded"):
+            data["a"] = object()
+        assert data["a"] == 1
+
+
+def test_a_full_disk_refuses_the_change(tmp_path):
+    disk = CrashDisk(capacity_bytes=20_000)
+    with PersistentDict("state", files=disk, rotate_bytes=1 << 30) as data:
+        with pytest.raises(WriteFailed):
+            for number in range(10_000):
+                data[number] = "x" * 100
+        before = dict(data)
+    assert restored("state", CrashDisk.of(disk.contents())) == before
+
+
+def test_one_process_has_it_at_a_time(tmp_path):
+    path = str(tmp_path / "state")
+    with PersistentDict(path), pytest.raises(LockTimeout):
+        PersistentDict(path).open()
+
+
+# -- crashes
+
+
+class Crashed:
+    """A history of changes and rotations on a crash disk, with what was sure to survive at each moment."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk = CrashDisk(sector_bytes=(64, 512)[seed % 2])
+        self.history: list[tuple[int, int, dict]] = [(0, 0, {})]
+        """From when a state may be found, from when on at least it must be, and the state."""
+        rng = random.Random(seed)
+        with PersistentDict("state", files=self.disk, sync="always", rotate_bytes=1 << 30) as data:
+            self._is(data, len(self.disk.events))
+            for _ in range(12):
+                begun, dice = len(self.disk.events), rng.random()
+                if dice < 0.25:
+                    data.rotate()
+                elif dice < 0.45 and data:
+                    del data[rng.choice(sorted(data))]
+                else:
+                    data[rng.randrange(5)] = rng.choice([0, "x" * 200, [1, 2]])
+                self._is(data, begun)
+
+    def _is(self, data: PersistentDict, begun: int) -> None:
+        self.history.append((begun, len(self.disk.events), dict(data)))
+
+    def check(self, disk: CrashDisk, moment: int) -> None:
+        found = restored("state", disk)
+        sure = max(index for index, (_, durable, _) in enumerate(self.history) if durable <= moment)
+        possible = [state for begun, _, state in self.history[sure:] if begun <= moment]
+        assert found in possible, f"after event {moment}: {found} is none of {possible}"
+        assert restored("state", disk) == found, "a second restore says the same"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_was_acknowledged_is_there_after_a_crash_anywhere(seed, crash_count):
+    crashed = Crashed(seed)
+    for state in crashed.disk.states_everywhere(limit=8, seed=seed):
+        crash_count(state)
+        crashed.check(state.disk, state.events)
+
+
+KILLED = """
+import os, sys, threading
+from chiplog.state import PersistentDict
+
+data = PersistentDict(sys.argv[1], rotate_bytes=3000).open()
+first = int(sys.argv[2])
+
+def change(name):
+    number = first
+    while True:
+        number += 1
+        data[f"{name}.{number % 7}"] = number
+        os.write(1, f"{name}.{number % 7}={number}\\n".encode())
+        if number % 5 == 0:
+            key = f"{name}.{(number + 3) % 7}"
+            if key in data:
+                del data[key]
+                os.write(1, f"{key}=\\n".encode())
+
+for name in "abcd":
+    threading.Thread(target=change, args=(name,)).start()
+"""
+
+
+def test_nothing_is_lost_or_resurrected_by_kill_9_during_rotations(tmp_path, request):
+    rounds = max(3, request.config.getoption("--kill-rounds") // 20)
+    random.seed(1)
+    path, told = str(tmp_path / "state"), {}
+    for number in range(rounds):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", KILLED, path, str(number * 10**6)], stdout=subprocess.PIPE
+        )
+        time.sleep(random.uniform(0.25, 0.5))
+        writer.kill()
+        lines = writer.communicate()[0].decode().splitlines(keepends=True)
+        for line in lines:
+            if line.endswith("\n"):
+                key, _, value = line.strip().partition("=")
+                told[key] = int(value) if value else None
+        found, unsaid = restored(path), 0
+        for key, value in told.items():
+            last = found.get(key)
+            # What was said last is there, or what was begun after it and not said any more: one change at most.
+            assert last == value or last is None or last > (value or 0), (key, value, last)
+            unsaid += last != value
+        assert unsaid <= 4, "each of four threads had one change under way"
+        told = dict(found)
+    assert found
+
+
+# -- the log itself
+
+
+class User(msgspec.Struct):
+    id: int
+    name: str
+
+
+@dataclass
+class Gone:
+    id: int
+
+
+class App:
+    """An app of the document's kind: things, a lock, and a log."""
+
+    def __init__(self, path: str, **options) -> None:
+        self.users: dict[int, User] = {}
+        self.lock = threading.Lock()
+        self.log = StateLog(path, replay=self.replay, enumerate=self.enumerate, types=[User, Gone], **options)
+
+    def replay(self, event: User | Gone) -> None:
+        if isinstance(event, User):
+            self.users[event.id] = event
+        else:
+            self.users.pop(event.id, None)
+
+    def enumerate(self, log) -> None:
+        with self.lock:
+            for user in self.users.values():
+                log.update(user)
+
+    def put(self, user: User) -> None:
+        with self.lock:
+            self.log.update(user)
+            self.users[user.id] = user
+
+    def drop(self, number: int) -> None:
+        with self.lock:
+            self.log.update(Gone(number))
+            del self.users[number]
+
+
+def test_the_documents_app(tmp_path):
+    app = App(str(tmp_path / "state"))
+    with app.log:
+        for number in range(10):
+            app.put(User(number, f"user {number}"))
+        app.drop(3)
+        app.log.rotate()
+        app.drop(4)
+    again = App(str(tmp_path / "state"))
+    with again.log:
+        assert again.users == app.users
+        assert again.log.stats().restored == 10, "nine users, and one that went"
+
+
+def test_an_update_during_an_enumeration_is_in_its_place(tmp_path):
+    """While the state is being enumerated other threads change it, each thing under its lock."""
+    path = str(tmp_path / "state")
+    with PersistentDict(path, rotate_bytes=1 << 30) as data:
+        for number in range(2000):
+            data[number] = 0
+        stop = threading.Event()
+
+        def change(name: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                data[name * 500 + number % 500] = number
+                if number % 3 == 0:
+                    data.pop(name * 500 + (number * 7) % 500, None)
+
+        threads = [threading.Thread(target=change, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            data.rotate()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        expected = dict(data)
+    assert restored(path) == expected
+
+
+def test_an_enumeration_that_fails_is_told_and_tried_again(tmp_path):
+    path, broken = str(tmp_path / "state"), [False]
+    things = {}
+
+    def enumerate_all(log) -> None:
+        for key, value in things.items():
+            if broken[0]:
+                raise RuntimeError("not now")
+            log.update([key, value])
+
+    log = StateLog(
+        path, replay=lambda event: things.__setitem__(*event), enumerate=enumerate_all, rotate_bytes=500
+    )
+    with log:
+        broken[0] = True
+        for number in range(40):
+            log.update([number, number])
+            things[number] = number
+        while log.stats().error is None:
+            time.sleep(0.001)
+        assert "not now" in log.stats().error
+        assert not log.stats().complete
+        generation = log.stats().generation
+        broken[0] = False
+        log.rotate()
+        assert (log.stats().complete, log.stats().generation, log.stats().error) == (True, generation, None)
+    expected = dict(things)
+    things.clear()
+    with log:
+        assert things == expected
+
+
+def test_what_cannot_be_replayed_stops_it_with_its_position(tmp_path):
+    path = str(tmp_path / "state")
+    with App(path).log as log:
+        log.update(User(1, "one"))
+        position = log.update(User(2, "two"))
+        log.update(User(3, "three"))
+    few = StateLog(path, replay=print, enumerate=lambda log: None, types=[Gone])
+    with pytest.raises(BadEvent, match="there is no type 'User' here") as caught:
+        few.open()
+    assert caught.value.position < position
+    with Stream.open(path).appender() as raw:
+        raw.append(b"\x01\x04User\xc1")
+    with pytest.raises(BadEvent, match="are no User"):
+        App(path).log.open()
+
+
+def test_a_type_may_gain_fields(tmp_path):
+    old = EventCodec([User])
+    newer = msgspec.defstruct("User", [("id", int), ("name", str), ("mail", str, "?")])
+    assert EventCodec([newer]).decode(old.encode(User(1, "one"))) == newer(1, "one", "?")
+
+
+def test_a_codec_of_ones_own(tmp_path):
+    class Text:
+        def encode(self, event: str) -> bytes:
+            return event.encode()
+
+        def decode(self, data: bytes) -> str:
+            return data.decode()
+
+    path, seen = str(tmp_path / "state"), []
+    with StateLog(path, replay=seen.append, enumerate=lambda log: None, codec=Text()) as log:
+        log.update("ä")
+    with StateLog(path, replay=seen.append, enumerate=lambda log: None, codec=Text()):
+        assert seen == ["ä"]
+
+
+def test_a_log_that_is_not_open_takes_nothing(tmp_path):
+    log = App(str(tmp_path / "state")).log
+    with pytest.raises(AppenderClosed, match="is not open"):
+        log.update(User(1, "one"))
+    with log, pytest.raises(ValueError, match="is open"):
+        log.open()
+
+
+EVENTS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(EVENTS)
+def test_plain_events_come_back_as_they_were(event):
+    codec = EventCodec()
+    assert codec.decode(codec.encode(event)) == event
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=300)
+def test_bytes_that_are_no_event_are_told(data):
+    codec = EventCodec([User, Gone])
+    try:
+        codec.decode(data)
+    except BadEvent:
+        pass
