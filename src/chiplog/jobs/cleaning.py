@@ -35,8 +35,6 @@ __all__ = ["CommandCleaner"]
 logger = logging.getLogger("chiplog")
 
 LOOK_AGAIN_NS = 3600 * 10**9
-SETTLING_NS = 60 * 10**9
-"""How long after a change it is certain to show in the log's own times."""
 _ROWS = 4096  # to be looked at in one go, while the server has to wait
 
 
@@ -58,28 +56,43 @@ class ForgetDone:
         """When to look at a segment again."""
         self._jobs: dict[int, int] = {}
         """How many jobs that it adds there were, when it was last looked at."""
-        self._cleaned_ns: dict[int, int] = {}
-        """When everything was dropped of a segment that wasn't needed."""
+        self._run = 0
+        """How many runs there have been."""
+        self._sealed: dict[int, int] = {}
+        """The run that first found a segment finished: its jobs' ends had happened by then."""
+        self._cleaned: dict[int, int] = {}
+        """The run that dropped everything of a segment that wasn't needed."""
+        self._doing = 0
+        """The segment that is being rewritten."""
+        self._rows = 0
+        """How many of its rows are still to be decided about."""
         self.stopped = threading.Event()
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
         self._numbers = numbers
         self._now_ns = now_ns
-        for known in (self._look_ns, self._cleaned_ns, self._jobs):
+        self._run += 1
+        self._look_ns.pop(self._doing, None)  # it couldn't be rewritten
+        self._doing = 0
+        for known in (self._look_ns, self._sealed, self._cleaned, self._jobs):
             for number in known.keys() - set(numbers):
                 del known[number]
+        for number in numbers[:-1]:
+            self._sealed.setdefault(number, self._run)
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
-        lost = self._machine.lost.get(number, 0)
-        if self._now_ns < self._look_ns.get(number, 0) and 2 * lost < self._jobs.get(number, 0):
+        self.done()
+        lost, look_ns = self._machine.lost.get(number, 0), self._look_ns.get(number, 0)
+        if self._now_ns < look_ns <= self._now_ns + LOOK_AGAIN_NS and 2 * lost < self._jobs.get(number, 0):
             return True
         self._machine.lost.pop(number, None)  # before anything is looked at: those who go meanwhile count again
-        useful = useless = jobs = 0
+        useful = useless = jobs = rows = 0
         expiries: list[int] = []
         for block in self._blocks(number):
             mask, count, expiry = self._needed(block)
             expiries += [expiry] if expiry else []
             jobs += count
+            rows += len(mask)
             for row, keep in enumerate(mask):
                 if keep:
                     useful += block.frame_bytes(row)
@@ -88,18 +101,28 @@ class ForgetDone:
         middle = sum(expiries) // len(expiries) if expiries else self._now_ns
         self._look_ns[number] = min(max(middle, self._now_ns), self._now_ns + LOOK_AGAIN_NS)
         self._jobs[number] = jobs
-        if useless == 0 or useless >= useful:
-            self._cleaned_ns[number] = self._now_ns
-            return None if useless else True
+        if useless == 0:
+            self._cleaned[number] = self._run
+        elif useless >= useful:
+            self._doing, self._rows = number, rows
+            return None
         return True
 
     def keep(self, block: Block) -> bytearray:
-        return self._needed(block)[0]
+        mask = self._needed(block)[0]
+        self._rows -= len(mask)
+        return mask
+
+    def done(self) -> None:
+        """The last segment is rewritten, if it was to be."""
+        if self._doing and self._rows == 0:
+            self._cleaned[self._doing] = self._run
+        self._doing = 0
 
     def _needed(self, block: Block) -> tuple[bytearray, int, int]:
         """Which rows are needed, how many of them add jobs, and when those expire on average, or 0."""
         scan, mask, total, jobs = block.scan, bytearray(), 0, 0
-        settled_ns = self._settled_ns(block.segment)
+        settled_ns = 2**63 - 1 if self._is_settled(block.segment) else -(2**63)
         for first in range(block.first, block.last, _ROWS):
             if self.stopped.is_set():
                 raise _Stopped
@@ -112,14 +135,11 @@ class ForgetDone:
             time.sleep(0)
         return mask, jobs, total // jobs if jobs else 0
 
-    def _settled_ns(self, number: int) -> int:
-        """Ends written before this time are of jobs whose adds are gone from every earlier segment."""
-        settled = 2**63 - 1
-        for earlier in self._numbers:
-            if earlier >= number:
-                break
-            settled = min(settled, self._cleaned_ns.get(earlier, -(2**62)) - SETTLING_NS)
-        return settled
+    def _is_settled(self, number: int) -> bool:
+        """Whether the ends in this segment are of jobs whose adds are gone from every earlier one. By the order
+        of things, and not by their times: a clock may be wrong."""
+        sealed = self._sealed[number]
+        return all(self._cleaned.get(earlier, 0) >= sealed for earlier in self._numbers if earlier < number)
 
     def _blocks(self, number: int) -> Walk:
         return Walk(
@@ -149,6 +169,7 @@ class CommandCleaner:
             try:
                 with self._stream.cleaner(timeout=0) as cleaner:
                     report = cleaner.clean(self._rule, on_corruption="skip")
+                    self._rule.done()
             except LockTimeout:
                 logger.info("the command log is being read: it will be cleaned later")
             except _Stopped:

@@ -215,6 +215,7 @@ class Machine:
             if waiting.owner and self.jobs.get(job.id) is job:
                 self._note(job, True)
                 self._end(job)
+                self._answer(job, True)
 
     # -- what time does
 
@@ -267,11 +268,13 @@ class Machine:
 
     def landed(self, batch: Batch, segment: int) -> None:
         """A batch that was taken is written, to this segment of the log."""
+        # A job of the batch may have gone since: that isn't written yet.
+        later = {change[0].id for change in self._undo} if self.leaving else set()
         for change in batch[1]:
             job = change[0]
             if not change[1]:
                 job.segment = segment
-            elif self.leaving and job.id in self.leaving:
+            elif self.leaving and job.id in self.leaving and job.id not in later:
                 self.leaving.discard(job.id)
                 self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
 
@@ -294,7 +297,8 @@ class Machine:
                 self._settle(job, now_ns, False)
             elif there:
                 self._remove(job)
-            self.leaving.discard(job.id)
+        for change in batch[1]:  # not before all are back: another thread may be asking
+            self.leaving.discard(change[0].id)
 
     def adopt(self, job: Job, kind: int, result: bytes, time_ns: int, now_ns: int) -> None:
         """A command that is in the log after all, although it couldn't be told whether it was written."""

@@ -209,6 +209,8 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Whether nothing would be lost with this queue."""
+        while self.leasers and not self.leasers[0].waiting:
+            self.leasers.popleft()
         return self.jobs == 0 and not self.leasers
 
     def push(self, job: Job) -> None:

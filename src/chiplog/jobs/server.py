@@ -193,6 +193,7 @@ class Server(Turns):
         if error is None:
             self.succeed(batch, held, segment)
         else:
+            self.hand_answers()  # they are told of what is undone now
             self.fail(batch, held, error)
         if self.waiting or self.machine.records:
             self.turn_soon()
@@ -202,7 +203,8 @@ class Server(Turns):
     def try_writing(self, session: Session) -> None:
         """Write what a client has changed at once, by itself, to find out whether it can be written."""
         cast(Connection, session.connection).touch()
-        if not self.journal.waits:
+        if not self.journal.waits and not self.handing:
+            self.hand_answers()
             self.write()
 
     def fail(self, batch: Batch, held: Held, error: BaseException) -> None:
@@ -211,9 +213,9 @@ class Server(Turns):
             logger.error("the command log can't be written, nothing can be changed until it can: %s", error)
         later = [(connection, connection.take()[0]) for connection in self.waiting]
         self.waiting = []
-        self.machine.rollback(self.machine.take(), time.time_ns())
+        since = self.machine.take()
         self.read_only, self.trial = True, False
-        self.refuse(batch, held)
+        self.refuse((batch[0] + since[0], batch[1] + since[1]), held)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
         self._try_later()

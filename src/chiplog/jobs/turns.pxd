@@ -41,6 +41,7 @@ cdef class Turns:
     cdef public object in_flight
     cdef public list waiting
     cdef public bint turning
+    cdef public bint handing
     cdef public long long now_ns
     cdef public Py_ssize_t share
     cdef public Py_ssize_t crowd
@@ -49,7 +50,7 @@ cdef class Turns:
     cpdef touched(self, Connection connection)
     cpdef turn_soon(self)
     cpdef turn(self)
-    cdef _hand_answers(self)
+    cpdef hand_answers(self)
     @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection)
     cpdef write(self)
     cpdef succeed(self, tuple batch, list held, int segment)

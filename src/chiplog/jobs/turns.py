@@ -188,6 +188,8 @@ class Turns:
         self.waiting: list[Connection] = []
         """Those that were touched in this turn."""
         self.turning = False
+        self.handing = False
+        """Whether those who waited are being answered: until all of them are, nothing is written."""
         self.now_ns = started_ns
         """When the turn began."""
         self.share = 1
@@ -204,7 +206,12 @@ class Turns:
         self.waiting.append(connection)
         if not self.turning:
             self.turn_soon()
-        elif len(self.waiting) >= self.share and not self.journal.waits and not self.machine.answered:
+        elif (
+            len(self.waiting) >= self.share
+            and not self.journal.waits
+            and not self.machine.answered
+            and not self.handing
+        ):
             self.write()
 
     def turn_soon(self) -> None:
@@ -217,7 +224,7 @@ class Turns:
         """Write what was changed, then answer; and see to the next timer."""
         self.turning = False
         if self.machine.answered:
-            self._hand_answers()
+            self.hand_answers()
         if self.in_flight is None and (self.waiting or self.machine.records):
             if len(self.waiting) < self.crowd and self.is_early():
                 self.turn_soon()
@@ -225,9 +232,10 @@ class Turns:
             self.write()
         self.see_to_timers(self.machine.wheel.next_ns())
 
-    def _hand_answers(self) -> None:
+    def hand_answers(self) -> None:
         """Those who waited go on with what they sent meanwhile, which may end other waits."""
         machine = self.machine
+        self.handing = True
         while machine.answered:
             answered, machine.answered = machine.answered, []
             now_ns = time.time_ns()
@@ -238,6 +246,7 @@ class Turns:
                     session.answer()
                     session.resume(now_ns)
                     session.connection.touch()
+        self.handing = False
 
     def write(self) -> None:
         """Write what was changed, and answer once that is done."""
