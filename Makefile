@@ -9,7 +9,7 @@ CRASH_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash fuzz kill cluster clean
+.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash fuzz kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ kill: $(VENV)/.ready
 ## make cluster  Spark on a standalone cluster of two workers, one of which is killed
 cluster: $(VENV)/.ready
 	$(RUN) -m pytest tests/spark/test_cluster.py --cluster
+
+## make pipeline  the declarative pipeline on Spark, run twice: the second time takes what is new
+pipeline: $(VENV)/.ready
+	$(RUN) -m pytest tests/spark/test_declarative.py --long
 
 ## make clean   remove what the others made
 clean:
