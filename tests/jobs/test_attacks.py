@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from chiplog import Stream
 from chiplog.jobs.cleaning import CommandCleaner
+from chiplog.jobs.commands import MAGIC, VERSION, Add, encode
 from chiplog.jobs.journal import Journal
 from chiplog.jobs.local import LocalServer
 from chiplog.jobs.machine import QUEUES_IDLE_MAX, Machine
 from chiplog.jobs.queue import Leaser
+from chiplog.jobs.wheel import Clock
 from tests.jobs.serving import Talk, add
 
 REFUSED = b"-SERVER-ERROR Read only: the command log can't be written"
@@ -228,3 +232,72 @@ def test_who_waits_for_the_result_of_a_run_hears_when_its_client_leaves():
     machine.leave(owner)
     assert (machine.answered, other.gone) == ([other], True)
     assert machine.wheel.count == 0
+
+
+# -- clocks, names, and clients who say no more
+
+
+def test_nobody_waits_for_longer_because_the_clock_was_put_back(tmp_path, monkeypatch):
+    with LocalServer(tmp_path / "log") as server:
+        client, other = (Talk(port_of(server)) for _ in range(2))
+        assert client.ask(add(1, ttr_ms=700)) == b"+OK"
+        assert client.lease("q") is not None
+        other.send(b"lease other 500\r\n")
+        other.silence()
+        right = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: right() - 3600 * SECOND)
+        began = time.monotonic()
+        assert client.ask(b"lease other 300\r\n") == b"-TIMEOUT"
+        assert other.line() == b"-TIMEOUT"
+        assert client.lease("q", 3000) is not None, "its ttr is over"
+        assert time.monotonic() - began < 2.5
+        client.close()
+        other.close()
+
+
+def test_a_clock_that_was_put_back_catches_up(monkeypatch):
+    wall = [START]
+    monkeypatch.setattr(time, "time_ns", lambda: wall[0])
+    clock = Clock()
+    assert clock.now() == START
+    wall[0] -= 100 * SECOND
+    assert clock.now() == START
+    wall[0] += 10 * SECOND
+    assert clock.now() == START + 9 * SECOND
+    wall[0] += 2000 * SECOND
+    assert clock.now() == wall[0]
+
+
+def test_a_name_that_no_queue_can_have_makes_none(tmp_path):
+    stream = Stream(tmp_path / "log", magic=MAGIC, version=VERSION)
+    with stream.appender() as log:
+        for number, name in enumerate(["x\r\n+OK 1", "\udcff", ""]):
+            log.append(encode(Add(IDS[number], name, ttr_ms=1000, ttl_ms=86_400_000, created_ns=time.time_ns())))
+    journal = Journal(str(tmp_path / "log"))
+    restored = journal.open(time.time_ns())
+    journal.close()
+    assert (restored.conflicts, restored.machine.queues) == (3, {})
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+def test_who_says_no_more_still_gets_the_answers(tmp_path, disk, sync):
+    disk.slow = 0.05
+    with LocalServer(tmp_path / "log", sync=sync) as server:
+        for first in (1000, 2000, 3000):
+            talk = Talk(port_of(server))
+            talk.send(b"".join(add(first + number, payload=b"x" * 20_000) for number in range(100)))
+            talk.socket.shutdown(socket.SHUT_WR)
+            assert talk.read(1000) == b"+OK\r\n" * 100
+            talk.close()
+        talk = Talk(port_of(server))
+        talk.send(b"inspect jobs q 0 50\r\n" * 20)
+        talk.socket.shutdown(socket.SHUT_WR)
+        time.sleep(0.2)
+        assert talk.read(1 << 30).count(b"+OK 50\r\n") == 20
+        talk.close()
+        talk = Talk(port_of(server))
+        talk.send(b"lease none 60000\r\n")
+        talk.silence()
+        talk.socket.shutdown(socket.SHUT_WR)
+        assert talk.is_closed(), "who waits and says no more is taken for gone"
+        talk.close()

@@ -75,7 +75,7 @@ def load(
                 return row, ""
             job = new_job(
                 job_id,
-                machine.queue(names[row]).name,
+                machine.shared(names[row]),
                 ttrs[row],
                 ttls[row],
                 created[row],

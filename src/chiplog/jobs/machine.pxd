@@ -31,6 +31,8 @@ cdef class Machine:
 
     @cython.locals(queue=Queue)
     cpdef Queue queue(self, bytes name)
+    @cython.locals(queue=Queue)
+    cpdef bytes shared(self, bytes name)
     @cython.locals(idle=dict, old=Queue)
     cdef _rest(self, Queue queue)
     cpdef Job new_job(

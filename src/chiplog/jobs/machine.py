@@ -90,6 +90,11 @@ class Machine:
             self._rest(queue)
         return queue
 
+    def shared(self, name: bytes) -> bytes:
+        """This name, which all jobs of a queue share."""
+        queue = self.queues.get(name)
+        return name if queue is None else queue.name
+
     def _rest(self, queue: Queue) -> None:
         """A queue may have nothing in it."""
         idle = self._idle
@@ -116,7 +121,7 @@ class Machine:
         scheduled_ns: int = NOT_SCHEDULED,
     ) -> Job:
         """A job to be added."""
-        name = self.queue(name).name  # which all jobs of the queue share
+        name = self.shared(name)
         return new_job(
             job_id, name, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
         )

@@ -222,7 +222,7 @@ class Server(Turns):
 
     def refuse(self, batch: Batch, held: Held) -> None:
         """Undo what can't be written, and say no wherever an answer tells of it."""
-        self.machine.rollback(batch, time.time_ns())
+        self.machine.rollback(batch, self.clock.now())
         for connection, (replies, tentative) in held:
             settled = len(replies) - tentative
             connection.send(replies[:settled] + [READ_ONLY] * tentative)
@@ -232,7 +232,7 @@ class Server(Turns):
         self.trial = False
         self._retry_seconds = RETRY_SECONDS[0]
         logger.warning("the command log can be written again")
-        self.machine.offer(time.time_ns())
+        self.machine.offer(self.clock.now())
         self.turn_soon()
 
     def _try_later(self) -> None:
@@ -251,7 +251,7 @@ class Server(Turns):
     async def _reopen(self) -> None:
         try:
             await asyncio.to_thread(self.journal.reopen)
-            adopted = self.journal.adopt(self.machine, time.time_ns())
+            adopted = self.journal.adopt(self.machine, self.clock.now())
         except (OSError, ChiplogError) as error:
             logger.error("the command log can't be opened again: %s", error)
             self._try_later()
@@ -273,12 +273,12 @@ class Server(Turns):
             self._tick_handle.cancel()
         self._tick_ns = when_ns
         # Not before the tick is over: what rings too early would only be looked at again.
-        delay = max(0.0, (when_ns - time.time_ns()) / 1e9)
+        delay = max(0.0, (when_ns - self.clock.now()) / 1e9)
         self._tick_handle = self._loop.call_later(min(delay, 3600.0), self._tick)
 
     def _tick(self) -> None:
         self._tick_handle, self._tick_ns = None, NEVER
-        machine, now_ns = self.machine, time.time_ns()
+        machine, now_ns = self.machine, self.clock.now()
         machine.tick(now_ns, EVENTS_PER_TURN, self.read_only)
         if machine.wheel.pending(now_ns):
             self._set_tick(now_ns)

@@ -3,6 +3,7 @@ cimport cython
 
 from chiplog.jobs.machine cimport Machine
 from chiplog.jobs.protocol cimport Session
+from chiplog.jobs.wheel cimport Clock
 
 cdef int _BUFFER_BYTES_MAX
 
@@ -15,6 +16,7 @@ cdef class Connection:
     cdef object _buffered
     cdef int _file
     cdef bint _dirty
+    cdef bint _ended
     cdef bint _reading
     cdef bint _paused
     cdef double _since
@@ -35,6 +37,7 @@ cdef class Turns:
     cdef public Machine machine
     cdef public object journal
     cdef public bytes token
+    cdef public Clock clock
     cdef public long long started_ns
     cdef public bint read_only
     cdef public bint trial

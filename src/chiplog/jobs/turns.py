@@ -15,6 +15,7 @@ from chiplog.errors import ChiplogError
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.protocol import Session
 from chiplog.jobs.queue import Leaser, Waiter
+from chiplog.jobs.wheel import Clock
 
 if TYPE_CHECKING:
     from chiplog.jobs.journal import Journal
@@ -25,7 +26,6 @@ __all__ = ["Connection", "Held", "Turns"]
 
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
-_now = time.time_ns
 _write = os.write
 
 
@@ -35,6 +35,7 @@ class Connection:
     __slots__ = (
         "_buffered",
         "_dirty",
+        "_ended",
         "_file",
         "_is_closing",
         "_paused",
@@ -55,6 +56,8 @@ class Connection:
         """The socket's number, where bytes can be written to it as they are."""
         self._dirty = False
         self._reading = True
+        self._ended = False
+        """Whether the client has said that it sends no more."""
         self._paused = False
         """Whether the client doesn't take its answers."""
         self._since = 0.0
@@ -83,12 +86,17 @@ class Connection:
         """Bytes from the client."""
         turns = self._turns
         if not turns.turning:
-            turns.now_ns = _now()
+            turns.now_ns = turns.clock.now()
         self.session.feed(data, turns.now_ns)
         self.touch()
 
-    def eof_received(self) -> None:
-        """The client sends no more."""
+    def eof_received(self) -> bool:
+        """The client sends no more. Who waits is taken for gone; others still get their answers."""
+        if self._file < 0 or self.session.waiting is not None:
+            return False
+        self._ended = True
+        self.touch()
+        return True
 
     def touch(self) -> None:
         """Something may have changed: it is looked after at the end of the turn."""
@@ -114,6 +122,8 @@ class Connection:
             self._go_on()
         elif not self._paused:
             self._since = 0.0
+        if self._ended and not self._dirty and (not self._paused or session.waiting is not None):
+            transport.close()
 
     def _write(self, data: bytes) -> None:
         """Write at once what the socket takes. A transport would do it after it has looked for what came in."""
@@ -135,7 +145,7 @@ class Connection:
         session = self.session
         if not self._paused and not session.is_held():
             before = session.buffered()
-            session.resume(time.time_ns())
+            session.resume(self._turns.clock.now())
             if session.buffered() != before or session.out:
                 self.touch()
         held = session.is_held()
@@ -180,6 +190,7 @@ class Turns:
         self.machine = machine
         self.journal = journal
         self.token = token
+        self.clock = Clock()
         self.started_ns = started_ns
         self.read_only = False
         self.trial = False
@@ -238,7 +249,7 @@ class Turns:
         self.handing = True
         while machine.answered:
             answered, machine.answered = machine.answered, []
-            now_ns = time.time_ns()
+            now_ns = self.clock.now()
             for waiter in answered:
                 assert isinstance(waiter, Leaser | Waiter)
                 session: Any = waiter.client

@@ -5,6 +5,14 @@ cdef int _UNSET, _TICK_BITS, _SLOT_BITS, _LEVELS
 cdef long long _LATEST_NS
 
 
+cdef class Clock:
+    cdef long long _wall
+    cdef long long _ahead
+
+    @cython.locals(wall="long long", passed="long long")
+    cpdef long long now(self)
+
+
 cdef class Timer:
     cdef public long long when_ns
     cdef public long long slot

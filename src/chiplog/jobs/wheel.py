@@ -16,9 +16,10 @@ a hundred thousand timers of the same second don't hold up whoever turns the whe
 
 from __future__ import annotations
 
+import time
 from heapq import heappop, heappush
 
-__all__ = ["NEVER", "UNSET", "Timer", "Wheel"]
+__all__ = ["NEVER", "UNSET", "Clock", "Timer", "Wheel"]
 
 NEVER = 2**63 - 1
 UNSET = -1
@@ -27,6 +28,28 @@ _TICK_BITS = 20  # a tick is 2**20 ns
 _SLOT_BITS = 6  # each level's slots are 64 times as long as those of the level below
 _LEVELS = 8
 _LATEST_NS = NEVER - 2**_TICK_BITS
+
+
+class Clock:
+    """The time of day, which here never goes back. When the system's clock is put back, this one goes on from
+    where it was, a tenth slower, until the other has caught up: so nobody waits for longer than that."""
+
+    __slots__ = ("_ahead", "_wall")
+
+    def __init__(self) -> None:
+        self._wall = time.time_ns()
+        self._ahead = 0
+
+    def now(self) -> int:
+        """In nanoseconds."""
+        wall = time.time_ns()
+        passed = wall - self._wall
+        self._wall = wall
+        if passed < 0:
+            self._ahead -= passed
+        elif self._ahead > 0:
+            self._ahead -= min(self._ahead, passed // 10)
+        return wall + self._ahead
 
 
 class Timer:
