@@ -21,7 +21,10 @@ kernel = Extension(
 )
 jobs = [
     Extension(
-        f"chiplog.jobs.{name}", [f"src/chiplog/jobs/{name}.py"], extra_compile_args=["-O2", "-Wno-bool-compare"]
+        f"chiplog.jobs.{name}",
+        [f"src/chiplog/jobs/{name}.py"],
+        depends=glob("src/chiplog/jobs/*.pxd"),  # a module is compiled against the types of the others
+        extra_compile_args=["-O2", "-Wno-bool-compare"],
     )
     for name in COMPILED
 ]

@@ -20,10 +20,11 @@ def test_what_is_compiled_is_compiled_as_a_whole_and_from_the_sources_as_they_ar
     """Where a module can't be compiled the build goes on without it: that must not go unseen here."""
     if not kernel.COMPILED:
         pytest.skip("no C compiler here")
-    for types in (ROOT / "src" / "chiplog" / "jobs").glob("*.pxd"):
+    every = sorted((ROOT / "src" / "chiplog" / "jobs").glob("*.pxd"))
+    for types in every:
         built = Path(import_module(f"chiplog.jobs.{types.stem}").__file__)
         assert built.suffix == ".so", f"{types.stem} is not compiled: see what `python setup.py build_ext` says"
-        for source in (types, types.with_suffix(".py")):
+        for source in (*every, types.with_suffix(".py")):  # a module is compiled against the types of the others
             assert source.stat().st_mtime <= built.stat().st_mtime, (
                 f"{source.name} is newer than what runs: make test"
             )

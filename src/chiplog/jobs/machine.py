@@ -402,15 +402,7 @@ class Machine:
     def _head_of(self, job: Job) -> bytes:
         """The part of the job's record that it has in common with others. Most often those before it."""
         last = self._alike
-        if (
-            last is None
-            or last.name != job.name
-            or last.ttr_ms != job.ttr_ms
-            or last.ttl_ms != job.ttl_ms
-            or last.priority != job.priority
-            or last.max_attempts != job.max_attempts
-            or last.max_fails != job.max_fails
-        ):
+        if last is None or not last.is_like(job):
             self._alike = job
             self._head = job_head(job.name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails)
         return self._head

@@ -29,6 +29,7 @@ cdef class Job(Timer):
     cdef public bint ready
     cdef public bint volatile
 
+    cpdef bint is_like(self, Job other)
     cpdef bint is_processed(self)
     cpdef bint is_spent(self)
     cpdef long long expires_ns(self)

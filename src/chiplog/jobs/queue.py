@@ -84,6 +84,17 @@ class Job(Timer):
         """Whether it is completed or failed."""
         return self.result is not None
 
+    def is_like(self, other: Job) -> bool:
+        """Whether the two differ in nothing but id, payload and times."""
+        return (
+            self.name == other.name
+            and self.ttr_ms == other.ttr_ms
+            and self.ttl_ms == other.ttl_ms
+            and self.priority == other.priority
+            and self.max_attempts == other.max_attempts
+            and self.max_fails == other.max_fails
+        )
+
     def is_spent(self) -> bool:
         """Whether no further attempt is allowed."""
         return self.attempts >= (self.max_attempts or _ATTEMPTS_MAX)

@@ -1,9 +1,9 @@
 """The job server: connections in front of a machine, a command log behind it.
 
 Everything happens on one event loop. What the clients of one turn of it have changed is written to the log with
-one write, and only then are they answered; under `always` the write and its sync are done by a thread, and the
-next turns gather what the next write will have. So no client hears of a change that isn't as durable as the policy
-says, and many clients share one sync.
+one write, and only then are they answered. Under `always` a sync goes with it, for all of them; where syncs are
+slow a thread does them, and the next turns gather what the next write will have. So no client hears of a change
+that isn't as durable as the policy says, and many clients share one sync.
 
 If the log can't be written, the changes are undone, whoever asked for them is told so, and the server is read
 only: what changes nothing is still answered. After a while one change at a time is let through, until one is
@@ -37,6 +37,8 @@ logger = logging.getLogger("chiplog")
 
 CLIENTS_MAX = 10_000
 EVENTS_PER_TURN = 500
+SLOW_SECONDS = 0.002  # for a write with its sync: longer ones are not for the event loop to wait for
+QUICK_WRITES = 50  # in a row, before the event loop does them again
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
@@ -68,6 +70,7 @@ class Server(Turns):
         self._retry_seconds = RETRY_SECONDS[0]
         self._writer = _Writer(journal) if journal.waits else None
         self._began = self._ended = self._patience = 0.0
+        self._quick = 0
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,6 +169,19 @@ class Server(Turns):
 
     # -- writing on a thread
 
+    def measure(self, began: float, clients: int) -> None:
+        """A write with a sync has ended. Where they are slow, a thread does the next ones until they are quick."""
+        self._ended = time.perf_counter()
+        took = self._ended - began
+        self._patience = min(took / 2, PATIENCE_SECONDS_MAX)
+        self.crowd = clients
+        if took > SLOW_SECONDS:
+            self._quick = 0
+            self.slow = True
+        elif self.slow:
+            self._quick += 1
+            self.slow = self._quick < QUICK_WRITES
+
     def is_early(self) -> bool:
         """Whether it is worth while to wait for more clients: for half as long as a write takes."""
         if time.perf_counter() - self._ended < self._patience:
@@ -187,9 +203,7 @@ class Server(Turns):
         if self.in_flight is None:
             return
         (batch, held), self.in_flight = self.in_flight, None
-        self._ended = time.perf_counter()
-        self._patience = min((self._ended - self._began) / 2, PATIENCE_SECONDS_MAX)
-        self.crowd = len(held)
+        self.measure(self._began, len(held))
         if error is None:
             self.succeed(batch, held, segment)
         else:
@@ -203,7 +217,7 @@ class Server(Turns):
     def try_writing(self, session: Session) -> None:
         """Write what a client has changed at once, by itself, to find out whether it can be written."""
         cast(Connection, session.connection).touch()
-        if not self.journal.waits and not self.handing:
+        if self.in_flight is None and not self.slow and not self.handing:
             self.hand_answers()
             self.write()
 

@@ -48,13 +48,14 @@ cdef class Turns:
     cdef public long long now_ns
     cdef public Py_ssize_t share
     cdef public Py_ssize_t crowd
+    cdef public bint slow
     cdef public object call_soon
 
     cpdef touched(self, Connection connection)
     cpdef turn_soon(self)
     cpdef turn(self)
     cpdef hand_answers(self)
-    @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection)
+    @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection, began=double)
     cpdef write(self)
     cpdef succeed(self, tuple batch, list held, int segment)
     @cython.locals(connection=Connection, answers=tuple)

@@ -26,6 +26,7 @@ __all__ = ["Connection", "Held", "Turns"]
 
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+_clock = time.perf_counter
 _write = os.write
 
 
@@ -87,7 +88,10 @@ class Connection:
         turns = self._turns
         if not turns.turning:
             turns.now_ns = turns.clock.now()
-        self.session.feed(data, turns.now_ns)
+        session = self.session
+        session.feed(data, turns.now_ns)
+        if session.buffered() > _BUFFER_BYTES_MAX and session.is_held():
+            self._read(False)  # a write may take long
         self.touch()
 
     def eof_received(self) -> bool:
@@ -206,6 +210,8 @@ class Turns:
         self.share = 1
         """How many clients may wait for the end of the turn: with more it ends early, so that some of the clients
         are at work while we are."""
+        self.slow = False
+        """Whether writes take so long, because each waits for a sync, that a thread does them."""
         self.crowd = 0
         """How many clients the last sync was for, if writes wait for one: most of them come again at once, and are
         waited for, so that they share the next one too."""
@@ -268,15 +274,18 @@ class Turns:
             self.send(held)
         elif self.read_only:
             self.refuse(batch, held)
-        elif self.journal.waits:
+        elif self.slow:
             self.in_flight = batch, held
             self.hand_over(batch[0])
         else:
+            began = _clock()
             try:
                 segment = self.journal.write(batch[0])
             except (OSError, ChiplogError) as error:
                 self.fail(batch, held, error)
             else:
+                if self.journal.waits:
+                    self.measure(began, len(held))
                 self.succeed(batch, held, segment)
 
     def succeed(self, batch: Batch, held: Held, segment: int) -> None:
@@ -292,6 +301,10 @@ class Turns:
             connection.send(answers[0])
 
     # -- for those who derive from this
+
+    def measure(self, began: float, clients: int) -> None:
+        """A write with a sync has ended, that began then and was for so many clients."""
+        raise NotImplementedError
 
     def is_early(self) -> bool:
         """Whether it is worth while to wait for more clients."""
