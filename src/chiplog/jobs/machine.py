@@ -13,8 +13,7 @@ made at once, and told twice: in `records`, as the command to be written to the 
 hands out both; if the records can't be written, `rollback` makes all of it not have happened.
 Nobody is called back: who waited, for a job or for a result, is found in `answered` when the wait is over.
 
-No step looks at more than a few jobs, however many there are: ready jobs are in order by construction, and times
-are kept by a wheel.
+No step looks at more than a few jobs: ready ones are in order by construction, and times are kept by a wheel.
 
 >>> from chiplog.jobs.queue import LEASED, Leaser
 >>> machine = Machine(0)
@@ -494,8 +493,7 @@ class Machine:
                 self.answered.append(waiter)
 
     def _forget(self, waiter: Waiter) -> None:
-        waiters = self._waiters.get(waiter.job.id)
-        if waiters is not None:
-            waiters.pop(waiter, None)
-            if not waiters:
-                del self._waiters[waiter.job.id]
+        waiters = self._waiters.get(waiter.job.id, {})
+        waiters.pop(waiter, None)
+        if not waiters:
+            self._waiters.pop(waiter.job.id, None)
