@@ -1,0 +1,83 @@
+"""Under `always`, on the event loop and on a thread: what is acknowledged is synced, and what fails is undone."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from chiplog.errors import ServerReadOnly
+from chiplog.jobs import Client, LocalServer, server
+from chiplog.jobs.journal import Journal
+from chiplog.testing import CrashDisk
+from tests.jobs.serving import wait_until
+
+
+@pytest.fixture(params=["on the event loop", "on a thread"])
+def disk(request, monkeypatch):
+    """A disk whose syncs count as quick, or as slow."""
+    monkeypatch.setattr(server, "SLOW_SECONDS", 60.0 if request.param == "on the event loop" else 0.0)
+    disk = CrashDisk()
+    monkeypatch.setattr(
+        "chiplog.jobs.local.Journal", lambda path, sync: Journal("log" if path else None, sync=sync, files=disk)
+    )
+    return disk
+
+
+def names_after_power_loss(disk: CrashDisk) -> set[bytes]:
+    """The payloads of the jobs that a start finds on what is certainly on disk."""
+    journal = Journal("log", sync="always", files=disk)
+    try:
+        return {job.payload for job in journal.open(0).machine.jobs.values()}
+    finally:
+        journal.close()
+
+
+def test_what_was_acknowledged_survives_a_power_loss(disk):
+    acknowledged: list[bytes] = []
+    moments: list[tuple[int, int]] = []
+
+    def add(name: int) -> None:
+        with Client(local.address) as client:
+            for number in range(5):
+                payload = b"%d.%d" % (name, number)
+                client.add("q", payload)
+                acknowledged.append(payload)
+                moments.append((len(disk.events), len(acknowledged)))
+
+    with LocalServer("log", sync="always") as local:
+        threads = [threading.Thread(target=add, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(acknowledged) == 20
+    for events, count in moments[::3]:
+        for state in disk.states(events, limit=4):
+            assert names_after_power_loss(state.disk) >= set(acknowledged[:count])
+
+
+def test_a_sync_that_fails_refuses_what_it_was_for_and_the_log_is_opened_again(disk):
+    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+        for number in range(3):
+            client.add("q", b"before %d" % number)
+        fault = disk.fail(
+            lambda operation: operation.kind == "sync" and operation.path.endswith(".log"), errno.EIO
+        )
+        with pytest.raises(ServerReadOnly):
+            client.add("q", b"refused")
+        assert client.inspect_queue("q").ready == 3, "what changes nothing is answered"
+        fault.stop()
+
+        def added() -> bool:
+            try:
+                client.add("q", b"after")
+            except ServerReadOnly:
+                return False
+            return True
+
+        wait_until(added)
+        there = {job.payload for job in client.inspect_jobs("q")}
+        assert there >= {b"before 0", b"before 1", b"before 2", b"after"}
+    assert names_after_power_loss(CrashDisk.of(disk.contents())) == there, "the log says what the server said"
