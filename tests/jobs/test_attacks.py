@@ -301,3 +301,25 @@ def test_who_says_no_more_still_gets_the_answers(tmp_path, disk, sync):
         talk.socket.shutdown(socket.SHUT_WR)
         assert talk.is_closed(), "who waits and says no more is taken for gone"
         talk.close()
+
+
+def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, disk):
+    disk.slow = 0.3
+    sizes = []
+    write = Journal.write
+
+    def measured(self: Journal, records: list[bytes]) -> int:
+        sizes.append(sum(map(len, records)))
+        return write(self, records)
+
+    with pytest.MonkeyPatch.context() as patch, LocalServer(tmp_path / "log", sync="always") as server:
+        patch.setattr(Journal, "write", measured)
+        talk = Talk(port_of(server))
+        sender = threading.Thread(
+            target=talk.send, args=(b"".join(add(number, payload=b"x" * 500_000) for number in range(20)),)
+        )
+        sender.start()
+        assert talk.read(100) == b"+OK\r\n" * 20
+        sender.join()
+        talk.close()
+    assert max(sizes) < 3_000_000

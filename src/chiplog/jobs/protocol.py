@@ -56,7 +56,7 @@ __all__ = ["Answers", "Gate", "Session"]
 
 _LINE_BYTES_MAX = 16 << 10
 _OUT_BYTES_MAX = 1 << 20
-"""Of answers that aren't sent yet: the commands behind them wait."""
+"""Of answers that aren't sent yet, and payloads that aren't written yet: the commands behind them wait."""
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
@@ -243,6 +243,7 @@ class Session:
                 return end + 2
             payload = data[after:end]
             after = end + 2
+            self.out_bytes += size
         if not sound:
             self._reply(FLAGS)
         else:
