@@ -74,6 +74,7 @@ def say(steps: list[dict], server: Served):
         else:
             talk.send(filled(step.get("send_template") or step["send"]))
             if step.get("deferred"):
+                time.sleep(0.05)  # another connection asks next: let this one be read first
                 continue
             expected = masked(step.get("recv_masked") or step["recv"])
             change = DIFFERENT.get(step["i"], (None, lambda text: text))[1]
