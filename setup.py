@@ -5,6 +5,7 @@ Python. The kernel has a twin in Python; the modules of the job server are compi
 is, with the types in the .pxd files beside it.
 """
 
+import os
 from glob import glob
 
 from Cython.Build import cythonize
@@ -30,9 +31,12 @@ jobs = [
 ]
 modules = cythonize([kernel], include_path=["src"])
 modules += cythonize(
-    jobs, include_path=["src"], compiler_directives={"annotation_typing": False, "language_level": 3}
+    jobs,
+    include_path=["src"],
+    nthreads=os.cpu_count() or 1,
+    compiler_directives={"annotation_typing": False, "language_level": 3},
 )
 for module in modules:
     module.optional = True  # said here, because cythonize makes new ones and forgets it
 
-setup(ext_modules=modules)
+setup(ext_modules=modules, options={"build_ext": {"parallel": os.cpu_count() or 1}})
