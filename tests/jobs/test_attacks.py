@@ -170,6 +170,7 @@ def test_what_was_deleted_stays_so_when_a_segment_could_not_be_rewritten(tmp_pat
     log.delete(range(12))
     log.seal()
     log.add(range(20, 22))
+    now[0] += 120 * SECOND
 
     def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
