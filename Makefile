@@ -20,7 +20,7 @@ demo: $(VENV)/.ready
 
 ## make test    set up, then run every test
 test: $(VENV)/.ready
-	$(RUN) -m pytest
+	$(RUN) -m tests
 
 ## make check   ruff, mypy, and the formatting
 check: $(VENV)/.ready
