@@ -48,12 +48,12 @@ TTL_MS_MAX = 2**63 - 1
 TRIES_MAX = 255  # of attempts and of fails
 _HEAD_BYTES = 1 + ID_BYTES
 _TIME_BYTES = 15
-_UNIX_EPOCH_SECONDS = 62_135_596_800
+UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where the seconds of times start
 _INT64_MAX = 2**63 - 1
-_SECOND_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
 _TIME = struct.Struct(">Bqih")
 _ZONE_UTC = -1
-_ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
+ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
 
 Bounds = tuple[int, int]
 NOWHERE: Bounds = (0, 0)  # of a field that isn't there: none can start at a buffer's first byte
@@ -147,7 +147,7 @@ def _time(view: memoryview, at: int, stop: int) -> tuple[tuple[int, int], int]:
     if stop - at < _TIME_BYTES:
         raise Malformed(SHORT, at)
     version, seconds, nanos = struct.unpack_from(">BqI", view, at)
-    if version != 1 or nanos >= _SECOND_NS:
+    if version != 1 or nanos >= SECOND_NS:
         raise Malformed(BAD_JOB_TIME, at)
     return (seconds, nanos), at + _TIME_BYTES
 
@@ -188,7 +188,7 @@ def _job(view: memoryview, head: Fields, at: int, stop: int) -> tuple[Fields, in
 
 
 def commands_decode(
-    buffer: Any, starts: array[int], ends: array[int], first: int, last: int, ticks_per_second: int = _SECOND_NS
+    buffer: Any, starts: array[int], ends: array[int], first: int, last: int, ticks_per_second: int = SECOND_NS
 ) -> Commands:
     """The commands in these ranges of the buffer. Times count ticks since 1970, nanoseconds unless said."""
     view = memoryview(buffer).cast("B")
@@ -197,7 +197,7 @@ def commands_decode(
             raise TypeError("columns are arrays of type 'q'")
     if not 0 <= first <= last <= min(len(starts), len(ends)):
         raise ValueError(f"rows {first}..{last} of {min(len(starts), len(ends))}")
-    if ticks_per_second < 1 or _SECOND_NS % ticks_per_second:
+    if ticks_per_second < 1 or SECOND_NS % ticks_per_second:
         raise ValueError(f"{ticks_per_second} ticks per second: expected a divisor of 1,000,000,000")
     table = _Table(last - first, ticks_per_second)
     for row in range(first, last):
@@ -236,11 +236,11 @@ class _Table:
 
     def _tick(self, time: tuple[int, int]) -> tuple[int, bool]:
         seconds, nanos = time
-        unix = seconds - _UNIX_EPOCH_SECONDS
+        unix = seconds - UNIX_EPOCH_SECONDS
         reach = _INT64_MAX // self._ticks - 1
         if time == (0, 0) or not -reach <= unix <= reach:
             return 0, False
-        return unix * self._ticks + nanos // (_SECOND_NS // self._ticks), True
+        return unix * self._ticks + nanos // (SECOND_NS // self._ticks), True
 
     def commands(self) -> Commands:
         name_starts, name_ends, ttr, ttl, *bounds, times, created = self._wide
@@ -257,25 +257,25 @@ def uuid_texts(ids: Any) -> tuple[array[int], bytes]:
     count = len(view) // ID_BYTES
     if 36 * count > 2**31 - 1:
         raise ValueError(f"{count} ids are more than one column of texts can hold")
-    texts = []
-    for row in range(count):
-        digits = view[ID_BYTES * row : ID_BYTES * (row + 1)].hex()
-        texts.append(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
-    return array("i", range(0, 36 * count + 1, 36)), "".join(texts).encode()
+    texts = map(uuid_text, even_pieces(view, ID_BYTES))
+    return array("i", range(0, 36 * count + 1, 36)), b"".join(texts)
 
 
 def job_encode(job_id: bytes, head: bytes, payload: bytes, scheduled_ns: int | None, created_ns: int) -> bytes:
     """An add, or a schedule if there is a time. The head is what comes before the payload, from the name on."""
     if len(job_id) != ID_BYTES:
         raise ValueError(f"an id has {ID_BYTES} bytes, not {len(job_id)}")
-    kind, time = ADD, _ZERO_TIME
+    kind, time = ADD, ZERO_TIME
     if scheduled_ns is not None:
-        kind, time = SCHEDULE, _time_bytes(scheduled_ns)
-    size = _varint(len(payload))
-    return b"".join((bytes((kind,)), job_id, head, size, payload, time, _time_bytes(created_ns)))
+        kind, time = SCHEDULE, _narrow_time(scheduled_ns)
+    size = varint(len(payload))
+    return b"".join((bytes((kind,)), job_id, head, size, payload, time, _narrow_time(created_ns)))
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """An unsigned number in groups of seven bits."""
+    if number < 0x80:
+        return bytes((number,))
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -284,11 +284,17 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _time_bytes(time_ns: int) -> bytes:
+def time_bytes(time_ns: int) -> bytes:
+    """A job's time, with the zone that workq writes."""
+    seconds, nanos = divmod(time_ns, SECOND_NS)
+    return _TIME.pack(1, seconds + UNIX_EPOCH_SECONDS, nanos, _ZONE_UTC)
+
+
+def _narrow_time(time_ns: int) -> bytes:
+    """The same for one that fits into 64 bits, as those of the compiled kernel do."""
     if not -(2**63) <= time_ns < 2**63:
         raise OverflowError(f"{time_ns} is no 64 bit number of nanoseconds")
-    seconds, nanos = divmod(time_ns, _SECOND_NS)
-    return _TIME.pack(1, seconds + _UNIX_EPOCH_SECONDS, nanos, _ZONE_UTC)
+    return time_bytes(time_ns)
 
 
 def uuid_text(job_id: bytes) -> bytes:

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import adler32
 
+from chiplog._kernel_commands_py import varint
 from chiplog._kernel_m3_entries_py import (
     CHUNK_HEAD_BYTES,
     ENTRY_HEAD,
@@ -192,15 +193,6 @@ def m3_find(buffer: Any, start: int, stop: int, final: bool) -> int:
 # -- writing
 
 
-def _pack_varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _pack_int(number: int) -> bytes:
     """The smallest msgpack form: unsigned unless it is negative."""
     if number >= 0:
@@ -280,7 +272,7 @@ def m3_chunks(messages: Sequence[bytes], chunk_bytes: int) -> tuple[bytes, array
             out.extend(size + struct.pack("<II", adler32(size), adler32(part)) + part)
 
     for message in messages:
-        whole = _pack_varint(len(message)) + message
+        whole = varint(len(message)) + message
         if data and len(whole) > chunk_bytes - len(data):
             close(data)
             data = bytearray()

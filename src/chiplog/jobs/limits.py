@@ -65,8 +65,3 @@ def is_name(name: bytes) -> bool:
 def is_id(job_id: bytes | None) -> bool:
     """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
     return job_id is not None and len(job_id) == 16 and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2
-
-
-def refuse_result(result: bytes) -> str | None:
-    """Why this is no result, or None."""
-    return "Invalid Result" if len(result) > RESULT_BYTES_MAX else None
