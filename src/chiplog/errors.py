@@ -16,6 +16,10 @@
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
+    ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
+    │   ├── BadFrame            what arrived is nothing that a copy can take
+    │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
+    │   └── Superseded          a younger primary writes the log: this one must not any more
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
@@ -39,6 +43,7 @@ __all__ = [
     "AppenderFailed",
     "BadCommand",
     "BadEvent",
+    "BadFrame",
     "BadPosition",
     "BadReply",
     "BatchFailed",
@@ -54,11 +59,14 @@ __all__ = [
     "LogFull",
     "LogNotFound",
     "MissingExtra",
+    "NotReplicated",
     "QueueFull",
     "RecordTooLarge",
+    "ReplicaError",
     "ServerFailed",
     "ServerReadOnly",
     "SkipSegment",
+    "Superseded",
     "TimeOutOfRange",
     "UnknownFormat",
     "WriteFailed",
@@ -155,6 +163,30 @@ class BadEvent(ChiplogError, ValueError):
     def __init__(self, message: str, *, position: object = None) -> None:
         super().__init__(message)
         self.position = position
+
+
+class ReplicaError(ChiplogError, ConnectionError):
+    """A copy of a state log can't be kept up, or read."""
+
+
+class BadFrame(ReplicaError):
+    """What arrived is nothing that a copy can take: not a frame, not records, or not those that come next."""
+
+
+class NotReplicated(ReplicaError):
+    """A replica that was to be waited for didn't acknowledge an update in time.
+
+    With a `position` the log has the update, and so should memory; whether the replica has it isn't known.
+    Without one it was refused before anything was written, because a replica is known to be away.
+    """
+
+    def __init__(self, message: str, *, position: object = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class Superseded(ReplicaError):
+    """A younger primary writes the log: this one must not any more."""
 
 
 class JobError(ChiplogError):

@@ -254,6 +254,11 @@ class Stream:
 
         return scan.schema(scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns))
 
+    def segment_bytes(self, number: int) -> int | None:
+        """How large a segment's file is; None if there is none."""
+        found = self._directory.files.stat(self._directory.segment_path(number))
+        return None if found is None else found[0]
+
     def segments(self) -> list[SegmentInfo]:
         """What is known of each segment without reading it whole."""
         numbers = self._directory.numbers()

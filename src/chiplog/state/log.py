@@ -16,7 +16,8 @@ thing, and that holds for enumerating it too: then the log has the changes of ea
 replay may meet an update of something that it hasn't seen: in a generation that began while it was there, its
 enumeration comes later. Such an update is to be passed over, or taken, if it says all that there is to say.
 
-A record is one byte, then: 1 an event, 2 BEGIN and 3 COMMIT with the generation's number in eight bytes.
+A record is one byte, then: 1 an event, 2 BEGIN and 3 COMMIT with the generation's number in eight bytes, 4 who
+writes from here on (identity.py), which each opening and each generation begins with.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ from chiplog.log.position import Position
 from chiplog.log.segments import Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
+from chiplog.state.destinations import Destinations, Health
 from chiplog.state.events import Codec, EventCodec
+from chiplog.state.identity import Identity
+from chiplog.state.mirror import FORMAT, Snapshot
+from chiplog.state.shipping import View
 
 __all__ = ["Enumeration", "StateLog", "StateStats"]
 
 logger = logging.getLogger("chiplog")
 
-MAGIC = 0x63707374  # "cpst"
-VERSION = 1
 ROTATE_BYTES = 10 << 20
 RECORD_BYTES = 20  # that a record takes beside its payload, about
-_EVENT, _BEGIN, _COMMIT = b"\x01", b"\x02", b"\x03"
+_EVENT, _BEGIN, _COMMIT, _WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
 
 Replay = Callable[[Any], object]
 
@@ -102,11 +105,12 @@ class StateLog:
         rotate_seconds: float | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         timeout: float | None = 0,
+        promote: bool = False,
         files: Files | None = None,
     ) -> None:
         if rotate_bytes < 1 or (rotate_seconds is not None and rotate_seconds <= 0):
             raise ValueError("rotate_bytes and rotate_seconds are limits: expected more than nothing")
-        self.stream = Stream(path, magic=MAGIC, version=VERSION, files=files)
+        self.stream = Stream(path, format=FORMAT, files=files)
         self._replay = replay
         self._enumerate = enumerate
         self._codec: Codec = EventCodec(types) if codec is None else codec
@@ -124,12 +128,17 @@ class StateLog:
         self._generation = 0
         self._complete = False
         self._begin_segment = 0
-        self._first_segment = 0
-        """Where the last complete generation begins: what lies before it is to be dropped."""
         self._restored = self._updates = self._objects = self._rotations = 0
         self._since_bytes = 0
         self._snapshot_at = time.monotonic()
         self._error: Exception | None = None
+        self._promote = promote
+        self._identity: Identity | None = None
+        self._snapshot_place: Snapshot | None = None
+        """The last whole generation: what lies before it is to be dropped."""
+        self._before: Position | None = None
+        """Where the log had ended when that generation began, if that is known."""
+        self._destinations = Destinations(self)
 
     # -- opening and closing
 
@@ -141,6 +150,9 @@ class StateLog:
         try:
             for block in self.stream.blocks():
                 self._restore(block)
+            self._identity = self._next_identity()
+            if self._generation:
+                self._appender.append(_WRITER + self._identity.encode())
             if not self._complete:
                 self._snapshot(begin=self._generation == 0)
         except BaseException:
@@ -151,7 +163,8 @@ class StateLog:
         return self
 
     def close(self) -> None:
-        """Wait for a rotation that is under way, sync, and let go of the log."""
+        """Wait for a rotation that is under way, sync, and let go of the log and its destinations."""
+        self._destinations.close()
         if (thread := self._thread) is not None:
             thread.join()
         if self._appender is not None:
@@ -165,6 +178,11 @@ class StateLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _next_identity(self) -> Identity:
+        if self._identity is None:
+            return Identity.new()
+        return self._identity.next_term() if self._promote else self._identity.next_run()
 
     def _restore(self, block: Block) -> None:
         """Replay a block. What comes before the first BEGIN belongs to a generation that is gone."""
@@ -187,7 +205,9 @@ class StateLog:
                 self._begin_segment = block.segment
             elif kind == _COMMIT and len(payload) == 9:
                 self._complete, self._since_bytes = True, 0
-                self._first_segment = self._begin_segment
+                self._note_snapshot(Position(block.segment, block.offsets[row] + block.frame_bytes(row)))
+            elif kind == _WRITER and len(payload) == 33:
+                self._identity = Identity.decode(payload[1:])
             else:
                 raise self._bad(block, row, f"it begins with {payload[:9]!r}, expected an event or a marker")
 
@@ -204,8 +224,13 @@ class StateLog:
 
         An error means that the log doesn't have it: then don't change it either.
         """
+        destinations = self._destinations
+        if destinations:
+            destinations.check()
         position = self._append(event)
         self._updates += 1
+        if destinations:
+            destinations.told(position)
         if self._since_bytes >= self._rotate_bytes or self._is_old():
             self._rotate_soon()
         return position
@@ -257,26 +282,76 @@ class StateLog:
             self._complete = False
             appender.roll()
             self._generation += 1
-            self._begin_segment = appender.append(_BEGIN + self._generation.to_bytes(8, "big")).segment
+            markers = [_BEGIN + self._generation.to_bytes(8, "big"), _WRITER + self.identity.encode()]
+            self._begin_segment = appender.append_many(markers).segment
         enumeration = Enumeration(self)
         self._enumerate(enumeration)
-        appender.append(_COMMIT + self._generation.to_bytes(8, "big"))
+        commit = _COMMIT + self._generation.to_bytes(8, "big")
+        committed = appender.append(commit)
         appender.sync()  # before anything older goes
         self._complete = True
         self._objects = enumeration.objects
         self._since_bytes = 0
         self._snapshot_at = time.monotonic()
-        self._first_segment = self._begin_segment
+        self._note_snapshot(
+            Position(committed.segment, committed.offset + len(self.stream.format.encode(commit, 0)))
+        )
         self._rotations += 1
         self._error = None
+        self._destinations.wake()
+
+    def _note_snapshot(self, end: Position) -> None:
+        """The generation that began last is whole."""
+        number = self._begin_segment
+        found = self.stream.segment_bytes(number - 1)
+        self._before = None if found is None else Position(number - 1, found)
+        self._snapshot_place = Snapshot(Position(number, self.stream.format.header_bytes), end)
 
     def _drop(self) -> None:
         """Forget what came before the last whole generation. Who reads it makes it wait until the next time."""
         try:
             with contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
-                cleaner.clean(_Before(self._first_segment))
+                if self._snapshot_place is not None:
+                    cleaner.clean(_Before(self._snapshot_place.begin.segment))
         except (OSError, ChiplogError) as error:
             logger.warning("%s: old generations couldn't be dropped: %s", self.stream.path, error)
+
+    # -- destinations
+
+    @property
+    def identity(self) -> Identity:
+        """Which log this is, and the epoch of this opening of it."""
+        if self._identity is None:
+            raise AppenderClosed(f"the state log {self.stream.path} has not been opened")
+        return self._identity
+
+    def view(self) -> View | None:
+        """The log as its destinations see it."""
+        if self._snapshot_place is None:
+            return None
+        return View(self.stream, self._snapshot_place, before=self._before)
+
+    def add_destination(self, where: str, *, name: str | None = None, rotate: bool = True, **options: Any) -> str:
+        """Keep a copy of the log somewhere else, from now on; returns the name to remove it by.
+
+        `where` is a directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows, as `s3://BUCKET/PATH`. The
+        log is rotated first, so that the copy begins with a snapshot of now; `rotate=False` sends the last one.
+        For the options see `chiplog.state.destinations.Destinations.add`.
+        """
+        if self._appender is None:
+            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+        if rotate:
+            self.rotate()
+        return self._destinations.add(where, name=name, **options)
+
+    def remove_destination(self, name: str) -> None:
+        """Keep that copy up no longer. It stays as it is."""
+        self._destinations.remove(name)
+
+    def health(self) -> Health:
+        """Whether all is well, here and at every destination."""
+        error = self._error if self._appender is None or self._appender.failed is None else self._appender.failed
+        return self._destinations.health(None if error is None else f"{type(error).__name__}: {error}")
 
     def stats(self) -> StateStats:
         """Figures since it was opened."""

@@ -1,0 +1,199 @@
+"""Where a log can be shipped to: a directory, a replica server, or whatever fsspec reaches."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from chiplog.errors import BadFrame, ReplicaError
+from chiplog.log.position import Position
+from chiplog.state.identity import Identity
+from chiplog.state.mirror import Copies, Resume, Snapshot
+from chiplog.state.shipping import Chunk, Source, Target
+from chiplog.state.wire import FRAME_BYTES_MAX, VERSION, Address, Fields, Kind, Link, connect, parse_place
+
+__all__ = ["DirectoryTarget", "LinkTarget", "Owner", "ReplicaTarget", "make_target", "parse_address"]
+
+PORT = 7070
+_LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+
+
+class Owner(Source, Protocol):
+    """The log that is shipped, and whose it is."""
+
+    @property
+    def identity(self) -> Identity:
+        """Its id, and the epoch of its primary."""
+
+
+class DirectoryTarget:
+    """A directory, here or mounted here."""
+
+    def __init__(self, path: str, owner: Owner, *, synced: bool) -> None:
+        self._path = path
+        self._owner = owner
+        self._synced = synced
+        self._copies: Copies | None = None
+
+    def connect(self) -> Resume | None:
+        self._copies = Copies(self._path)
+        self._copies.adopt(self._owner.identity)
+        return self._copies.growing.resume()
+
+    def restart(self, position: Position) -> None:  # noqa: ARG002
+        self._open.restart()
+
+    def send(self, chunk: Chunk) -> None:
+        self._open.growing.write(chunk.position, chunk.data)
+
+    def flush(self) -> Position:
+        if self._synced:
+            self._open.growing.sync()
+        return self._open.growing.position or Position(0, 0)
+
+    def commit(self, snapshot: Snapshot) -> None:
+        self._open.commit(snapshot)
+
+    def close(self) -> None:
+        if self._copies is not None:
+            copies, self._copies = self._copies, None
+            copies.close()
+
+    @property
+    def _open(self) -> Copies:
+        if self._copies is None:
+            raise ReplicaError(f"{self._path}: closed")
+        return self._copies
+
+
+class LinkTarget:
+    """The other end of a connection that is open."""
+
+    def __init__(self, link: Link, resume: Resume | None, *, synced: bool) -> None:
+        self._link = link
+        self._resume = resume
+        self._synced = synced
+
+    def connect(self) -> Resume | None:
+        return self._resume
+
+    def restart(self, position: Position) -> None:  # noqa: ARG002
+        self._link.send(Kind.RESTART)
+
+    def send(self, chunk: Chunk) -> None:
+        room = FRAME_BYTES_MAX - 64
+        if len(chunk.data) > room:
+            raise BadFrame(f"a record at {chunk.position} has more than the {room:,} bytes that a frame takes")
+        self._link.send_data(chunk.position, chunk.data)
+
+    def flush(self) -> Position:
+        self._link.send(Kind.FLUSH, bytes((self._synced,)))
+        return parse_place(self._link.expect(Kind.ACK))
+
+    def commit(self, snapshot: Snapshot) -> None:
+        self._link.send_committed(snapshot)
+        self._link.expect(Kind.ACK)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class ReplicaTarget:
+    """A replica server."""
+
+    def __init__(
+        self, address: Address, owner: Owner, *, synced: bool, token: str | None, tls: ssl.SSLContext | None
+    ) -> None:
+        self._address = address
+        self._owner = owner
+        self._synced = synced
+        self._token = token
+        self._tls = tls
+        self._target: LinkTarget | None = None
+
+    def connect(self) -> Resume | None:
+        identity = self._owner.identity
+        link = connect(self._address, self._tls)
+        try:
+            link.send_fields(
+                Kind.HELLO,
+                version=VERSION,
+                role="primary",
+                log=self._address.log,
+                token=self._token or "",
+                id=identity.id,
+                term=identity.term,
+                run=identity.run,
+            )
+            resume = Fields(link.who, link.expect(Kind.WELCOME)).resume()
+        except BaseException:
+            link.close()
+            raise
+        self._target = LinkTarget(link, resume, synced=self._synced)
+        return resume
+
+    def restart(self, position: Position) -> None:
+        self._open.restart(position)
+
+    def send(self, chunk: Chunk) -> None:
+        self._open.send(chunk)
+
+    def flush(self) -> Position:
+        return self._open.flush()
+
+    def commit(self, snapshot: Snapshot) -> None:
+        self._open.commit(snapshot)
+
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
+
+    @property
+    def _open(self) -> LinkTarget:
+        if self._target is None:
+            raise ReplicaError(f"{self._address}: not connected")
+        return self._target
+
+
+def parse_address(where: str) -> Address:
+    """`replica://HOST:PORT/LOG`."""
+    parts = urlsplit(where)
+    log = unquote(parts.path.strip("/"))
+    try:
+        port = parts.port or PORT
+    except ValueError:
+        port = 0
+    if parts.scheme != "replica" or not parts.hostname or not 0 < port < 65536 or not is_log_name(log):
+        raise ValueError(f"{where!r} is no replica: expected replica://HOST:PORT/LOG, where LOG is a plain name")
+    return Address(parts.hostname, port, log)
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a log may be called that on a replica server, where it is a directory."""
+    return _LOG_NAME.fullmatch(name) is not None
+
+
+def make_target(
+    where: str,
+    owner: Owner,
+    *,
+    synced: bool,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Target:
+    """The target that an address means."""
+    scheme = urlsplit(where).scheme if "://" in where else ""
+    if scheme == "replica":
+        return ReplicaTarget(parse_address(where), owner, synced=synced, token=token, tls=tls)
+    if token is not None or tls is not None:
+        raise ValueError(f"{where}: token and tls are for replica://")
+    if scheme in ("", "file"):
+        path = unquote(urlsplit(where).path) if scheme else where
+        return DirectoryTarget(path, owner, synced=synced)
+    from chiplog.state.remote import RemoteTarget  # only who uses it needs fsspec
+
+    return RemoteTarget(where, owner, storage_options)

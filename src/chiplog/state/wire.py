@@ -1,0 +1,262 @@
+"""What a log, its replicas and their followers say to each other: frames, over a socket.
+
+::
+
+    frame   | length 4 | kind 1 | body |            length of kind and body, big-endian
+
+    HELLO       msgpack   who connects, to which log, and what it is or has
+    WELCOME     msgpack   what the other side has
+    REFUSED     msgpack   why not; then the connection is closed
+    RESTART               all of it comes again: forget what isn't whole
+    DATA        | segment 8 | offset 8 | records |
+    FLUSH       | 1 if synced, else 0 |                     asks for an ACK
+    ACK         | segment 8 | offset 8 |                    everything before this has arrived, or is synced
+    COMMITTED   | begin 8 8 | end 8 8 |                     a generation is whole: forget what came before
+    FENCE       msgpack   take nothing from a primary of a lower epoch any more
+
+A length is looked at before anything is read or kept, and before a HELLO was accepted no frame may be longer than
+a few kilobytes. Every wait has an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from chiplog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
+from chiplog.log.position import Position
+from chiplog.state.mirror import Resume, Snapshot
+
+__all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "connect"]
+
+VERSION = 1
+HELLO_BYTES_MAX = 4096
+FRAME_BYTES_MAX = 64 << 20  # a frame has at least one whole record
+QUIET_SECONDS = 30.0  # that an answer may take
+_HEAD = struct.Struct(">IB")
+_PLACE = struct.Struct(">QQ")
+_SNAPSHOT = struct.Struct(">QQQQ")
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    RESTART = 4
+    DATA = 5
+    FLUSH = 6
+    ACK = 7
+    COMMITTED = 8
+    FENCE = 9
+
+
+class Frame(NamedTuple):
+    """One of them."""
+
+    kind: Kind
+    body: bytes
+
+
+class Address(NamedTuple):
+    """Where a replica server is, and what the log is called there."""
+
+    host: str
+    port: int
+    log: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"replica://{host}:{self.port}/{self.log}"
+
+
+class Link:
+    """A connection, as frames. One thread sends, one receives; `close` may come from any."""
+
+    def __init__(self, sock: socket.socket, *, who: str) -> None:
+        self._socket = sock
+        self.who = who
+        self.frame_bytes_max = HELLO_BYTES_MAX
+        sock.settimeout(QUIET_SECONDS)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    # -- frames
+
+    def send(self, kind: Kind, *parts: bytes | memoryview) -> None:
+        """A frame. An error means that the connection is of no use any more."""
+        head = _HEAD.pack(1 + sum(map(len, parts)), kind)
+        try:
+            self._socket.sendall(b"".join((head, *parts)))
+        except (OSError, ValueError) as error:
+            raise _lost(self.who, error) from error
+
+    def receive(self, timeout: float = QUIET_SECONDS) -> Frame | None:
+        """The next frame; None if the other side has closed between two. ReplicaError after `timeout` seconds."""
+        head = self._take(_HEAD.size, time.monotonic() + timeout, at_frame=True)
+        if head is None:
+            return None
+        length, kind = _HEAD.unpack(head)
+        if not 1 <= length <= self.frame_bytes_max:
+            raise BadFrame(
+                f"{self.who} sends a frame of {length:,} bytes: at most {self.frame_bytes_max:,} are taken"
+            )
+        try:
+            known = Kind(kind)
+        except ValueError:
+            raise BadFrame(f"{self.who} sends a frame of kind {kind}, which there isn't") from None
+        body = self._take(length - 1, time.monotonic() + timeout)
+        assert body is not None
+        return Frame(known, body)
+
+    def _take(self, count: int, deadline: float, *, at_frame: bool = False) -> bytes | None:
+        chunks: list[bytes] = []
+        missing = count
+        while missing:
+            try:
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                chunk = self._socket.recv(min(missing, 1 << 18))  # no more memory than has really come
+            except (OSError, ValueError) as error:
+                raise _lost(self.who, error) from error
+            if not chunk:
+                if at_frame and missing == count:
+                    return None
+                raise ReplicaError(f"{self.who} closed the connection in the middle of a frame")
+            chunks.append(chunk)
+            missing -= len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def expect(self, kind: Kind, timeout: float = QUIET_SECONDS) -> bytes:
+        """The body of the next frame, which has to be of this kind."""
+        frame = self.receive(timeout)
+        if frame is None:
+            raise ReplicaError(f"{self.who} closed the connection")
+        if frame.kind is Kind.REFUSED:
+            raise refusal(self.who, frame.body)
+        if frame.kind is not kind:
+            raise BadFrame(f"{self.who} sends {frame.kind.name} where {kind.name} was expected")
+        return frame.body
+
+    def close(self) -> None:
+        """Cut it, also for a thread that waits on it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    # -- what frames say
+
+    def send_fields(self, kind: Kind, **fields: Any) -> None:
+        """A frame whose body is a map."""
+        self.send(kind, pack(fields))
+
+    def send_data(self, position: Position, data: bytes | memoryview) -> None:
+        """Records that begin at a position."""
+        self.send(Kind.DATA, _PLACE.pack(*position), data)
+
+    def send_ack(self, position: Position | None) -> None:
+        """Up to where everything is there."""
+        self.send(Kind.ACK, _PLACE.pack(*(position or (0, 0))))
+
+    def send_committed(self, snapshot: Snapshot) -> None:
+        """A whole generation."""
+        self.send(Kind.COMMITTED, _SNAPSHOT.pack(*snapshot.begin, *snapshot.end))
+
+
+def parse_place(body: bytes) -> Position:
+    """The position that a frame begins with."""
+    if len(body) < _PLACE.size:
+        raise BadFrame(f"a frame of {len(body)} bytes has no position")
+    return Position(*_PLACE.unpack_from(body))
+
+
+def parse_data(body: bytes) -> tuple[Position, memoryview]:
+    """Where records belong, and the records."""
+    return parse_place(body), memoryview(body)[_PLACE.size :]
+
+
+def parse_snapshot(body: bytes) -> Snapshot:
+    """A generation's begin and end."""
+    if len(body) != _SNAPSHOT.size:
+        raise BadFrame(f"a frame of {len(body)} bytes tells of no generation")
+    places = _SNAPSHOT.unpack(body)
+    return Snapshot(Position(*places[:2]), Position(*places[2:]))
+
+
+def pack(fields: dict[str, Any]) -> bytes:
+    """A map of plain values, as bytes."""
+    try:
+        from msgspec import msgpack
+    except ImportError:
+        raise MissingExtra("msgspec is not installed, which replicas need: pip install 'chiplog[state]'") from None
+    return msgpack.encode(fields)
+
+
+class Fields:
+    """A map from a frame, whose values are looked at before they are believed."""
+
+    def __init__(self, who: str, body: bytes) -> None:
+        from msgspec import DecodeError, msgpack
+
+        try:
+            self._found: dict[str, Any] = msgpack.decode(body, type=dict[str, Any])
+        except DecodeError as error:
+            raise BadFrame(f"{who} sends what is no map: {error}") from None
+        self._who = who
+
+    def get(self, name: str, kind: type, default: Any = None) -> Any:
+        """A value of a type, or the default where there is none."""
+        value = self._found.get(name, default)
+        if value is not default and (not isinstance(value, kind) or isinstance(value, bool) != (kind is bool)):
+            raise BadFrame(f"{self._who} sends {name} = {value!r:.60}, expected {kind.__name__}")
+        return value
+
+    def need(self, name: str, kind: type) -> Any:
+        """A value that has to be there."""
+        if name not in self._found:
+            raise BadFrame(f"{self._who} sends no {name}")
+        return self.get(name, kind)
+
+    def resume(self) -> Resume | None:
+        """Up to where the other side has everything, if it has anything."""
+        segment = self.get("segment", int, 0)
+        if not segment:
+            return None
+        return Resume(Position(segment, self.need("offset", int)), self.need("tail", bytes))
+
+
+def resume_fields(resume: Resume | None) -> dict[str, Any]:
+    """What Fields.resume reads."""
+    if resume is None:
+        return {}
+    return {"segment": resume.position.segment, "offset": resume.position.offset, "tail": resume.tail}
+
+
+def refusal(who: str, body: bytes) -> ReplicaError:
+    """The error that a REFUSED frame tells of."""
+    fields = Fields(who, body)
+    why = f"{who} refuses: {fields.get('why', str, 'it says not why')}"
+    return Superseded(why) if fields.get("code", str, "") == "superseded" else ReplicaError(why)
+
+
+def connect(address: Address, tls: ssl.SSLContext | None, timeout: float = 10.0) -> Link:
+    """Reach a replica server."""
+    try:
+        sock = socket.create_connection(address[:2], timeout=timeout)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=address.host)
+    except (OSError, ValueError) as error:
+        raise _lost(str(address), error) from error
+    return Link(sock, who=str(address))
+
+
+def _lost(who: str, error: Exception) -> ReplicaError:
+    if isinstance(error, TimeoutError):
+        return ReplicaError(f"{who}: no answer in time")
+    return ReplicaError(f"{who}: {getattr(error, 'strerror', None) or error}")
