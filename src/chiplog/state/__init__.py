@@ -1,14 +1,43 @@
 """Keep an in-memory program's state through crashes: every change is an event in a log before it is made.
 
-events.py      from and to bytes
-log.py         StateLog: updates, restoring, and snapshots by asking the app to enumerate itself
-mapping.py     PersistentDict: a dict that does all of this by itself
+events.py        from and to bytes
+log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate itself
+replaying.py     from a log's records to its events and generations
+mapping.py       PersistentDict: a dict that does all of this by itself
+
+and copies of it elsewhere, each kept up by a thread that reads the log:
+
+identity.py      whose log it is, and which of its primaries writes it
+shipping.py      from a log to a copy of it
+mirror.py        a copy in a directory
+targets.py       what a copy can be in: a directory, a replica server, or (remote.py) anything that fsspec reaches
+destinations.py  all copies of a log, and how they are doing
+wire.py          frames over a connection; receiving.py is its other end
+replica.py       ReplicaServer: keeps copies, and passes them on
+follower.py      Follower: the same state in another process, which can take over
 """
 
 from __future__ import annotations
 
+from chiplog.state.destinations import DestinationHealth, Health
 from chiplog.state.events import BadEvent, Codec, EventCodec
+from chiplog.state.follower import Follower
+from chiplog.state.identity import Identity
 from chiplog.state.log import Enumeration, StateLog, StateStats
 from chiplog.state.mapping import PersistentDict
+from chiplog.state.replica import ReplicaServer
 
-__all__ = ["BadEvent", "Codec", "Enumeration", "EventCodec", "PersistentDict", "StateLog", "StateStats"]
+__all__ = [
+    "BadEvent",
+    "Codec",
+    "DestinationHealth",
+    "Enumeration",
+    "EventCodec",
+    "Follower",
+    "Health",
+    "Identity",
+    "PersistentDict",
+    "ReplicaServer",
+    "StateLog",
+    "StateStats",
+]

@@ -31,19 +31,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from chiplog import kernel
-from chiplog.errors import AppenderClosed, BadEvent, ChiplogError, LockTimeout
-from chiplog.files import Files
+from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
+from chiplog.files import Files, Lock, OSFiles
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from chiplog.log.index import SegmentIndex
 from chiplog.log.position import Position
-from chiplog.log.segments import Directory
+from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
 from chiplog.state.destinations import Destinations, Health
 from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import FORMAT, Snapshot
+from chiplog.state.mirror import FORMAT, Snapshot, whole_slot
+from chiplog.state.replaying import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
 from chiplog.state.shipping import View
 
 __all__ = ["Enumeration", "StateLog", "StateStats"]
@@ -51,10 +51,6 @@ __all__ = ["Enumeration", "StateLog", "StateStats"]
 logger = logging.getLogger("chiplog")
 
 ROTATE_BYTES = 10 << 20
-RECORD_BYTES = 20  # that a record takes beside its payload, about
-_EVENT, _BEGIN, _COMMIT, _WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
-
-Replay = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +85,17 @@ class Enumeration:
 
 
 class StateLog:
-    """A state log. `with StateLog(path, replay=..., enumerate=...) as log: log.update(event)`."""
+    """A state log. `with StateLog(path, replay=..., enumerate=...) as log: log.update(event)`.
+
+    `promote=True` opens a copy to take the place of the log that it is a copy of: a new term begins, and replicas
+    take nothing from the old one any more.
+    """
 
     def __init__(
         self,
         path: str,
         *,
-        replay: Replay,
+        replay: Callable[[Any], object],
         enumerate: Callable[[Enumeration], object],  # noqa: A002 - the name that users know
         types: Iterable[type] = (),
         codec: Codec | None = None,
@@ -105,12 +105,16 @@ class StateLog:
         rotate_seconds: float | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         timeout: float | None = 0,
-        promote: bool = False,
+        promote: bool | Identity = False,
         files: Files | None = None,
     ) -> None:
         if rotate_bytes < 1 or (rotate_seconds is not None and rotate_seconds <= 0):
             raise ValueError("rotate_bytes and rotate_seconds are limits: expected more than nothing")
-        self.stream = Stream(path, format=FORMAT, files=files)
+        slot = whole_slot(path, files)
+        self.stream = Stream(path if slot is None else slot, format=FORMAT, files=files)
+        self._files = files or OSFiles()
+        self._copies_path = None if slot is None else path
+        self._copies_lock: Lock | None = None
         self._replay = replay
         self._enumerate = enumerate
         self._codec: Codec = EventCodec(types) if codec is None else codec
@@ -134,42 +138,65 @@ class StateLog:
         self._error: Exception | None = None
         self._promote = promote
         self._identity: Identity | None = None
-        self._snapshot_place: Snapshot | None = None
-        """The last whole generation: what lies before it is to be dropped."""
-        self._before: Position | None = None
-        """Where the log had ended when that generation began, if that is known."""
+        self._view: View | None = None
         self._destinations = Destinations(self)
 
     # -- opening and closing
 
-    def open(self) -> Self:
-        """Restore, then take updates. Raises LockTimeout if another process has the log."""
+    def open(self, *, replay: bool = True) -> Self:
+        """Restore, then take updates. Raises LockTimeout if another process has the log.
+
+        `replay=False` is for an app that has the state already, as a follower has.
+        """
         if self._appender is not None:
             raise ValueError("this state log is open")
+        if self._copies_path is not None:  # or it could be written to as the copy that it was
+            lock = f"{self._copies_path}/{APPEND_LOCK}"
+            self._copies_lock = self._files.lock(lock, exclusive=True, timeout=self._options["timeout"])
         self._appender = self.stream.appender(**self._options)
+        replayer = Replayer(self.stream.path, self._codec, self._replay if replay else None)
         try:
             for block in self.stream.blocks():
-                self._restore(block)
-            self._identity = self._next_identity()
+                replayer.block(block)
+            self._take_over(replayer)
             if self._generation:
-                self._appender.append(_WRITER + self._identity.encode())
+                self._appender.append(WRITER + self.identity.encode())
             if not self._complete:
                 self._snapshot(begin=self._generation == 0)
         except BaseException:
-            self._appender.close()
-            self._appender = None
+            self._let_go()
             raise
         self._drop()
         return self
+
+    def _take_over(self, found: Replayer) -> None:
+        self._generation, self._complete = found.generation, found.complete
+        self._begin_segment = found.begin_segment
+        self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
+        if found.snapshot is not None:
+            self._seen(found.snapshot)
+        if isinstance(self._promote, Identity):
+            self._identity = self._promote
+        elif found.identity is None:
+            self._identity = Identity.new()
+        else:
+            self._identity = found.identity.next_term() if self._promote else found.identity.next_run()
 
     def close(self) -> None:
         """Wait for a rotation that is under way, sync, and let go of the log and its destinations."""
         self._destinations.close()
         if (thread := self._thread) is not None:
             thread.join()
-        if self._appender is not None:
-            appender, self._appender = self._appender, None
-            appender.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        try:
+            if self._appender is not None:
+                appender, self._appender = self._appender, None
+                appender.close()
+        finally:
+            if self._copies_lock is not None:
+                self._copies_lock.release()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -178,44 +205,6 @@ class StateLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _next_identity(self) -> Identity:
-        if self._identity is None:
-            return Identity.new()
-        return self._identity.next_term() if self._promote else self._identity.next_run()
-
-    def _restore(self, block: Block) -> None:
-        """Replay a block. What comes before the first BEGIN belongs to a generation that is gone."""
-        first, last, scan = block.first, block.last, block.scan
-        payloads = kernel.active.pieces(block.buffer, scan.starts[first:last], scan.ends[first:last])
-        decode, replay = self._codec.decode, self._replay
-        for row, payload in zip(range(first, last), payloads, strict=True):
-            kind = payload[:1]
-            if kind == _EVENT:
-                if self._generation:
-                    try:
-                        event = decode(payload[1:])
-                    except Exception as error:
-                        raise self._bad(block, row, str(error)) from error
-                    replay(event)
-                    self._restored += 1
-                    self._since_bytes += len(payload) + RECORD_BYTES
-            elif kind == _BEGIN and len(payload) == 9:
-                self._generation, self._complete = int.from_bytes(payload[1:], "big"), False
-                self._begin_segment = block.segment
-            elif kind == _COMMIT and len(payload) == 9:
-                self._complete, self._since_bytes = True, 0
-                self._note_snapshot(Position(block.segment, block.offsets[row] + block.frame_bytes(row)))
-            elif kind == _WRITER and len(payload) == 33:
-                self._identity = Identity.decode(payload[1:])
-            else:
-                raise self._bad(block, row, f"it begins with {payload[:9]!r}, expected an event or a marker")
-
-    def _bad(self, block: Block, row: int, why: str) -> BadEvent:
-        position = Position(block.segment, block.offsets[row])
-        return BadEvent(
-            f"the event at {position} of {self.stream.path} can't be replayed: {why}", position=position
-        )
 
     # -- updates
 
@@ -239,7 +228,7 @@ class StateLog:
         appender = self._appender
         if appender is None:
             raise AppenderClosed(f"the state log {self.stream.path} is not open")
-        payload = _EVENT + self._codec.encode(event)
+        payload = EVENT + self._codec.encode(event)
         position = appender.append(payload)
         self._since_bytes += len(payload) + RECORD_BYTES
         return position
@@ -282,37 +271,35 @@ class StateLog:
             self._complete = False
             appender.roll()
             self._generation += 1
-            markers = [_BEGIN + self._generation.to_bytes(8, "big"), _WRITER + self.identity.encode()]
+            markers = [BEGIN + self._generation.to_bytes(8, "big"), WRITER + self.identity.encode()]
             self._begin_segment = appender.append_many(markers).segment
         enumeration = Enumeration(self)
         self._enumerate(enumeration)
-        commit = _COMMIT + self._generation.to_bytes(8, "big")
+        commit = COMMIT + self._generation.to_bytes(8, "big")
         committed = appender.append(commit)
         appender.sync()  # before anything older goes
         self._complete = True
         self._objects = enumeration.objects
         self._since_bytes = 0
         self._snapshot_at = time.monotonic()
-        self._note_snapshot(
-            Position(committed.segment, committed.offset + len(self.stream.format.encode(commit, 0)))
-        )
+        end = Position(committed.segment, committed.offset + len(FORMAT.encode(commit, 0)))
+        self._seen(Snapshot(Position(self._begin_segment, FORMAT.header_bytes), end))
         self._rotations += 1
         self._error = None
         self._destinations.wake()
 
-    def _note_snapshot(self, end: Position) -> None:
-        """The generation that began last is whole."""
-        number = self._begin_segment
-        found = self.stream.segment_bytes(number - 1)
-        self._before = None if found is None else Position(number - 1, found)
-        self._snapshot_place = Snapshot(Position(number, self.stream.format.header_bytes), end)
+    def _seen(self, snapshot: Snapshot) -> None:
+        """There is a whole generation: what lies before it is to be dropped."""
+        number = snapshot.begin.segment - 1
+        found = self.stream.segment_bytes(number)
+        self._view = View(self.stream, snapshot, before=None if found is None else Position(number, found))
 
     def _drop(self) -> None:
         """Forget what came before the last whole generation. Who reads it makes it wait until the next time."""
         try:
             with contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
-                if self._snapshot_place is not None:
-                    cleaner.clean(_Before(self._snapshot_place.begin.segment))
+                if self._view is not None:
+                    cleaner.clean(_Before(self._view.snapshot.begin.segment))
         except (OSError, ChiplogError) as error:
             logger.warning("%s: old generations couldn't be dropped: %s", self.stream.path, error)
 
@@ -327,9 +314,7 @@ class StateLog:
 
     def view(self) -> View | None:
         """The log as its destinations see it."""
-        if self._snapshot_place is None:
-            return None
-        return View(self.stream, self._snapshot_place, before=self._before)
+        return self._view
 
     def add_destination(self, where: str, *, name: str | None = None, rotate: bool = True, **options: Any) -> str:
         """Keep a copy of the log somewhere else, from now on; returns the name to remove it by.

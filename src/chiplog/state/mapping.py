@@ -13,11 +13,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from chiplog.errors import NotReplicated
 from chiplog.state.log import Enumeration, StateLog, StateStats
 
 __all__ = ["PersistentDict"]
@@ -63,17 +65,32 @@ class PersistentDict(MutableMapping[K, V]):
         """The log's figures."""
         return self._log.stats()
 
+    @property
+    def log(self) -> StateLog:
+        """The log: its destinations, its health."""
+        return self._log
+
     def __setitem__(self, key: K, value: V) -> None:
-        with self._lock:
+        with self._lock, self._noting_what_is_written([key, value]):
             self._log.update([key, value])
-            self._data[key] = value
 
     def __delitem__(self, key: K) -> None:
         with self._lock:
             if key not in self._data:
                 raise KeyError(key)
-            self._log.update([key])
-            del self._data[key]
+            with self._noting_what_is_written([key]):
+                self._log.update([key])
+
+    @contextlib.contextmanager
+    def _noting_what_is_written(self, event: list[Any]) -> Iterator[None]:
+        """Change what the log has: also where a replica wasn't heard from in time."""
+        try:
+            yield
+        except NotReplicated as error:
+            if error.position is not None:
+                self._change(event)
+            raise
+        self._change(event)
 
     def __getitem__(self, key: K) -> V:
         return self._data[key]
@@ -91,11 +108,13 @@ class PersistentDict(MutableMapping[K, V]):
         return f"PersistentDict({self._data!r})"
 
     def _replay(self, event: list[Any]) -> None:
-        key = _hashable(event[0])
+        self._change([_hashable(event[0]), *event[1:]])
+
+    def _change(self, event: list[Any]) -> None:
         if len(event) == 2:
-            self._data[key] = event[1]
+            self._data[event[0]] = event[1]
         else:
-            self._data.pop(key, None)
+            self._data.pop(event[0], None)
 
     def _enumerate(self, log: Enumeration) -> None:
         with self._lock:

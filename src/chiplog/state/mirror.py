@@ -23,25 +23,26 @@ import logging
 import struct
 from typing import NamedTuple
 
-from chiplog.errors import BadFrame, Superseded
+from chiplog.errors import BadFrame, LockTimeout, ReplicaError, Superseded
 from chiplog.files import File, Files, OSFiles, write_all
 from chiplog.formats import Captain
 from chiplog.log.position import Position
-from chiplog.log.segments import Directory, read_exactly
+from chiplog.log.segments import READ_LOCK, Directory, read_exactly
 from chiplog.log.stream import Stream
 from chiplog.log.walk import BLOCK_ROWS
 from chiplog.state.identity import Identity
 
-__all__ = ["FORMAT", "TAIL_BYTES", "Copies", "Mirror", "Resume", "Snapshot", "tail_before"]
+__all__ = ["FORMAT", "SLOTS", "TAIL_BYTES", "Copies", "Mirror", "Resume", "Snapshot", "tail_before", "whole_slot"]
 
 logger = logging.getLogger("chiplog")
 
 FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
 TAIL_BYTES = 64  # before a position: enough to tell that two logs have been the same up to there
-_SLOTS = ("a", "b")
+SLOTS = ("a", "b")
 _SNAPSHOT = "snapshot"
 _IDENTITY = "identity"
 _CHECK_BYTES = 4 << 20
+_EMPTY_SECONDS = 5.0  # to wait for who reads a copy that is to go
 
 
 class Snapshot(NamedTuple):
@@ -68,6 +69,8 @@ class Mirror:
         self.snapshot: Snapshot | None = None
         """Of a whole copy. What isn't whole is nothing to restore from."""
         self.sequence = 0
+        self.before: Position | None = None
+        """Where what came before its last generation has ended, if that is known."""
         self._open()
 
     @property
@@ -95,7 +98,7 @@ class Mirror:
     def _open(self) -> None:
         files = self._directory.files
         files.make_dir(self.path)
-        self._read_snapshot()
+        self.snapshot, self.sequence = _read_snapshot(files, self.path)
         numbers = self._directory.numbers()
         if self.snapshot is not None:
             self._remove([number for number in numbers if number < self.snapshot.begin.segment])
@@ -105,17 +108,6 @@ class Mirror:
                 return
             self._remove([numbers.pop()])
         self.snapshot = None  # of nothing
-
-    def _read_snapshot(self) -> None:
-        path = f"{self.path}/{_SNAPSHOT}"
-        if self._directory.files.stat(path) is None:
-            return
-        try:
-            found = json.loads(_read_file(self._directory.files, path))
-            self.snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
-            self.sequence = int(found["sequence"])
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
 
     def _recover(self, number: int) -> bool:
         """Open the last segment, without its torn tail; whether there is anything in it."""
@@ -232,6 +224,8 @@ class Mirror:
         self.sync()
         text = json.dumps({"begin": str(snapshot.begin), "end": str(snapshot.end), "sequence": sequence})
         _replace_file(self._directory.files, self.path, _SNAPSHOT, text.encode())
+        found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
+        self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
         self.snapshot, self.sequence = snapshot, sequence
         self._remove([number for number in self._directory.numbers() if number < snapshot.begin.segment])
 
@@ -239,21 +233,32 @@ class Mirror:
         """Forget everything."""
         self.close()
         files = self._directory.files
-        self.snapshot, self._number, self._size = None, 0, 0
+        self.snapshot, self.before, self._number, self._size = None, None, 0, 0
         files.remove(f"{self.path}/{_SNAPSHOT}")
         self._directory.sync()  # first of all: what goes now isn't whole
-        self._remove(self._directory.numbers())
+        self._remove(self._directory.numbers(), patience=_EMPTY_SECONDS)
+        left = self._directory.numbers()
+        if left:
+            raise ReplicaError(f"{self.path} can't be made anew while somebody reads segment {left[0]} of it")
 
-    def _remove(self, numbers: list[int]) -> None:
-        """Segments go, with what lies beside them."""
+    def _remove(self, numbers: list[int], patience: float = 0.2) -> None:
+        """Segments go, with what lies beside them; if somebody reads for too long, another time."""
         gone = set(numbers)
         if not gone:
             return
-        for name in self._directory.names():
-            number = self._directory.format.segment_number(name)
-            if (self._directory.owner(name) if number is None else number) in gone:
-                self._directory.files.remove(f"{self.path}/{name}")
-        self._directory.sync()
+        files = self._directory.files
+        try:
+            lock = files.lock(f"{self.path}/{READ_LOCK}", exclusive=True, timeout=patience)
+        except LockTimeout:
+            return
+        try:
+            for name in self._directory.names():
+                number = self._directory.format.segment_number(name)
+                if (self._directory.owner(name) if number is None else number) in gone:
+                    files.remove(f"{self.path}/{name}")
+            self._directory.sync()
+        finally:
+            lock.release()
 
     def close(self) -> None:
         """Let go of the file. What wasn't synced is not."""
@@ -272,7 +277,7 @@ class Copies:
         self._lock = self._files.lock(f"{path}/append.lock", exclusive=True, timeout=0)
         try:
             self.identity = self._read_identity()
-            self._mirrors = [Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)) for slot in _SLOTS]
+            self._mirrors = [Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)) for slot in SLOTS]
         except BaseException:
             self._lock.release()
             raise
@@ -316,6 +321,12 @@ class Copies:
             _replace_file(self._files, self.path, _IDENTITY, identity.encode())
             self.identity = identity
 
+    @property
+    def position(self) -> Position:
+        """Up to where a restore would get everything: while there is no whole copy, that is nothing."""
+        position = self.growing.position
+        return Position(0, 0) if position is None or self.growing is not self.whole else position
+
     def restart(self) -> None:
         """Begin again, in the other slot if this one is whole."""
         if self.growing is self.whole:
@@ -339,6 +350,27 @@ class Copies:
                 mirror.close()
         finally:
             self._lock.release()
+
+
+def whole_slot(path: str, files: Files | None = None) -> str | None:
+    """The directory of the whole copy among those at a path; None if there is none."""
+    files = files or OSFiles()
+    found = {f"{path}/{slot}": _read_snapshot(files, f"{path}/{slot}") for slot in SLOTS}
+    whole = [(sequence, slot) for slot, (snapshot, sequence) in found.items() if snapshot is not None]
+    return max(whole)[1] if whole else None
+
+
+def _read_snapshot(files: Files, folder: str) -> tuple[Snapshot | None, int]:
+    """What a copy's snapshot file says, and its number among those of the log."""
+    path = f"{folder}/{_SNAPSHOT}"
+    if files.stat(path) is None:
+        return None, 0
+    try:
+        found = json.loads(_read_file(files, path))
+        return Snapshot(Position.parse(found["begin"]), Position.parse(found["end"])), int(found["sequence"])
+    except (ValueError, KeyError, TypeError) as error:
+        logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
+        return None, 0
 
 
 def tail_before(file: File, offset: int) -> bytes:

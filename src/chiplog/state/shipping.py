@@ -66,7 +66,7 @@ class Target(Protocol):
         """Records that follow those before."""
 
     def flush(self) -> Position:
-        """Up to where it has everything, in the sense that was asked for."""
+        """Up to where a restore from it would get everything; 0:0 before the first `commit` after a restart."""
 
     def commit(self, snapshot: Snapshot) -> None:
         """It has a whole generation, and may forget what came before that."""
@@ -109,6 +109,7 @@ def ship(
         if told != view.snapshot and sent_to >= view.snapshot.end:
             target.commit(view.snapshot)
             told = view.snapshot
+            acknowledged(target.flush())
         idle, at = sent_to == at, sent_to
         if rest is not None:
             rest()

@@ -52,7 +52,7 @@ class DirectoryTarget:
     def flush(self) -> Position:
         if self._synced:
             self._open.growing.sync()
-        return self._open.growing.position or Position(0, 0)
+        return self._open.position
 
     def commit(self, snapshot: Snapshot) -> None:
         self._open.commit(snapshot)

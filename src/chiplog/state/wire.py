@@ -93,9 +93,18 @@ class Link:
         """A frame. An error means that the connection is of no use any more."""
         head = _HEAD.pack(1 + sum(map(len, parts)), kind)
         try:
+            self._socket.settimeout(QUIET_SECONDS)
             self._socket.sendall(b"".join((head, *parts)))
         except (OSError, ValueError) as error:
-            raise _lost(self.who, error) from error
+            raise self._last_words() or _lost(self.who, error) from error
+
+    def _last_words(self) -> ReplicaError | None:
+        """Why the other side has closed, if it said so."""
+        with contextlib.suppress(ReplicaError):
+            while (frame := self.receive(0.1)) is not None:
+                if frame.kind is Kind.REFUSED:
+                    return refusal(self.who, frame.body)
+        return None
 
     def receive(self, timeout: float = QUIET_SECONDS) -> Frame | None:
         """The next frame; None if the other side has closed between two. ReplicaError after `timeout` seconds."""
@@ -142,6 +151,15 @@ class Link:
         if frame.kind is not kind:
             raise BadFrame(f"{self.who} sends {frame.kind.name} where {kind.name} was expected")
         return frame.body
+
+    def drain(self) -> None:
+        """After the last word: take what still comes, for a moment, or the other side may not get to read it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(0.5)
+            deadline = time.monotonic() + 2
+            while time.monotonic() < deadline and self._socket.recv(1 << 16):
+                pass
 
     def close(self) -> None:
         """Cut it, also for a thread that waits on it."""

@@ -1,0 +1,285 @@
+"""A second process with the same state, a moment behind the first, that can take its place.
+
+A follower keeps a copy of the log of its own, and replays what arrives as it arrives. When the connection breaks
+it goes on from where it was; when it has missed too much it is given everything again: then `reset` is called, and
+the whole state replayed. Promoted, it has the replica take nothing from the old primary any more, waits for what
+the replica has, and goes on as a StateLog with the state as it is in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from chiplog.errors import NotReplicated, ReplicaError, Superseded
+from chiplog.log.position import Position
+from chiplog.state.destinations import DestinationHealth
+from chiplog.state.events import Codec, EventCodec
+from chiplog.state.identity import Identity
+from chiplog.state.log import Enumeration, StateLog
+from chiplog.state.mirror import Copies
+from chiplog.state.receiving import Receiver
+from chiplog.state.replaying import Replayer
+from chiplog.state.targets import parse_address
+from chiplog.state.wire import VERSION, Fields, Kind, Link, connect, resume_fields
+
+__all__ = ["Follower"]
+
+logger = logging.getLogger("chiplog")
+
+RETRY_SECONDS = (0.1, 5.0)
+
+
+class Follower:
+    """`with Follower("replica://10.0.0.2/bank", "copy", replay=..., reset=...) as follower: ...`.
+
+    `replay(event)` and `reset()` are called on a thread of the follower's: hold the app's lock in them.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        path: str,
+        *,
+        replay: Callable[[Any], object],
+        reset: Callable[[], object],
+        types: Iterable[type] = (),
+        codec: Codec | None = None,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = parse_address(where)
+        self._path = path
+        self._replay = replay
+        self._reset = reset
+        self._codec: Codec = EventCodec(types) if codec is None else codec
+        self._token = token
+        self._tls = tls
+        self._copies: Copies | None = None
+        self._replayer = self._new_replayer()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._link: Link | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._error_at = 0.0
+        self._attempts = 0
+
+    def _new_replayer(self) -> Replayer:
+        return Replayer(self._path, self._codec, self._replay)
+
+    # -- opening and closing
+
+    def open(self) -> Self:
+        """Replay the copy that is here, if any, and follow from there on."""
+        if self._thread is not None:
+            raise ValueError("this follower is open")
+        self._copies = Copies(self._path)
+        try:
+            self._replay_copy(self._copies)
+        except BaseException:
+            self._copies.close()
+            raise
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="chiplog-follower", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Follow no longer. The copy stays."""
+        self._stop()
+        with self._lock:
+            if self._copies is not None:
+                copies, self._copies = self._copies, None
+                copies.close()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        if self._link is not None:
+            self._link.close()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- its thread
+
+    def _run(self) -> None:
+        pause = RETRY_SECONDS[0]
+        while not self._stopping.is_set():
+            self._attempts += 1
+            before = self.position
+            try:
+                self._follow()
+            except Exception as error:  # the app may read on, whatever it is
+                self._failed(error)
+            finally:
+                if self._link is not None:
+                    self._link.close()
+            pause = RETRY_SECONDS[0] if self.position != before else min(pause * 2, RETRY_SECONDS[1])
+            self._stopping.wait(pause * random.uniform(0.5, 1))
+
+    def _follow(self) -> None:
+        copies = self._copies
+        assert copies is not None
+        self._link = link = connect(self._address, self._tls)
+        with self._lock:
+            resume = copies.growing.resume()
+        self._hello(link, "follower", **resume_fields(resume))
+        welcome = Fields(link.who, link.expect(Kind.WELCOME))
+        with self._lock:
+            copies.adopt(Identity(welcome.need("id", bytes), welcome.need("term", int), welcome.need("run", int)))
+        self._recovered()
+        Receiver(
+            link,
+            copies,
+            self._lock,
+            arrived=self._replayer_data,
+            renewed=self._begin_again,
+            changed=self._changed.notify_all,
+        ).run()
+        raise ReplicaError(f"{link.who} closed the connection")
+
+    def _hello(self, link: Link, role: str, **fields: Any) -> None:
+        link.send_fields(
+            Kind.HELLO, version=VERSION, role=role, log=self._address.log, token=self._token or "", **fields
+        )
+
+    def _replayer_data(self, position: Position, data: memoryview) -> None:
+        self._replayer.data(position, data)
+
+    def _begin_again(self) -> None:
+        assert self._copies is not None
+        logger.info("%s: the state is replayed anew", self._address)
+        self._reset()
+        self._replay_copy(self._copies)
+
+    def _replay_copy(self, copies: Copies) -> None:
+        self._replayer = self._new_replayer()
+        if copies.whole is not None and copies.whole.snapshot is not None:
+            for block in copies.whole.stream().blocks(start=copies.whole.snapshot.begin):
+                self._replayer.block(block)
+
+    def _recovered(self) -> None:
+        with self._lock:
+            if self._error is not None:
+                logger.info("%s: following again", self._address)
+            self._error = None
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopping.is_set():
+            return
+        with self._lock:
+            if self._error is None:
+                self._error_at = time.monotonic()
+                logger.warning("%s: not following: %s", self._address, error)
+            self._error = error
+            self._changed.notify_all()
+
+    # -- for the app
+
+    @property
+    def position(self) -> Position:
+        """Up to where everything has been replayed."""
+        with self._lock:
+            return Position(0, 0) if self._copies is None else self._copies.position
+
+    def wait_for(self, position: Position, timeout: float | None = None) -> None:
+        """Return when the update at a position has been replayed; NotReplicated after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self.position <= position:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    why = f": {self._error}" if self._error is not None else ""
+                    raise NotReplicated(f"{self._address}: at {self.position}, not past {position} in time{why}")
+                self._changed.wait(left)
+
+    def health(self) -> DestinationHealth:
+        """How following goes."""
+        with self._lock:
+            error = self._error
+            return DestinationHealth(
+                str(self._address),
+                "live" if error is None and self.position != Position(0, 0) else "connecting",
+                None if error is None else f"{type(error).__name__}: {error}",
+                None if error is None else time.monotonic() - self._error_at,
+                self.position,
+                0,
+                0.0,
+                self._attempts,
+            )
+
+    def promote(
+        self,
+        enumerate: Callable[[Enumeration], object],  # noqa: A002 - the name that users know
+        *,
+        timeout: float = 10.0,
+        force: bool = False,
+        **options: Any,
+    ) -> StateLog:
+        """Be the primary: an open StateLog over this copy, with the state as it is in memory.
+
+        The replica is told to take nothing from the old primary any more, and what it has is waited for. If it
+        can't be reached that is an error, unless `force` says to go on with what is here; what only the replica
+        has is lost then. Options are those of StateLog; add the replica to it as a destination.
+        """
+        identity = self._fence(timeout, force=force)
+        self._stop()
+        with self._lock:
+            copies = self._copies
+            if copies is None or copies.whole is None or copies.identity is None:
+                raise ReplicaError(f"{self._path} has no whole copy yet: there is nothing to promote")
+            self._copies = None
+            copies.close()
+            log = StateLog(
+                self._path,
+                replay=self._replay,
+                enumerate=enumerate,
+                codec=self._codec,
+                promote=identity or copies.identity.next_term(),
+                **options,
+            )
+        return log.open(replay=False)
+
+    def _fence(self, timeout: float, *, force: bool) -> Identity | None:
+        """Shut the old primary out, and wait for what the replica has."""
+        try:
+            link = connect(self._address, self._tls, timeout)
+            try:
+                self._hello(link, "promote")
+                answer = Fields(link.who, link.expect(Kind.WELCOME, timeout))
+            finally:
+                link.close()
+            end = answer.resume()
+            if end is not None:
+                self._catch_up(end.position, timeout)
+            return Identity(answer.need("id", bytes), answer.need("term", int), answer.need("run", int))
+        except (ReplicaError, OSError) as error:
+            if not force or isinstance(error, Superseded):
+                raise
+            logger.warning("%s: promoted without it, at %s: %s", self._address, self.position, error)
+            return None
+
+    def _catch_up(self, end: Position, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self.position < end:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise NotReplicated(f"{self._address}: at {self.position}, not at {end} after {timeout} s")
+                self._changed.wait(left)

@@ -1,0 +1,74 @@
+"""The receiving end of a log that is shipped: frames into copies, and answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from chiplog.errors import BadFrame
+from chiplog.log.position import Position
+from chiplog.state.mirror import Copies
+from chiplog.state.wire import FRAME_BYTES_MAX, Kind, Link, parse_data, parse_snapshot
+
+__all__ = ["Receiver"]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Receiver:
+    """Takes what comes over a link into copies, until the other side closes.
+
+    `arrived` is told of records once the whole copy has them, `renewed` when a copy was replaced by one that was
+    made anew, and `changed` after either. The lock is held while a copy is changed.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        copies: Copies,
+        lock: threading.RLock | threading.Lock,
+        *,
+        arrived: Callable[[Position, memoryview], None] = _nothing,
+        renewed: Callable[[], None] = _nothing,
+        changed: Callable[[], None] = _nothing,
+    ) -> None:
+        self._link = link
+        self._copies = copies
+        self._lock = lock
+        self._arrived = arrived
+        self._renewed = renewed
+        self._changed = changed
+        link.frame_bytes_max = FRAME_BYTES_MAX
+
+    def run(self, check: Callable[[], None] = _nothing) -> None:
+        """Until the other side closes. `check` comes before each frame is taken, with the lock held."""
+        while (frame := self._link.receive()) is not None:
+            with self._lock:
+                check()
+                self._take(frame.kind, frame.body)
+
+    def _take(self, kind: Kind, body: bytes) -> None:
+        copies = self._copies
+        if kind is Kind.DATA:
+            position, data = parse_data(body)
+            copies.growing.write(position, data)
+            if copies.growing is copies.whole:
+                self._arrived(position, data)
+                self._changed()
+        elif kind is Kind.FLUSH:
+            if body == b"\1":
+                copies.growing.sync()
+            self._link.send_ack(copies.position)
+        elif kind is Kind.COMMITTED:
+            replaced = copies.growing is not copies.whole
+            copies.commit(parse_snapshot(body))
+            if replaced:
+                self._renewed()
+            self._changed()
+            self._link.send_ack(copies.position)
+        elif kind is Kind.RESTART:
+            copies.restart()
+        else:
+            raise BadFrame(f"{self._link.who} sends {kind.name}, which nobody asked for")

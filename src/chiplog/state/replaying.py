@@ -1,0 +1,95 @@
+"""From records to events: what a log says happened, in order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from chiplog import kernel
+from chiplog.errors import BadEvent
+from chiplog.formats import Scan
+from chiplog.log.position import Position
+from chiplog.log.walk import BLOCK_ROWS, Block
+from chiplog.state.events import Codec
+from chiplog.state.identity import Identity
+from chiplog.state.mirror import FORMAT, Snapshot
+
+__all__ = ["BEGIN", "COMMIT", "EVENT", "RECORD_BYTES", "WRITER", "Replayer"]
+
+EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
+RECORD_BYTES = 20  # that a record takes beside its payload, about
+_IDENTITY_BYTES = 33
+
+Replay = Callable[[Any], object]
+
+
+class Replayer:
+    """Takes in a log's records, hands on its events, and keeps account of its generations.
+
+    What comes before the first BEGIN belongs to a generation that is gone. Without a `replay` nothing is decoded.
+    """
+
+    def __init__(self, path: str, codec: Codec, replay: Replay | None) -> None:
+        self._path = path
+        self._codec = codec
+        self._replay = replay
+        self.generation = 0
+        self.complete = False
+        self.identity: Identity | None = None
+        self.snapshot: Snapshot | None = None
+        """The last whole generation."""
+        self.begin_segment = 0
+        """Where the last generation begins."""
+        self.events = 0
+        self.bytes_since_snapshot = 0
+
+    def block(self, block: Block) -> None:
+        """Some records, as a log is read."""
+        self._rows(block.segment, block.buffer, block.base, block.scan, block.first, block.last)
+
+    def data(self, position: Position, data: memoryview) -> None:
+        """Some records, as they are sent: all of them whole and right."""
+        at = 0
+        while at < len(data):
+            scan = FORMAT.scan(data, at, len(data), position.offset, BLOCK_ROWS)
+            self._rows(position.segment, data, position.offset, scan, 0, len(scan.offsets))
+            at = scan.end
+
+    def _rows(self, segment: int, buffer: memoryview, base: int, scan: Scan, first: int, last: int) -> None:
+        payloads = kernel.active.pieces(buffer, scan.starts[first:last], scan.ends[first:last])
+        decode, replay = self._codec.decode, self._replay
+        for row, payload in zip(range(first, last), payloads, strict=True):
+            if payload[:1] != EVENT:
+                after = scan.offsets[row + 1] if row + 1 < len(scan.offsets) else base + scan.end
+                self._marker(payload, Position(segment, scan.offsets[row]), Position(segment, after))
+            elif self.generation:
+                self.events += 1
+                self.bytes_since_snapshot += len(payload) + RECORD_BYTES
+                if replay is None:
+                    continue
+                try:
+                    event = decode(payload[1:])
+                except Exception as error:
+                    raise self._bad(Position(segment, scan.offsets[row]), str(error)) from error
+                replay(event)
+
+    def _marker(self, payload: bytes, position: Position, after: Position) -> None:
+        kind = payload[:1]
+        if kind == BEGIN and len(payload) == 9:
+            self.generation, self.complete = int.from_bytes(payload[1:], "big"), False
+            self.begin_segment = position.segment
+        elif kind == COMMIT and len(payload) == 9:
+            if self.generation:  # or it is the end of one whose begin is gone
+                self.complete, self.bytes_since_snapshot = True, 0
+                self.snapshot = Snapshot(Position(self.begin_segment, FORMAT.header_bytes), after)
+        elif kind == WRITER and len(payload) == _IDENTITY_BYTES:
+            try:
+                self.identity = Identity.decode(payload[1:])
+            except struct.error as error:
+                raise self._bad(position, str(error)) from error
+        else:
+            raise self._bad(position, f"it begins with {payload[:9]!r}, expected an event or a marker")
+
+    def _bad(self, position: Position, why: str) -> BadEvent:
+        return BadEvent(f"the event at {position} of {self._path} can't be replayed: {why}", position=position)
