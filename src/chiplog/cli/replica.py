@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         "  chiplog replica serve --dir copies --listen 0.0.0.0:7070 --token-file token\n\n"
         "A program has its log copied there with log.add_destination('replica://HOST:PORT/NAME').",
     )
-    parser.add_argument("subcommand", choices=("serve",), help="what to do")
+    parser.add_argument("subcommand", metavar="serve", type=_serve, help="serve until a signal says stop")
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
@@ -45,6 +45,12 @@ def parser() -> argparse.ArgumentParser:
         help=f"at a time ({CONNECTIONS_MAX})",
     )
     return parser
+
+
+def _serve(text: str) -> str:
+    if text != "serve":
+        raise argparse.ArgumentTypeError(f"there is no {text!r}: expected serve")
+    return text
 
 
 def run(chosen: Any) -> int:
