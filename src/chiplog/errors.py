@@ -16,6 +16,7 @@
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
+    ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
@@ -39,6 +40,7 @@ __all__ = [
     "AppenderFailed",
     "BadCommand",
     "BadEvent",
+    "BadPacket",
     "BadPosition",
     "BadReply",
     "BatchFailed",
@@ -155,6 +157,22 @@ class BadEvent(ChiplogError, ValueError):
     def __init__(self, message: str, *, position: object = None) -> None:
         super().__init__(message)
         self.position = position
+
+
+class BadPacket(ChiplogError, ValueError):
+    """Bytes are no MQTT packet, or one that the protocol forbids; or a packet has a value that can't be written.
+
+    `reason_code` is MQTT 5's (0x81 for a malformed packet, 0x82 for a protocol error, ...), the one to tell the
+    other side before the connection is closed; `why` says it in words.
+    """
+
+    def __init__(self, reason_code: int, why: str) -> None:
+        super().__init__(f"{why} (0x{reason_code:02X})")
+        self.reason_code = reason_code
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[BadPacket], tuple[int, str]]:
+        return BadPacket, (self.reason_code, self.why)
 
 
 class JobError(ChiplogError):
