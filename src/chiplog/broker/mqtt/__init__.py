@@ -45,7 +45,7 @@ from chiplog.broker.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from chiplog.broker.mqtt.properties import PROPERTIES, property_bytes, read_properties
+from chiplog.broker.mqtt.properties import PROPERTIES, parse_properties, property_bytes
 from chiplog.broker.mqtt.reasons import ReasonCode
 from chiplog.broker.mqtt.topics import Filter, is_topic_name, matches, parse_filter, replay_since_ns
 from chiplog.broker.mqtt.trie import Trie
@@ -92,7 +92,7 @@ __all__ = [
     "is_topic_name",
     "matches",
     "parse_filter",
+    "parse_properties",
     "property_bytes",
-    "read_properties",
     "replay_since_ns",
 ]

@@ -38,6 +38,7 @@ from chiplog.broker.mqtt.properties import properties_field, property_bytes
 from chiplog.broker.mqtt.reasons import ReasonCode, allowed_reasons, return_code
 from chiplog.broker.mqtt.topics import has_wildcards, parse_filter
 from chiplog.broker.mqtt.wire import (
+    NUMBER_MAX,
     bytes_field,
     malformed,
     number_field,
@@ -52,6 +53,8 @@ __all__ = ["encode"]
 
 _Answer = Puback | Pubrec | Pubrel | Pubcomp
 _FAILED = 0x80
+_PUBLISH_BYTES_MORE = 8
+"""What a PUBLISH has beside its topic, properties and payload: lengths of both, and a packet id."""
 
 
 class _Side:
@@ -126,6 +129,9 @@ def _publish(packet: Publish, side: _Side) -> bytes:
     properties = b""
     if side.version == MQTT_5_0 and packet.properties:
         properties = property_bytes(packet.properties, PacketType.PUBLISH, from_server=side.from_server)
+    size = len(topic) + len(properties) + len(packet.payload)
+    if size > NUMBER_MAX - _PUBLISH_BYTES_MORE:
+        raise BadPacket(ReasonCode.PACKET_TOO_LARGE, f"a message of {size} bytes is more than a packet can hold")
     try:
         return kernel.active.mqtt_encode_publish(
             side.version,

@@ -20,7 +20,7 @@ from chiplog.broker.mqtt.topics import is_topic_name
 from chiplog.broker.mqtt.wire import Body, bytes_field, malformed, number_field, protocol_error, text_field
 from chiplog.errors import BadPacket
 
-__all__ = ["PROPERTIES", "Property", "properties_field", "property_bytes", "read_properties"]
+__all__ = ["PROPERTIES", "Property", "parse_properties", "properties_field", "property_bytes", "read_properties"]
 
 Kind = Literal["byte", "two", "four", "number", "text", "bytes", "pair"]
 _MOST = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "number": 0x0FFF_FFFF}
@@ -106,9 +106,15 @@ _NOT_FROM_SERVER = {(_DISCONNECT, "session_expiry_interval")}
 def read_properties(body: Body, packet: PacketType, *, from_server: bool = False) -> Properties:
     """The properties that come next, checked."""
     length = body.number("properties' length")
-    if not length:
-        return {}
-    part = body.part(length, "properties")
+    return _parse(body.part(length, "properties"), packet, from_server) if length else {}
+
+
+def parse_properties(data: bytes, packet: PacketType, *, from_server: bool = False) -> Properties:
+    """Properties without their length before them, as `property_bytes` writes and `mqtt_publishes` finds them."""
+    return _parse(Body(data, 0, len(data), packet.name), packet, from_server)
+
+
+def _parse(part: Body, packet: PacketType, from_server: bool) -> Properties:
     found: dict[str, Any] = {}
     while part.left():
         identifier = part.byte("property")
