@@ -20,6 +20,7 @@ What is where, each importing only from those before it:
     chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
     chiplog.state      keep an in-memory program's state through crashes
     chiplog.jobs       a job server whose memory is a command log
+    chiplog.broker     pub/sub over MQTT whose memory is the log
     chiplog.spark      logs as Spark tables, in batch and in streaming
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
     chiplog.cli        the command `chiplog`
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         AppenderFailed,
         BadCommand,
         BadEvent,
+        BadPacket,
         BadPosition,
         BadReply,
         BatchFailed,
@@ -74,8 +76,8 @@ if TYPE_CHECKING:
 # only prints its help, doesn't pay for the engine.
 _HOMES = {
     "chiplog.errors": (
-        "AppenderClosed", "AppenderFailed", "BadCommand", "BadEvent", "BadPosition", "BadReply", "BatchFailed",
-        "ChiplogError",
+        "AppenderClosed", "AppenderFailed", "BadCommand", "BadEvent", "BadPacket", "BadPosition", "BadReply",
+        "BatchFailed", "ChiplogError",
         "ConnectionLost", "CorruptRecord", "HeaderMismatch", "JobError", "JobNotFound", "JobRefused", "JobTimeout",
         "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "ServerFailed",
         "ServerReadOnly", "SkipSegment", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
@@ -114,6 +116,7 @@ __all__ = [
     "AppenderFailed",
     "BadCommand",
     "BadEvent",
+    "BadPacket",
     "BadPosition",
     "BadReply",
     "BatchFailed",

@@ -12,6 +12,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_m3_fields.pxi  what messages are made of
     _kernel_m3_decode.pxi  messages to columns of entries
     _kernel_commands.pxi   commands of a job server to columns
+    _kernel_mqtt.pxi       packets of MQTT to columns, and messages to packets
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
 `stop`, and `stop` was compared with the buffer's length on entry.
@@ -32,6 +33,7 @@ from array import array as _array
 
 from chiplog._kernel_commands_py import Commands
 from chiplog._kernel_m3_py import Entries
+from chiplog._kernel_mqtt_py import Packets, Publishes, Pubacks
 from chiplog._kernel_py import REENTERED
 from chiplog._kernel_scan import Scan
 
@@ -194,3 +196,4 @@ include "_kernel_m3_fields.pxi"
 include "_kernel_m3_decode.pxi"
 include "_kernel_commands.pxi"
 include "_kernel_jobs.pxi"
+include "_kernel_mqtt.pxi"

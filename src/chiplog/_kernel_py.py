@@ -1,9 +1,8 @@
 """Loops over bytes, in plain Python.
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
-compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
-`_kernel_m3_py`, those for a job server's commands in `_kernel_commands_py`, and what scans of both formats
-share in `_kernel_scan`.
+compiled, and the oracle that the compiled ones are tested against. M3's commit log is in `_kernel_m3_py`, a
+job server's commands in `_kernel_commands_py`, MQTT in `_kernel_mqtt_py`, what scans share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -51,6 +50,7 @@ from chiplog._kernel_m3_py import (
     m3_scan,
     m3_time,
 )
+from chiplog._kernel_mqtt_py import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
 from chiplog._kernel_queue_py import BoundedQueue
 from chiplog._kernel_scan import (
     BAD_CRC,
@@ -74,7 +74,8 @@ __all__ = [
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
-    "m3_time", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "m3_time", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "pieces", "relocate",
+    "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

@@ -20,6 +20,7 @@
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
     │   └── Superseded          a younger primary writes the log: this one must not any more
+    ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
@@ -44,6 +45,7 @@ __all__ = [
     "BadCommand",
     "BadEvent",
     "BadFrame",
+    "BadPacket",
     "BadPosition",
     "BadReply",
     "BatchFailed",
@@ -187,6 +189,20 @@ class NotReplicated(ReplicaError):
 
 class Superseded(ReplicaError):
     """A younger primary writes the log: this one must not any more."""
+class BadPacket(ChiplogError, ValueError):
+    """Bytes are no MQTT packet, or one that the protocol forbids; or a packet has a value that can't be written.
+
+    `reason_code` is MQTT 5's (0x81 for a malformed packet, 0x82 for a protocol error, ...), the one to tell the
+    other side before the connection is closed; `why` says it in words.
+    """
+
+    def __init__(self, reason_code: int, why: str) -> None:
+        super().__init__(f"{why} (0x{reason_code:02X})")
+        self.reason_code = reason_code
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[BadPacket], tuple[int, str]]:
+        return BadPacket, (self.reason_code, self.why)
 
 
 class JobError(ChiplogError):

@@ -1,0 +1,98 @@
+"""MQTT 3.1.1 and 5.0 as far as it needs no network: bytes in, packets out, and back.
+
+    packets      one small class for each of the fifteen
+    reasons      reason codes, and which packet may have which
+    properties   MQTT 5's properties, and which packet may have which
+    wire         what packets are made of: numbers, texts, bytes
+    decode       from bytes to packets, strictly
+    encode       from packets to bytes
+    topics       topics and filters: which are valid, what $share and $replay mean, which match
+    trie         subscriptions by filter, found by topic
+    ids          packet ids
+    aliases      topic aliases
+
+Messages in bulk don't come as packets: the kernel (`mqtt_publishes`) has them as columns. Sessions, wills,
+retained messages and everything that needs a clock or a socket are the broker's.
+"""
+
+from __future__ import annotations
+
+from chiplog.broker.mqtt.aliases import InboundAliases, OutboundAliases
+from chiplog.broker.mqtt.decode import UNKNOWN, bad_frame, connect_level, decode, decode_all
+from chiplog.broker.mqtt.encode import encode
+from chiplog.broker.mqtt.ids import PACKET_ID_MAX, PacketIds
+from chiplog.broker.mqtt.packets import (
+    MQTT_3_1_1,
+    MQTT_5_0,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    Pingreq,
+    Pingresp,
+    Properties,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from chiplog.broker.mqtt.properties import PROPERTIES, parse_properties, property_bytes
+from chiplog.broker.mqtt.reasons import ReasonCode
+from chiplog.broker.mqtt.topics import Filter, is_topic_name, matches, parse_filter, replay_since_ns
+from chiplog.broker.mqtt.trie import Trie
+from chiplog.errors import BadPacket
+
+__all__ = [
+    "MQTT_3_1_1",
+    "MQTT_5_0",
+    "PACKET_ID_MAX",
+    "PROPERTIES",
+    "UNKNOWN",
+    "Auth",
+    "BadPacket",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "Filter",
+    "InboundAliases",
+    "OutboundAliases",
+    "Packet",
+    "PacketIds",
+    "PacketType",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "Pubrec",
+    "Pubrel",
+    "ReasonCode",
+    "Suback",
+    "Subscribe",
+    "Subscription",
+    "Trie",
+    "Unsuback",
+    "Unsubscribe",
+    "Will",
+    "bad_frame",
+    "connect_level",
+    "decode",
+    "decode_all",
+    "encode",
+    "is_topic_name",
+    "matches",
+    "parse_filter",
+    "parse_properties",
+    "property_bytes",
+    "replay_since_ns",
+]

@@ -1,0 +1,297 @@
+"""The fifteen packets, each a small class with what it says; the same for MQTT 3.1.1 and 5.0.
+
+    client -> server   Connect Subscribe Unsubscribe Pingreq
+    server -> client   Connack Suback    Unsuback    Pingresp
+    either way         Publish Puback Pubrec Pubrel Pubcomp Disconnect Auth
+
+What only MQTT 5 has (properties, most reason codes) has a default that says nothing, and is left out when such a
+packet is written for a 3.1.1 client. Reason codes are always MQTT 5's, see `reasons`.
+
+>>> Publish("sensors/attic", b"21.5", qos=1, packet_id=7)
+Publish(topic='sensors/attic', payload=b'21.5', qos=1, retain=False, dup=False, packet_id=7, properties={})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar, TypedDict
+
+__all__ = [
+    "MQTT_3_1_1",
+    "MQTT_5_0",
+    "Auth",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "Packet",
+    "PacketType",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "Pubrec",
+    "Pubrel",
+    "Suback",
+    "Subscribe",
+    "Subscription",
+    "Unsuback",
+    "Unsubscribe",
+    "Will",
+]
+
+MQTT_3_1_1 = 4
+MQTT_5_0 = 5
+"""Versions, by the number that CONNECT carries."""
+
+
+class PacketType(IntEnum):
+    """The upper half of a packet's first byte. WILL is no packet: it stands for the will inside of a CONNECT."""
+
+    WILL = 0
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15
+
+
+class Properties(TypedDict, total=False):
+    """MQTT 5's properties: a dict with those that are there. `properties` says which packet may have which."""
+
+    payload_format_indicator: int
+    message_expiry_interval: int
+    content_type: str
+    response_topic: str
+    correlation_data: bytes
+    subscription_identifiers: list[int]
+    session_expiry_interval: int
+    assigned_client_identifier: str
+    server_keep_alive: int
+    authentication_method: str
+    authentication_data: bytes
+    request_problem_information: int
+    will_delay_interval: int
+    request_response_information: int
+    response_information: str
+    server_reference: str
+    reason_string: str
+    receive_maximum: int
+    topic_alias_maximum: int
+    topic_alias: int
+    maximum_qos: int
+    retain_available: int
+    user_properties: list[tuple[str, str]]
+    maximum_packet_size: int
+    wildcard_subscription_available: int
+    subscription_identifiers_available: int
+    shared_subscription_available: int
+
+
+def _none() -> Properties:
+    return {}
+
+
+@dataclass(slots=True)
+class Will:
+    """What the server is to publish for a client that is lost."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Connect:
+    """A client asks for a session."""
+
+    type: ClassVar = PacketType.CONNECT
+    client_id: str
+    version: int = MQTT_5_0
+    clean_start: bool = True
+    keep_alive: int = 0
+    will: Will | None = None
+    user_name: str | None = None
+    password: bytes | None = None
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Connack:
+    """It has one, or is told why not."""
+
+    type: ClassVar = PacketType.CONNACK
+    session_present: bool = False
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Publish:
+    """A message. `packet_id` is 0 at QoS 0."""
+
+    type: ClassVar = PacketType.PUBLISH
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Puback:
+    """A message of QoS 1 is taken over, or refused."""
+
+    type: ClassVar = PacketType.PUBACK
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Pubrec:
+    """The same at QoS 2, in its first step."""
+
+    type: ClassVar = PacketType.PUBREC
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Pubrel:
+    """The sender won't send that message again."""
+
+    type: ClassVar = PacketType.PUBREL
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Pubcomp:
+    """And the receiver has forgotten its packet id."""
+
+    type: ClassVar = PacketType.PUBCOMP
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A filter, and what its subscriber wants. MQTT 3.1.1 has only the QoS."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """A client wants what matches these filters."""
+
+    type: ClassVar = PacketType.SUBSCRIBE
+    packet_id: int
+    subscriptions: Sequence[Subscription]
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Suback:
+    """What became of each filter: the QoS that is granted, or an error."""
+
+    type: ClassVar = PacketType.SUBACK
+    packet_id: int
+    reason_codes: Sequence[int]
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """A client wants what matches these filters no more."""
+
+    type: ClassVar = PacketType.UNSUBSCRIBE
+    packet_id: int
+    filters: Sequence[str]
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Unsuback:
+    """What became of each filter. MQTT 3.1.1 doesn't say it."""
+
+    type: ClassVar = PacketType.UNSUBACK
+    packet_id: int
+    reason_codes: Sequence[int] = ()
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Pingreq:
+    """Is anybody there?"""
+
+    type: ClassVar = PacketType.PINGREQ
+
+
+@dataclass(slots=True)
+class Pingresp:
+    """Yes."""
+
+    type: ClassVar = PacketType.PINGRESP
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """The last packet of a connection. In MQTT 3.1.1 only clients send it, and it says nothing else."""
+
+    type: ClassVar = PacketType.DISCONNECT
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Auth:
+    """A step of an authentication that takes several. MQTT 5 only."""
+
+    type: ClassVar = PacketType.AUTH
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+Packet = (
+    Connect
+    | Connack
+    | Publish
+    | Puback
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)
