@@ -2,8 +2,8 @@
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
 compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
-`_kernel_m3_py`, those for a job server's commands in `_kernel_commands_py`, and what scans of both formats
-share in `_kernel_scan`.
+`_kernel_m3_py`, those for messages in `_kernel_messages_py`, those for a job server's commands in
+`_kernel_commands_py`, and what scans of all formats share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -40,6 +40,7 @@ from chiplog._kernel_commands_py import (
     uuid_text,
     uuid_texts,
 )
+from chiplog._kernel_crc_py import crc32c, crc32c_hardware, crc32c_portable
 from chiplog._kernel_m3_py import (
     M3Checker,
     M3Decoder,
@@ -50,6 +51,16 @@ from chiplog._kernel_m3_py import (
     m3_message,
     m3_scan,
     m3_time,
+)
+from chiplog._kernel_messages_json_py import messages_json
+from chiplog._kernel_messages_py import (
+    message_split,
+    messages_columns,
+    messages_encode,
+    messages_encode_many,
+    messages_find,
+    messages_hop,
+    messages_scan,
 )
 from chiplog._kernel_queue_py import BoundedQueue
 from chiplog._kernel_scan import (
@@ -74,7 +85,8 @@ __all__ = [
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
-    "m3_time", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "m3_time", "message_split", "messages_columns", "messages_encode", "messages_encode_many", "messages_find",
+    "messages_hop", "messages_json", "messages_scan", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False
@@ -85,38 +97,6 @@ RECORD_BYTES_MIN = TIME_BYTES + 1 + CRC_BYTES
 UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where captain's seconds start
 _UNIX_SECONDS_MAX = 9_223_372_033  # any int32 of nanoseconds may still be added without overflow
 _U64_MAX = 2**64 - 1
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def crc32c(data: Any, crc: int = 0) -> int:
-    """CRC-32C of `data`; `crc` is the checksum of what came before it."""
-    crc ^= 0xFFFFFFFF
-    table = _TABLE
-    for byte in memoryview(data).cast("B"):
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
-
-
-def crc32c_portable(data: Any, crc: int = 0) -> int:
-    """The same without special instructions."""
-    return crc32c(data, crc)
-
-
-def crc32c_hardware() -> bool:
-    """Whether crc32c() uses the processor's own instruction."""
-    return False
 
 
 def _varint(number: int) -> bytes:
