@@ -126,37 +126,40 @@ def is_text(marker: int) -> bool:
     return 0xA0 <= marker <= 0xBF or 0xD9 <= marker <= 0xDB
 
 
+def _element(view: Any, place: int, limit: int, stop: int) -> tuple[int, int, int]:
+    """Reason, where an element ends without what is inside of it, and how many elements are inside, or -1."""
+    if place >= limit or place >= stop:
+        return (BAD_PROPERTIES if place >= limit else TRUNCATED), place + 1, -1
+    head = element_head(view[place])
+    if head == 0:
+        return BAD_PROPERTIES, place + 1, -1
+    if place + head > limit or place + head > stop:
+        return (BAD_PROPERTIES if place + head > limit else TRUNCATED), place + head, -1
+    after = place + head + element_content(view, place)
+    children = element_children(view, place)
+    if after > limit or children > limit - after:
+        return BAD_PROPERTIES, after, -1
+    return (TRUNCATED if after > stop else END), after, children
+
+
 def skip_properties(view: Any, at: int, stop: int) -> tuple[int, int]:
     """Reason, and where a map with texts as keys ends; for TRUNCATED, where what is missing would."""
     limit = at + PROPERTIES_BYTES_MAX
     left: list[int] = []
-    if at >= stop:
-        return TRUNCATED, at + 1
-    if not is_map(view[at]):
+    if at < stop and not is_map(view[at]):
         return BAD_PROPERTIES, at + 1
     place = at
     while True:
-        if place >= stop or place >= limit:
-            return (BAD_PROPERTIES if place >= limit else TRUNCATED), place + 1
-        head = element_head(view[place])
-        if head == 0 or (len(left) == 1 and left[0] % 2 == 0 and not is_text(view[place])):
+        if len(left) == 1 and left[0] % 2 == 0 and place < min(stop, limit) and not is_text(view[place]):
             return BAD_PROPERTIES, place + 1
-        if place + head > limit:
-            return BAD_PROPERTIES, place + head
-        if place + head > stop:
-            return TRUNCATED, place + head
-        after = place + head + element_content(view, place)
-        children = element_children(view, place)
-        if after > limit or children > limit - after:
-            return BAD_PROPERTIES, after
-        if after > stop:
-            return TRUNCATED, after
+        reason, place, children = _element(view, place, limit, stop)
+        if reason != END:
+            return reason, place
         if left:
             left[-1] -= 1
-        place = after
         if children >= 0:
             if len(left) == PROPERTIES_DEPTH_MAX:
-                return BAD_PROPERTIES, after
+                return BAD_PROPERTIES, place
             left.append(children)
         while left and left[-1] == 0:
             left.pop()
@@ -339,14 +342,20 @@ def messages_encode(item: tuple[bytes, bytes, bytes], time_ns: int) -> bytes:
     topic, payload, properties = item
     topic_head = bytes((0xA0 | len(topic),)) if len(topic) < 32 else _size_head(0xD9, len(topic))
     body = b"".join(
-        (b"\xcf", time_ns.to_bytes(8, "big"), topic_head, topic, _size_head(0xC4, len(payload)), payload, properties)
+        (
+            b"\xcf",
+            time_ns.to_bytes(8, "big"),
+            topic_head,
+            topic,
+            _size_head(0xC4, len(payload)),
+            payload,
+            properties,
+        )
     )
     return bytes((MESSAGE_HEAD,)) + body + struct.pack(">BI", 0xCE, crc32c(body))
 
 
-def messages_encode_many(
-    given: Iterable[tuple[bytes, bytes, bytes]], time_ns: int
-) -> tuple[bytes, array[int]]:
+def messages_encode_many(given: Iterable[tuple[bytes, bytes, bytes]], time_ns: int) -> tuple[bytes, array[int]]:
     """Messages of consecutive nanoseconds from `time_ns` on, back to back, and where each one starts."""
     batch = list(given)
     if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(batch):

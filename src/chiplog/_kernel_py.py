@@ -86,7 +86,8 @@ __all__ = [
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
     "m3_time", "message_split", "messages_columns", "messages_encode", "messages_encode_many", "messages_find",
-    "messages_hop", "messages_json", "messages_scan", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "messages_hop", "messages_json", "messages_scan", "pieces", "relocate", "select", "uuid_parse",
+    "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False
@@ -417,7 +418,7 @@ class AppendCore:
         self._clock = clock or time.time_ns
         self._mutex = threading.Lock()
         self._owner = 0
-        self.segment = self.offset = self.time_ns = self.records = 0
+        self.segment = self.offset = self.time_ns = self.records = self.step_ns = 0
         self.rest_at = self.descriptor = -1
         self.frame_bytes_max = 2**63 - 1
         self.torn = False
@@ -441,8 +442,8 @@ class AppendCore:
         self._mutex.release()
 
     def stamp(self) -> int:
-        """The time for a record that is written now: the clock's, but never one before the last."""
-        return max(self._clock(), self.time_ns)
+        """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
+        return max(self._clock(), self.time_ns + self.step_ns)
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
         """Count what somebody else has written, in one step as far as an interrupt is concerned."""

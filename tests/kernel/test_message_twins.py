@@ -25,7 +25,7 @@ VALUES = st.recursive(
     | st.floats()
     | st.text(max_size=40)
     | st.binary(max_size=40)
-    | st.builds(msgspec.msgpack.Ext, st.integers(-128, 127), st.binary(max_size=20)),
+    | st.builds(msgspec.msgpack.Ext, st.integers(0, 127), st.binary(max_size=20)),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=12,
 )
