@@ -11,6 +11,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_m3_encode.pxi  entries to messages
     _kernel_m3_fields.pxi  what messages are made of
     _kernel_m3_decode.pxi  messages to columns of entries
+    _kernel_messages.pxi   messages: scan, hop, find, split; _encode and _json beside it
     _kernel_commands.pxi   commands of a job server to columns
     _kernel_mqtt.pxi       packets of MQTT to columns, and messages to packets
 
@@ -194,6 +195,9 @@ include "_kernel_m3.pxi"
 include "_kernel_m3_encode.pxi"
 include "_kernel_m3_fields.pxi"
 include "_kernel_m3_decode.pxi"
+include "_kernel_messages.pxi"
+include "_kernel_messages_encode.pxi"
+include "_kernel_messages_json.pxi"
 include "_kernel_commands.pxi"
 include "_kernel_jobs.pxi"
 include "_kernel_mqtt.pxi"

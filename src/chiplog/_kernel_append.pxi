@@ -41,7 +41,7 @@ cdef class AppendCore:
     cdef cython.pymutex mutex
     cdef unsigned long owner
     cdef public bint torn
-    cdef public int64_t segment, offset, rest_at, time_ns, records, frame_bytes_max
+    cdef public int64_t segment, offset, rest_at, time_ns, step_ns, records, frame_bytes_max
     cdef public object write
     cdef public int descriptor
     cdef object encode, clock, undo, rest, kind
@@ -91,7 +91,7 @@ cdef class AppendCore:
             now = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
         else:
             now = self.clock()
-        return now if now > self.time_ns else self.time_ns
+        return now if now > self.time_ns + self.step_ns else self.time_ns + self.step_ns
 
     cdef int64_t hand_over(self, bytes frame) except -1:
         """What os.write() does, without the way there: a third of the cost of an append."""

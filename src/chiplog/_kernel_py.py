@@ -1,8 +1,9 @@
 """Loops over bytes, in plain Python.
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
-compiled, and the oracle that the compiled ones are tested against. M3's commit log is in `_kernel_m3_py`, a
-job server's commands in `_kernel_commands_py`, MQTT in `_kernel_mqtt_py`, what scans share in `_kernel_scan`.
+compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
+`_kernel_m3_py`, those for messages in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a job
+server's commands in `_kernel_commands_py`, and what scans of all formats share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -39,6 +40,7 @@ from chiplog._kernel_commands_py import (
     uuid_text,
     uuid_texts,
 )
+from chiplog._kernel_crc_py import crc32c, crc32c_hardware, crc32c_portable
 from chiplog._kernel_m3_py import (
     M3Checker,
     M3Decoder,
@@ -49,6 +51,16 @@ from chiplog._kernel_m3_py import (
     m3_message,
     m3_scan,
     m3_time,
+)
+from chiplog._kernel_messages_json_py import messages_json
+from chiplog._kernel_messages_py import (
+    message_split,
+    messages_columns,
+    messages_encode,
+    messages_encode_many,
+    messages_find,
+    messages_hop,
+    messages_scan,
 )
 from chiplog._kernel_mqtt_py import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
 from chiplog._kernel_queue_py import BoundedQueue
@@ -74,8 +86,9 @@ __all__ = [
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
-    "m3_time", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "pieces", "relocate",
-    "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "m3_time", "message_split", "messages_columns", "messages_encode", "messages_encode_many", "messages_find",
+    "messages_hop", "messages_json", "messages_scan", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes",
+    "mqtt_split", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False
@@ -86,38 +99,6 @@ RECORD_BYTES_MIN = TIME_BYTES + 1 + CRC_BYTES
 UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where captain's seconds start
 _UNIX_SECONDS_MAX = 9_223_372_033  # any int32 of nanoseconds may still be added without overflow
 _U64_MAX = 2**64 - 1
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def crc32c(data: Any, crc: int = 0) -> int:
-    """CRC-32C of `data`; `crc` is the checksum of what came before it."""
-    crc ^= 0xFFFFFFFF
-    table = _TABLE
-    for byte in memoryview(data).cast("B"):
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
-
-
-def crc32c_portable(data: Any, crc: int = 0) -> int:
-    """The same without special instructions."""
-    return crc32c(data, crc)
-
-
-def crc32c_hardware() -> bool:
-    """Whether crc32c() uses the processor's own instruction."""
-    return False
 
 
 def _varint(number: int) -> bytes:
@@ -438,7 +419,7 @@ class AppendCore:
         self._clock = clock or time.time_ns
         self._mutex = threading.Lock()
         self._owner = 0
-        self.segment = self.offset = self.time_ns = self.records = 0
+        self.segment = self.offset = self.time_ns = self.records = self.step_ns = 0
         self.rest_at = self.descriptor = -1
         self.frame_bytes_max = 2**63 - 1
         self.torn = False
@@ -462,8 +443,8 @@ class AppendCore:
         self._mutex.release()
 
     def stamp(self) -> int:
-        """The time for a record that is written now: the clock's, but never one before the last."""
-        return max(self._clock(), self.time_ns)
+        """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
+        return max(self._clock(), self.time_ns + self.step_ns)
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
         """Count what somebody else has written, in one step as far as an interrupt is concerned."""

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-_POSITION = re.compile(r"\d{1,9}:\d+", re.ASCII)
+_POSITION = re.compile(r"\d{1,19}:\d+", re.ASCII)
 
 
 class CommandParser(argparse.ArgumentParser):

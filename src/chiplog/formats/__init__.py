@@ -5,6 +5,7 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
 
     captain    Captain's Log, and the default: header, then records with time, length and CRC-32C
     m3         M3's commit log: chunks of messages, with series and datapoints in them
+    messages   what a broker remembers: msgpack arrays, in files named by their first message's time
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class Format(Protocol):
     header_bytes: ClassVar[int]
     """How long a segment's header is: where its first record starts."""
     record_bytes_min: ClassVar[int]
+    record_tail_bytes_max: ClassVar[int]
+    """How many bytes a record may have beyond those that a scan says it needs, since only they tell."""
     segment_number_max: ClassVar[int]
+    numbered_by_time: ClassVar[bool]
+    """Whether a segment's number is its first record's time; then no two records of a log have the same time."""
     reasons: ClassVar[Mapping[int, str]]
     """A word or two for each reason of the kernel's to stop at a record."""
     appends_in_place: ClassVar[bool]
@@ -85,6 +90,9 @@ class Format(Protocol):
     def find(self, buffer: Any, start: int, stop: int, final: bool, /) -> int:
         """Where records go on after damage, or -1."""
 
+    def next_number(self, number: int, time_ns: int) -> int:
+        """The number of a segment after this one, whose first record will be of `time_ns`."""
+
     def segment_name(self, number: int) -> str:
         """The file name of a segment."""
 
@@ -114,7 +122,11 @@ def named_format(name: str | Format) -> Format:
         from chiplog.formats.m3 import M3  # only who uses it pays for it
 
         return M3()
-    raise UnknownFormat(f"format is {name!r}: expected 'captain' or 'm3'")
+    if name == "messages":
+        from chiplog.formats.messages import Messages  # likewise
+
+        return Messages()
+    raise UnknownFormat(f"format is {name!r}: expected 'captain', 'm3' or 'messages'")
 
 
 def detect(name: str, head: bytes) -> Format:
@@ -126,4 +138,9 @@ def detect(name: str, head: bytes) -> Format:
 
         if M3().segment_number(name) is not None:
             return M3()
+    if name.endswith(".dat"):
+        from chiplog.formats.messages import Messages  # likewise
+
+        if Messages().segment_number(name) is not None:
+            return Messages()
     raise UnknownFormat(f"{name} is no segment of a format that chiplog knows (it starts {head[:8].hex(' ')})")

@@ -68,7 +68,9 @@ class Captain:
     name: ClassVar[str] = "captain"
     header_bytes: ClassVar[int] = 8
     record_bytes_min: ClassVar[int] = RECORD_BYTES_MIN
+    record_tail_bytes_max: ClassVar[int] = 0
     segment_number_max: ClassVar[int] = 999_999_999
+    numbered_by_time: ClassVar[bool] = False
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 3: "time", 4: "length", 5: "crc"}
     appends_in_place: ClassVar[bool] = True
     folder: ClassVar[str] = ""
@@ -93,6 +95,9 @@ class Captain:
 
     def checker(self) -> None:
         return None
+
+    def next_number(self, number: int, time_ns: int) -> int:  # noqa: ARG002 - they are counted
+        return number + 1
 
     def segment_name(self, number: int) -> str:
         return f"{number:09d}.log"

@@ -190,7 +190,9 @@ class M3:
     name: ClassVar[str] = "m3"
     header_bytes: ClassVar[int] = 0
     record_bytes_min: ClassVar[int] = CHUNK_HEAD_BYTES
+    record_tail_bytes_max: ClassVar[int] = 0
     segment_number_max: ClassVar[int] = SEGMENT_NUMBER_MAX
+    numbered_by_time: ClassVar[bool] = False
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 4: "size checksum", 5: "data checksum"}
     appends_in_place: ClassVar[bool] = False
     folder: ClassVar[str] = "commitlogs"
@@ -248,6 +250,9 @@ class M3:
 
     def checker(self) -> Any:
         return kernel.active.M3Checker()
+
+    def next_number(self, number: int, time_ns: int) -> int:  # noqa: ARG002 - they are counted
+        return number + 1
 
     def segment_name(self, number: int) -> str:
         return f"commitlog-0-{number}.db"

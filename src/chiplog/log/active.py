@@ -66,6 +66,8 @@ class ActiveSegment:
             core.segment = tail.number
             core.offset = tail.offset
             core.time_ns = tail.time_ns
+            if self._directory.format.numbered_by_time:
+                core.time_ns = max(tail.time_ns, tail.number - 1)  # no record before a segment's number
             core.records = 0
             core.write = tail.file.write
             core.descriptor = tail.file.descriptor()
@@ -205,33 +207,41 @@ class ActiveSegment:
         else:
             self.encoder = self._directory.format.encoder(self.tail.number)
 
-    def roll(self) -> None:
-        """Go on in the next segment."""
+    def roll(self, time_ns: int | None = None) -> None:
+        """Go on in the next segment; `time_ns` is its first record's, if that is known already."""
+        if time_ns is None:
+            time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
+        number = self._directory.format.next_number(self._core.segment, time_ns)
         with self._metrics.timed("roll"):
             file = self._spare.take() if self._spare is not None else None
             self.check()  # what was waited for may have failed
             if file is not None:
-                self._swap(file)
+                self._swap(file, number)
             else:
-                self._start_segment()
+                self._start_segment(number)
                 if self._spare is not None:
                     self._spare.renew()
             self._metrics.add(rolls=1)
 
-    def _start_segment(self) -> None:
+    def renumber(self, number: int) -> None:
+        """Have an empty segment's place taken by one with the number that its first record asks for."""
+        if self._spare is not None:
+            self._spare.wait_named()
+        self.check()
+        tail = self._create(number)
+        with self._sync_lock:
+            old = self.tail
+            self._use(tail)
+            self._note_mark(tail.number, tail.offset)
+            old.file.close()
+        # Not renamed: who reads the old one must not take what comes for records of the old number.
+        with contextlib.suppress(OSError):  # one that is empty and stays behind does no harm
+            self._directory.files.remove(self._directory.segment_path(old.number))
+
+    def _start_segment(self, number: int) -> None:
         """Seal the segment and create the next, one after the other."""
-        core = self._core
-        self.sync_to(core.segment, core.offset)
-        try:
-            tail = create_segment(self._directory, core.segment + 1, core.time_ns)
-        except HalfMadeSegment as error:
-            self.fail(error, f"{self._directory.path}: starting a segment failed halfway")
-        except OSError as error:
-            raise WriteFailed(
-                error.errno,
-                f"{error.strerror or error}: couldn't start a segment, nothing was appended",
-                self._directory.segment_path(core.segment + 1),
-            ) from error
+        self.sync_to(self._core.segment, self._core.offset)
+        tail = self._create(number)
         with self._sync_lock:
             old = self.tail
             self._write_index(old, self._finish_index())
@@ -239,10 +249,21 @@ class ActiveSegment:
             self._note_mark(tail.number, tail.offset)
             old.file.close()
 
-    def _swap(self, file: File) -> None:
+    def _create(self, number: int) -> Tail:
+        try:
+            return create_segment(self._directory, number, self._core.time_ns)
+        except HalfMadeSegment as error:
+            self.fail(error, f"{self._directory.path}: starting a segment failed halfway")
+        except OSError as error:
+            raise WriteFailed(
+                error.errno,
+                f"{error.strerror or error}: couldn't start a segment, nothing was appended",
+                self._directory.segment_path(number),
+            ) from error
+
+    def _swap(self, file: File, number: int) -> None:
         """Go on in the spare at once; the segment before it is sealed in the background."""
         core, old = self._core, self.tail
-        number = core.segment + 1
         check_number(self._directory, number)
         index = self._finish_index()
         tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)

@@ -26,6 +26,7 @@ import errno
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, cast
@@ -44,6 +45,7 @@ from chiplog.log.watermark import Watermark
 SEGMENT_BYTES = 64 << 20
 SYNC_INTERVAL_MS = 1000
 BATCH_BYTES_MAX = 256 << 20
+_HEAD_BYTES = 16  # what a record's time is in
 
 Payload = bytes | bytearray | memoryview
 
@@ -104,6 +106,8 @@ class Appender:
             directory.format.encode, self._undo, self._append_resting, Position, clock
         )
         self._core.frame_bytes_max = batch_bytes_max
+        self._core.step_ns = int(directory.format.numbered_by_time)
+        self._clock = clock
         self._commit: GroupCommit[Positions] | None = None
         if self._policy is SyncPolicy.ALWAYS:
             self._commit = GroupCommit(self._commit_round)
@@ -128,9 +132,9 @@ class Appender:
         files.make_dir(path)
         self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
         try:
-            watermark = Watermark(files, path)
+            watermark = Watermark(self._directory)
             try:
-                tail, self.recovery = recover(self._directory, watermark, self._metrics)
+                tail, self.recovery = recover(self._directory, watermark, self._metrics, self._clock)
             except BaseException:
                 watermark.close()
                 raise
@@ -220,6 +224,48 @@ class Appender:
         self._metrics.observe("append_many", time.perf_counter() - start)
         return positions
 
+    def append_encoded(self, data: bytes | memoryview, starts: array[int]) -> Positions:
+        """Append records that are encoded already, their times in them, with one write and one sync.
+
+        `starts` says where in `data` each one begins. Times come after the last one that was appended, as
+        `next_time` tells; in a format whose segments are numbered by time each is later than the one before.
+        Nothing else is looked at: who encodes answers for what is in there.
+        """
+        begun = time.perf_counter()
+        fmt, core = self._directory.format, self._core
+        with core:
+            self._check_usable()
+            self._mend()
+            if not starts:
+                return Positions(core.segment, core.offset, starts)
+            self._check_size(len(data), len(starts))
+            first_ns, last_ns = (
+                fmt.exact_time(bytes(data[at : at + _HEAD_BYTES])) for at in (starts[0], starts[-1])
+            )
+            earliest = core.time_ns + core.step_ns
+            if (
+                fmt.encode is None
+                or starts[0]
+                or not earliest <= first_ns <= last_ns - core.step_ns * (len(starts) - 1)
+            ):
+                raise ValueError(
+                    f"{len(starts)} encoded records from {first_ns} to {last_ns}: expected records one after the "
+                    f"other, the first at the start, of {earliest} or later"
+                )
+            self._begin_batch(first_ns)
+            positions = Positions(core.segment, self._write(data, starts, first_ns, last_ns), starts)
+            segment, end = core.segment, core.offset
+        if self._policy is SyncPolicy.ALWAYS:
+            self._active.sync_to(segment, end)
+        self._metrics.observe("append_many", time.perf_counter() - begun)
+        return positions
+
+    def next_time(self) -> int:
+        """The time that a record would get that is appended now: the clock's, or just after the last one's."""
+        with self._core:
+            self._check_usable()
+            return int(self._core.stamp())
+
     async def append_async(self, payload: Payload) -> Position:
         """append() for tasks: under `always` the sync is awaited, else the write is done at once."""
         return (await self.append_many_async((payload,)))[0]
@@ -308,17 +354,43 @@ class Appender:
         self._check_usable()
         self._mend()
         core = self._core
-        if core.offset >= self._segment_bytes:
-            self._active.roll()
-        now = core.stamp()
+        if not payloads and core.step_ns:
+            return Positions(core.segment, core.offset, array("q"))  # no record, so no number for a segment
+        now = self._begin_batch()
         encoder = self._active.encoder
         data, starts = encoder.encode_many(payloads, now)
-        size, offset, index = len(data), core.offset, self._active.tail.index
-        if size > self._batch_bytes_max and not checked:
+        if not checked:
+            self._check_size(len(data), len(starts))
+        offset = self._write(data, starts, now, now + (len(payloads) - 1) * core.step_ns)
+        return Positions(core.segment, offset, encoder.places())
+
+    def _check_size(self, size: int, records: int) -> None:
+        if size > self._batch_bytes_max:
             raise RecordTooLarge(
-                f"{len(starts)} records take {size} bytes in one append: the limit is batch_bytes_max = "
+                f"{records} records take {size} bytes in one append: the limit is batch_bytes_max = "
                 f"{self._batch_bytes_max}"
             )
+
+    def _begin_batch(self, time_ns: int | None = None) -> int:
+        """Be in the segment in which a batch is to go, and tell the time of its first record."""
+        core = self._core
+        full = core.offset >= self._segment_bytes
+        if not core.step_ns:
+            if full:
+                self._active.roll()
+            return int(core.stamp())
+        # Where a segment has its number by its first record's time, that is decided first.
+        now = int(core.stamp()) if time_ns is None else time_ns
+        if full and core.offset > self._directory.format.header_bytes:
+            self._active.roll(now)
+        elif core.offset == self._directory.format.header_bytes and core.segment != now:
+            self._active.renumber(now)
+        return now
+
+    def _write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
+        """Write records that are encoded, all of them or none; where they start."""
+        core, encoder = self._core, self._active.encoder
+        size, offset, index = len(data), core.offset, self._active.tail.index
         # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
         core.rest_at, core.torn = -1, True
         try:
@@ -329,13 +401,17 @@ class Appender:
             if written != size:
                 self._undo(data, written, None)
         encoder.accept()
-        core.advance(size, len(starts), now)
+        core.advance(size, len(starts), last_ns)
         if core.offset > index.next_mark:
-            index.mark_batch(starts, offset, now)
+            if first_ns == last_ns:
+                index.mark_batch(starts, offset, first_ns)
+            else:
+                exact_time = self._directory.format.exact_time
+                index.mark_rows(starts, offset, lambda start: exact_time(bytes(data[start : start + _HEAD_BYTES])))
         core.rest_at = self._active.next_rest()
-        return Positions(core.segment, offset, encoder.places())
+        return offset
 
-    def _undo(self, data: bytes, written: int, error: OSError | None) -> None:
+    def _undo(self, data: bytes | memoryview, written: int, error: OSError | None) -> None:
         """Complete a short write; if it can't be, cut off what there is of it, and raise."""
         view = memoryview(data)
         while error is None and written < len(view):

@@ -33,6 +33,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -246,6 +247,13 @@ class IndexBuilder:
         row = bisect_left(starts, self.next_mark - base)
         while row < len(starts):
             self.mark(base + starts[row], time_ns)
+            row = bisect_left(starts, self.next_mark - base, row)
+
+    def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
+        """The same of records that have a time each: `time_of` tells that of the one at a start."""
+        row = bisect_left(starts, self.next_mark - base)
+        while row < len(starts):
+            self.mark(base + starts[row], time_of(starts[row]))
             row = bisect_left(starts, self.next_mark - base, row)
 
     def build(

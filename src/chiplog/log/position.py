@@ -21,7 +21,7 @@ from chiplog.times import format_time, to_datetime
 
 __all__ = ["Position", "Positions", "Record"]
 
-_TEXT = re.compile(r"(\d{1,9}):(\d{1,19})", re.ASCII)
+_TEXT = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 
 
 class Position(NamedTuple):

@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chiplog.errors import HeaderMismatch, LogFull
@@ -39,6 +40,7 @@ from chiplog.times import SECOND_NS, format_time
 logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
+_HEAD_BYTES = 64  # more than a record has before what tells its time
 _FUTURE_NS = 60 * SECOND_NS
 
 
@@ -81,7 +83,9 @@ class Tail:
     """No record after this may have an earlier time."""
 
 
-def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tuple[Tail, Recovery]:
+def recover(
+    directory: Directory, watermark: Watermark, metrics: Metrics, clock: Callable[[], int] | None = None
+) -> tuple[Tail, Recovery]:
     """Find the tail of a log, mend it if it is torn, and say what was done."""
     with metrics.timed("recovery"):
         found = Recovery()
@@ -93,7 +97,7 @@ def recover(directory: Directory, watermark: Watermark, metrics: Metrics) -> tup
         numbers = directory.numbers()
         if mark is not None or not numbers:
             watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
-        tail = _find_tail(directory, numbers, watermark, found, step=1 if spare is None else 2)
+        tail = _find_tail(directory, numbers, watermark, found, clock or time.time_ns, spare)
         if spare is not None:
             # Only now: until there is a segment after those whose positions it may have given away, and while
             # the marks still tell of the boot before, a crash must find it again.
@@ -134,9 +138,22 @@ def _adopt_spare(directory: Directory, size: int) -> bool:
             return False
     finally:
         walk.close()
-    files.rename(path, directory.segment_path(last + 1))
+    files.rename(path, directory.segment_path(directory.format.next_number(last, _spare_number(directory))))
     directory.sync()
     return True
+
+
+def _spare_number(directory: Directory) -> int:
+    """The number that its first record's time gives to a spare; 0 where it gives none, or can't be read."""
+    fmt = directory.format
+    if not fmt.numbered_by_time:
+        return 0
+    file = directory.files.open_read(spare_path(directory))
+    try:
+        number = fmt.exact_time(read_exactly(file, _HEAD_BYTES, fmt.header_bytes))
+    finally:
+        file.close()
+    return number if number <= fmt.segment_number_max else 0
 
 
 def _discard_spare(directory: Directory, number: int, size: int, found: Recovery) -> None:
@@ -151,9 +168,21 @@ def _discard_spare(directory: Directory, number: int, size: int, found: Recovery
 
 
 def _find_tail(
-    directory: Directory, numbers: list[int], watermark: Watermark, found: Recovery, *, step: int
+    directory: Directory,
+    numbers: list[int],
+    watermark: Watermark,
+    found: Recovery,
+    clock: Callable[[], int],
+    spare: tuple[int, object] | None,
 ) -> Tail:
-    """The segment to append to, new or resumed; with a `step` of 2 new, and with a number left out."""
+    """The segment to append to, new or resumed; beside a spare new, and with a number left out for that."""
+
+    def create(last: int, time_ns: int) -> Tail:
+        first_ns = max(clock(), time_ns + 1) if directory.format.numbered_by_time else 0
+        if spare is not None:
+            last = max(last + 1, _spare_number(directory))
+        return create_segment(directory, directory.format.next_number(last, first_ns), time_ns)
+
     time_ns = _last_time(directory, numbers)
     synced = watermark.found.segment if watermark.found else 0
     last = numbers[-1] if numbers else 0
@@ -164,12 +193,12 @@ def _find_tail(
             synced,
         )
     if not numbers or synced > last:
-        return create_segment(directory, max(synced, last) + step, time_ns)
+        return create(max(synced, last), time_ns)
     tail, fresh = _recover_last(directory, last, watermark, found, time_ns)
-    if not fresh and step == 1:
+    if not fresh and spare is None:
         return tail
     tail.file.close()
-    return create_segment(directory, last + step, tail.time_ns)
+    return create(last, tail.time_ns)
 
 
 def check_number(directory: Directory, number: int) -> None:

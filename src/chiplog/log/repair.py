@@ -220,7 +220,7 @@ def _mend_tail(directory: Directory, repair: Repair) -> None:  # noqa: ARG001
     """Recover the log as an appender does, and leave it."""
     from chiplog.log.metrics import Metrics
 
-    watermark = Watermark(directory.files, directory.path)
+    watermark = Watermark(directory)
     try:
         tail, _ = recover(directory, watermark, Metrics())
         tail.file.close()

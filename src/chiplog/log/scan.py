@@ -4,7 +4,7 @@
 column    type                           what
 ========  =============================  ==============================================================
 position  struct<segment, offset>        where the record is
-segment   int32                          its segment
+segment   int32                          its segment; int64 in a log whose segments are numbered by time
 offset    int64                          its logical offset there
 time      timestamp[ns, UTC]             null for a time outside of 1677 to 2262, which only a foreign
                                          writer makes: a cursor's `time_ns` has those
@@ -52,12 +52,13 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of the batches with these columns."""
+def schema(columns: Sequence[str], *, wide: bool = False) -> pa.Schema:
+    """The schema of the batches with these columns; `wide` if numbers of segments need 64 bits."""
     pa = load_pyarrow()
+    number = pa.int64() if wide else pa.int32()
     types = {
-        "position": pa.struct([("segment", pa.int32()), ("offset", pa.int64())]),
-        "segment": pa.int32(),
+        "position": pa.struct([("segment", number), ("offset", pa.int64())]),
+        "segment": number,
         "offset": pa.int64(),
         "time": pa.timestamp("ns", tz="UTC"),
         "payload": pa.binary(),
@@ -69,13 +70,20 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 def batches(walk: Walk, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """A record batch for each block of the walk."""
     pa = load_pyarrow()
-    wanted = schema(columns)
+    wide = walk.directory.format.numbered_by_time
+    wanted = schema(columns, wide=wide)
     for block in walk:
-        yield pa.RecordBatch.from_arrays([column_of(pa, name, block) for name in columns], schema=wanted)
+        arrays = [column_of(pa, name, block, wide=wide) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
-def column_of(pa: Any, name: str, block: Block) -> Any:
-    """One column of a block's wanted rows, as an Arrow array."""
+def column_of(pa: Any, name: str, block: Block, *, wide: bool = False) -> Any:
+    """One column of a block's wanted rows, as an Arrow array; `wide` as in schema()."""
+    if name in ("segment", "position"):
+        segment = pa.repeat(pa.scalar(block.segment, pa.int64() if wide else pa.int32()), block.last - block.first)
+        if name == "segment":
+            return segment
+        return pa.StructArray.from_arrays([segment, _offset(pa, block)], ["segment", "offset"])
     return _BUILDERS[name](pa, block)
 
 
@@ -86,14 +94,6 @@ def _int64(pa: Any, column: array[int], block: Block) -> Any:
 
 def _offset(pa: Any, block: Block) -> Any:
     return _int64(pa, block.offsets, block)
-
-
-def _segment(pa: Any, block: Block) -> Any:
-    return pa.repeat(pa.scalar(block.segment, pa.int32()), block.last - block.first)
-
-
-def _position(pa: Any, block: Block) -> Any:
-    return pa.StructArray.from_arrays([_segment(pa, block), _offset(pa, block)], ["segment", "offset"])
 
 
 def _time(pa: Any, block: Block) -> Any:
@@ -122,8 +122,6 @@ def _payload(pa: Any, block: Block) -> Any:
 
 
 _BUILDERS: dict[str, Callable[[Any, Block], Any]] = {
-    "position": _position,
-    "segment": _segment,
     "offset": _offset,
     "time": _time,
     "payload": _payload,

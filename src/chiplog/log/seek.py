@@ -7,18 +7,21 @@ segment is being appended to, or another program wrote it) that one segment is s
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 
 _WINDOW_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 16
-_HEAD_BYTES_MAX = 25
 
 
 def find_segment(directory: Directory, since_ns: int) -> Position:
     """The start of the segment in which the first record of `since_ns` or later is."""
     numbers = directory.numbers()
+    if directory.format.numbered_by_time and numbers:
+        return Position(numbers[max(bisect_right(numbers, since_ns) - 1, 0)], 0)
     low, high = 0, len(numbers)  # segments before `low` start earlier than since_ns, those from `high` don't
     while low < high:
         middle = probe = (low + high) // 2
@@ -57,16 +60,20 @@ def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min:
 
     It ends at `stop`, or at a head that can't be read: then a scan from there tells what is wrong.
     """
-    buffer = bytearray(_WINDOW_BYTES)
-    view = memoryview(buffer)
+    fmt = reader.directory.format
+    view = memoryview(bytearray(_WINDOW_BYTES))
     while place < stop:
-        filled = reader.file.read_into(view[: min(_WINDOW_BYTES, stop - place)], place)
+        filled = reader.file.read_into(view[: min(len(view), stop - place)], place)
         if not filled:
             break
-        end, reason, _ = reader.directory.format.hop(view, 0, filled, max(offset_min - place, 0), time_min)
+        end, reason, need = fmt.hop(view, 0, filled, max(offset_min - place, 0), time_min)
         if reason == FOUND:
             return place + end
-        cut_by_window = reason == TRUNCATED and filled - end < _HEAD_BYTES_MAX and end > 0
+        if reason == TRUNCATED and end == 0 and filled < need <= stop - place:
+            # Larger than the window, in a format whose records tell only at their end where that is.
+            view = memoryview(bytearray(min(need + fmt.record_tail_bytes_max, stop - place)))
+            continue
+        cut_by_window = reason == TRUNCATED and end > 0
         if reason != END and not cut_by_window:
             return place + end
         place += end
@@ -78,7 +85,7 @@ def _is_record(reader: SegmentReader, place: int) -> bool:
     fmt, rest = reader.directory.format, reader.size - place
     scan = fmt.scan(b"", 0, 0, 0, 1)
     for want in (_PROBE_BYTES, 0):
-        data = read_exactly(reader.file, min(want or scan.need, rest), place)
+        data = read_exactly(reader.file, min(want or scan.need + fmt.record_tail_bytes_max, rest), place)
         scan = fmt.scan(data, 0, len(data), 0, 1)
         if scan.offsets or scan.reason != TRUNCATED or scan.need > rest:
             break

@@ -57,7 +57,7 @@ class Stream:
 
     Making one touches nothing; a log is created by its first appender. `magic` and `version` mark every
     segment and are checked on every read, so that one program's log isn't taken for another's;
-    `Stream.open(path)` takes them from the files. A `format` other than captain, such as "m3", has neither.
+    `Stream.open(path)` takes them from the files. A `format` other than captain, "m3" or "messages", has neither.
     `files` is the disk, the operating system's by default; `clock` gives the nanoseconds that records are
     stamped with, `time.time_ns` by default.
     """
@@ -85,8 +85,9 @@ class Stream:
         place = os.fspath(path)
         probe = Directory(files, place, Captain())
         numbers = probe.numbers()
-        if not numbers and (folder := _folder_of(files, place, named_format("m3"))) is not None:
-            return cls(folder, format="m3", files=files)
+        for name in () if numbers else ("m3", "messages"):
+            if (folder := _folder_of(files, place, named_format(name))) is not None:
+                return cls(folder, format=name, files=files)
         formats: Counter[Format] = Counter()
         for number in numbers[:_HEADERS_COMPARED]:
             file = probe.open_segment(number)
@@ -102,7 +103,8 @@ class Stream:
         if numbers:
             return cls(place, files=files)
         raise LogNotFound(
-            f"there are no segments in {place}: expected files such as 000000001.log or commitlog-0-0.db"
+            f"there are no segments in {place}: expected files such as 000000001.log, commitlog-0-0.db or "
+            "20261115T183000.123456789Z.dat"
         )
 
     def __repr__(self) -> str:
@@ -252,7 +254,8 @@ class Stream:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
         from chiplog.log import scan
 
-        return scan.schema(scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns))
+        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
+        return scan.schema(wanted, wide=self.format.numbered_by_time)
 
     def segment_bytes(self, number: int) -> int | None:
         """How large a segment's file is; None if there is none."""

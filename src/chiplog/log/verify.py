@@ -186,7 +186,7 @@ def verify(stream: Stream, *, progress: Progress | None = None, timeout: float |
 def check(directory: Directory, *, progress: Progress | None = None, alone: bool = False) -> VerifyReport:
     """verify() for who holds the read lock; `alone` for who holds the append lock too."""
     report = VerifyReport(directory.path, directory.format.name)
-    mark = read_mark(directory.files, directory.path)  # before the sizes, which may only grow after it
+    mark = read_mark(directory)  # before the sizes, which may only grow after it
     numbers = directory.numbers()
     sizes = [_size(directory, number) for number in numbers]
     total, done = sum(sizes), 0

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from chiplog import kernel
-from chiplog._kernel_py import END, TIME_MIN, TRUNCATED
+from chiplog._kernel_py import END, NEED_MAX, TIME_MIN, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
 from chiplog.formats import Scan
 from chiplog.log.metrics import Metrics
@@ -283,7 +283,7 @@ class Walk:
             # The buffer's end cut a record: take it whole, if the file has that many bytes at all.
             if scan.reason == TRUNCATED and scan.need > stop - self._at:
                 return scan, stop
-            need = scan.need
+            need = scan.need + self.directory.format.record_tail_bytes_max
             self._filled = 0
 
     def _fill(self, reader: SegmentReader, stop: int, need: int) -> None:
@@ -415,7 +415,7 @@ def is_boundary(reader: SegmentReader, place: int) -> bool:
 
 def is_torn(reader: SegmentReader, place: int) -> bool:
     """Whether a defect in the last segment is a torn tail, and not damage to what had been synced."""
-    mark = read_mark(reader.directory.files, reader.directory.path)
+    mark = read_mark(reader.directory)
     if mark is not None:
         if mark.segment > reader.number or (mark.segment == reader.number and place < mark.offset):
             return False
@@ -429,7 +429,7 @@ def header_is_torn(reader: SegmentReader) -> bool:
     """Whether a bad header of the last segment is what a crash left of a segment that was being created."""
     if reader.size < reader.header_bytes:
         return True
-    mark = read_mark(reader.directory.files, reader.directory.path)
+    mark = read_mark(reader.directory)
     if mark is not None:
         # The header is synced before the first record is written: with records behind it, it isn't torn.
         return mark.segment < reader.number and reader.size == reader.header_bytes
@@ -443,13 +443,17 @@ def resync(reader: SegmentReader, place: int) -> int:
         window = read_exactly(reader.file, min(reach, reader.size - place), place)
         # The damaged record's own length may still be right. Trusting it first keeps what its payload
         # contains, which could be records too, from being taken for the log's.
-        after, reason, _ = fmt.hop(window, 0, len(window), 1, TIME_MIN)
+        after, reason, need = fmt.hop(window, 0, len(window), 1, TIME_MIN)
         if place + after == reader.size:
             return reader.size
+        if after == 0 and reason == TRUNCATED and need < NEED_MAX and need > reader.size - place:
+            after = need  # it would end past the end of the file, where nobody knows exactly
+            break
         if reason not in (END, TRUNCATED) and after < len(window):
             probe = fmt.scan(window, after, len(window), 0, 1)
             if probe.reason == TRUNCATED and probe.need <= reader.size - place - after:
-                window = read_exactly(reader.file, probe.need, place + after)  # a record larger than the window
+                want = min(probe.need + fmt.record_tail_bytes_max, reader.size - place - after)
+                window = read_exactly(reader.file, want, place + after)  # a record larger than the window
                 probe = fmt.scan(window, 0, len(window), 0, 1)
             if probe.offsets:
                 return place + after
@@ -469,7 +473,7 @@ def _chain_ends(reader: SegmentReader, place: int) -> bool:
         scan = reader.directory.format.scan(window, 0, len(window), 0, BLOCK_ROWS)
         if not scan.offsets and (scan.reason != TRUNCATED or scan.need > reader.size - place):
             return False
-        need = 0 if scan.offsets else scan.need
+        need = 0 if scan.offsets else scan.need + reader.directory.format.record_tail_bytes_max
         place += scan.end
     return True
 

@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 from chiplog import kernel
 from chiplog.errors import LockTimeout
-from chiplog.files import File, Files
+from chiplog.files import File
+from chiplog.log.segments import Directory
 
 logger = logging.getLogger("chiplog")
 
@@ -39,7 +40,7 @@ _LAYOUT = struct.Struct(">4sIQQQ16sI")
 _BYTES = _LAYOUT.size + 4
 _FIRST, _SECOND = 0, 4096  # apart, so that no sector holds both
 _DYING_SECONDS = 2.0  # a process that is killed lets go of append.lock a moment before it lets go of this
-_OPENING_MAX, _SEGMENT_MAX, _OFFSET_MAX = 2**63 - 1, 999_999_999, 2**62 - 1
+_OPENING_MAX, _OFFSET_MAX = 2**63 - 1, 2**62 - 1
 
 
 class Mark(NamedTuple):
@@ -52,10 +53,9 @@ class Mark(NamedTuple):
     boot: bytes
     closed: bool
 
-    @property
-    def plausible(self) -> bool:
+    def plausible(self, segment_max: int) -> bool:
         """Whether a log can have got there. One that it can't would have no room for anything after it."""
-        return self.opening <= _OPENING_MAX and self.segment <= _SEGMENT_MAX and self.offset <= _OFFSET_MAX
+        return self.opening <= _OPENING_MAX and self.segment <= segment_max and self.offset <= _OFFSET_MAX
 
 
 def boot_digest(boot_id: str) -> bytes:
@@ -76,13 +76,13 @@ def _decode(data: bytes) -> Mark | None:
     return Mark(opening, segment, offset, boot, bool(closed)) if magic == b"CLSY" and version == 1 else None
 
 
-def _read_marks(file: File, path: str) -> list[Mark]:
+def _read_marks(file: File, path: str, segment_max: int) -> list[Mark]:
     marks = []
     for place in (_FIRST, _SECOND):
         buffer = bytearray(_BYTES)
         count = file.read_into(memoryview(buffer), place)
         mark = _decode(bytes(buffer[:count]))
-        if mark is not None and mark.plausible:
+        if mark is not None and mark.plausible(segment_max):
             marks.append(mark)
         elif mark is not None:
             logger.error(
@@ -101,15 +101,15 @@ def _latest(marks: list[Mark]) -> Mark | None:
     return max(reversed(marks), key=lambda mark: (mark.opening, mark.segment, mark.offset), default=None)
 
 
-def read_mark(files: Files, directory: str) -> Mark | None:
+def read_mark(directory: Directory) -> Mark | None:
     """The mark of a log that counts; None if it has none, as one that another program wrote."""
-    path = f"{directory}/{NAME}"
+    path = f"{directory.path}/{NAME}"
     try:
-        file = files.open_read(path)
+        file = directory.files.open_read(path)
     except FileNotFoundError:
         return None  # any other error is raised: damage must not pass for a torn tail because of it
     try:
-        return _latest(_read_marks(file, path))
+        return _latest(_read_marks(file, path, directory.format.segment_number_max))
     finally:
         file.close()
 
@@ -117,21 +117,22 @@ def read_mark(files: Files, directory: str) -> Mark | None:
 class Watermark:
     """The marks of a log that is being opened to append."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, directory: Directory) -> None:
+        files = directory.files
         self.boot = boot_digest(files.boot_id())
-        self._files = files
         self._directory = directory
-        path = f"{directory}/{NAME}"
+        path = f"{directory.path}/{NAME}"
         try:
             self._lock = files.lock(path, exclusive=True, timeout=_DYING_SECONDS)
         except LockTimeout:
             raise LockTimeout(
-                f"{directory} is open to append elsewhere, and its append.lock was removed: close it there first"
+                f"{directory.path} is open to append elsewhere, and its append.lock was removed: close it there "
+                "first"
             ) from None
         try:
             self._file: File = files.open_update(path)
             try:
-                self.found = _latest(_read_marks(self._file, path))
+                self.found = _latest(_read_marks(self._file, path, directory.format.segment_number_max))
             except BaseException:
                 self._file.close()
                 raise
@@ -152,7 +153,7 @@ class Watermark:
             self._file.write_at(opened, place)
             self._file.sync()
         if self.found is None:
-            self._files.sync_dir(self._directory)
+            self._directory.sync()
 
     def note(self, segment: int, offset: int, *, closed: bool = False) -> None:
         """Everything before `offset` has been synced."""

@@ -98,7 +98,7 @@ def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Sli
 def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
     """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
     directory = stream._directory
-    if read_mark(directory.files, directory.path) is None:
+    if read_mark(directory) is None:
         return options
     return replace(
         options,

@@ -76,7 +76,7 @@ def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_byte
     """Check a log, or with `recursive` every log in a folder. Tasks take segments of about `task_bytes`."""
     logs = {log.name: log for log in find_logs(path, recursive=recursive)}
     # Before the sizes, which may only grow after it.
-    marks = {name: read_mark(log.stream()._directory.files, log.path) for name, log in logs.items()}
+    marks = {name: read_mark(log.stream()._directory) for name, log in logs.items()}
     numbers = {name: log.stream()._directory.numbers() for name, log in logs.items()}
     tasks = [task for name, log in logs.items() for task in _tasks(log, numbers[name], task_bytes)]
     segments: dict[str, list[SegmentReport]] = {name: [] for name in logs}
