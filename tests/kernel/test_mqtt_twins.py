@@ -237,6 +237,27 @@ def test_acknowledgements_are_taken_in_bulk_up_to_the_first_that_says_more():
         assert (list(found.packet_ids), found.end) == ([256, 65535], 12)
 
 
+PROPERTY_PIECES = [
+    "", "01 00", "01 01", "01 02", "01", "02 00000001", "02 0000", "03 0001 61", "03 0001 ff", "03 0000", "08 0001 61",
+    "08 0000", "08 0001 2b", "09 0001 ff", "09 0002 ff", "0b 01", "11 00000001", "23 0001", "26 0001 61 0001 62",
+    "26 0001 61", "26 0001 ff 0001 62", "26 0001 61 0001 00", "27 00000001", "7f", "a6 0001 61 0001 62",
+]  # fmt: skip
+
+
+def test_properties_are_taken_in_bulk_exactly_if_decode_takes_them():
+    """Each with each: that one comes twice is seen, and what is wrong with the second as with the first."""
+    for first in PROPERTY_PIECES:
+        for second in PROPERTY_PIECES:
+            given = bytes.fromhex(first + second)
+            wire = bytes((0x30, 4 + len(given))) + b"\0\1a" + bytes((len(given),)) + given
+            found = same("mqtt_publishes", wire, 0, len(wire), MQTT_5_0, LARGE)
+            slow = first_packet(wire, 0, MQTT_5_0)
+            if "23 0001" in (first, second) and found.reason == NOT_PLAIN:
+                assert not found.flags
+            else:
+                assert bool(found.flags) == isinstance(slow, Publish), (first, second)
+
+
 GUARDED = """
 import ctypes, mmap, random
 from chiplog import _kernel
