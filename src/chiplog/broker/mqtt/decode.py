@@ -6,7 +6,7 @@ what it doesn't take.
 
 >>> decode_all(bytes.fromhex("c000 3007000161746f7001"), MQTT_5_0)
 Traceback (most recent call last):
-chiplog.errors.BadPacket: PUBLISH ends before its properties does (0x81)
+chiplog.errors.BadPacket: PUBLISH ends within its properties (0x81)
 >>> decode_all(bytes.fromhex("c000 300600016100686930"), MQTT_5_0)
 ([Pingreq(), Publish(topic='a', payload=b'hi', qos=0, retain=False, dup=False, packet_id=0, properties={})], 10)
 """

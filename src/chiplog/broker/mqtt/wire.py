@@ -59,7 +59,7 @@ class Body:
     def _take(self, size: int, what: str) -> bytes:
         at, end = self._at, self._at + size
         if end > len(self._data):
-            raise malformed(f"{self._name} ends before its {what} does")
+            raise malformed(f"{self._name} ends within its {what}")
         self._at = end
         return self._data[at:end]
 
