@@ -398,10 +398,16 @@ def mqtt_encode_publish(
     int version, bytes topic not None, payload, int qos, bint retain, bint dup, int64_t packet_id,
     bytes properties not None
 ):
-    cdef _View view = _View(payload)
-    cdef int64_t topic_size = PyBytes_GET_SIZE(topic), properties_size = 0, remaining
+    cdef _View view
+    cdef const unsigned char *data
+    cdef int64_t topic_size = PyBytes_GET_SIZE(topic), properties_size = 0, payload_size, remaining
     cdef bytes packet
     cdef unsigned char *out
+    if PyBytes_CheckExact(payload):
+        data, payload_size = <const unsigned char *>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload)
+    else:
+        view = _View(payload)
+        data, payload_size = view.data, view.size
     check_mqtt_version(version)
     if topic_size > 0xFFFF:
         raise ValueError(f"a topic of {topic_size} bytes: at most 65,535 can be sent")
@@ -410,7 +416,7 @@ def mqtt_encode_publish(
         raise ValueError(f"QoS {qos}{again}: expected 0, 1 or 2, and only 1 and 2 sent again")
     if not 0 <= packet_id <= 0xFFFF or (packet_id != 0) != (qos != 0):
         raise ValueError(f"packet id {packet_id} at QoS {qos}: expected 1 to 65,535, and 0 at QoS 0")
-    remaining = 2 + topic_size + (2 if qos else 0) + view.size
+    remaining = 2 + topic_size + (2 if qos else 0) + payload_size
     if version == 5:
         properties_size = PyBytes_GET_SIZE(properties)
         if properties_size > MQTT_REMAINING_MAX:
@@ -432,5 +438,5 @@ def mqtt_encode_publish(
     if version == 5:
         out = put_mqtt_number(out, properties_size)
         out = put_mqtt_bytes(out, <const unsigned char *>PyBytes_AS_STRING(properties), properties_size)
-    put_mqtt_bytes(out, view.data, view.size)
+    put_mqtt_bytes(out, data, payload_size)
     return packet

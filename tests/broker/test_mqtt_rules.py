@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from chiplog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, UNKNOWN, BadPacket, PacketType, decode_all
+from chiplog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, UNKNOWN, BadPacket, PacketType, Pingreq, decode_all
 from chiplog.broker.mqtt.reasons import ReasonCode
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR
@@ -244,3 +244,13 @@ def test_packets_of_servers_that_are_refused(what, version, first, fields, code)
 def test_a_refusal_can_be_handed_to_another_process():
     error = pickle.loads(pickle.dumps(BadPacket(0x81, "no")))
     assert (error.reason_code, error.why, str(error)) == (0x81, "no", "no (0x81)")
+
+
+def test_a_buffer_can_be_cut_while_a_refusal_is_dealt_with():
+    buffer = bytearray.fromhex("30 03 0001 ff c0 00")
+    try:
+        decode_all(buffer, MQTT_3_1_1)
+    except BadPacket:
+        del buffer[:5]
+    assert decode_all(buffer, MQTT_3_1_1) == ([Pingreq()], 2)
+    assert decode_all(memoryview(buffer), MQTT_3_1_1) == ([Pingreq()], 2)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -34,6 +38,7 @@ from tests.kernel.test_twins import same
 pytest.importorskip("chiplog._kernel", reason="no C compiler here")
 
 LARGE = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 
 @st.composite
@@ -230,3 +235,62 @@ def test_acknowledgements_are_taken_in_bulk_up_to_the_first_that_says_more():
     ):
         found = same("mqtt_pubacks", acks + odd + acks, 4, 12 + len(odd))
         assert (list(found.packet_ids), found.end) == ([256, 65535], 12)
+
+
+PROPERTY_PIECES = [
+    "", "01 00", "01 01", "01 02", "01", "02 00000001", "02 0000", "03 0001 61", "03 0001 ff", "03 0000",
+    "08 0001 61", "08 0000", "08 0001 2b", "09 0001 ff", "09 0002 ff", "0b 01", "11 00000001", "23 0001",
+    "26 0001 61 0001 62", "26 0001 61", "26 0001 ff 0001 62", "26 0001 61 0001 00", "27 00000001", "7f",
+    "a6 0001 61 0001 62",
+]  # fmt: skip
+
+
+def test_properties_are_taken_in_bulk_exactly_if_decode_takes_them():
+    """Each with each: that one comes twice is seen, and what is wrong with the second as with the first."""
+    for first in PROPERTY_PIECES:
+        for second in PROPERTY_PIECES:
+            given = bytes.fromhex(first + second)
+            wire = bytes((0x30, 4 + len(given))) + b"\0\1a" + bytes((len(given),)) + given
+            found = same("mqtt_publishes", wire, 0, len(wire), MQTT_5_0, LARGE)
+            slow = first_packet(wire, 0, MQTT_5_0)
+            if "23 0001" in (first, second) and found.reason == NOT_PLAIN:
+                assert not found.flags
+            else:
+                assert bool(found.flags) == isinstance(slow, Publish), (first, second)
+
+
+GUARDED = """
+import ctypes, mmap, random
+from chiplog import _kernel
+from tests.kernel.test_mqtt_twins import HOSTILE
+
+page = mmap.PAGESIZE
+memory = mmap.mmap(-1, 2 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), page, 0) == 0
+first = memoryview((ctypes.c_char * page).from_address(start)).cast("B")
+rng = random.Random(7)
+for _ in range(3000):
+    wire = bytearray(rng.choice(HOSTILE))
+    for _ in range(rng.randrange(4)):
+        wire[rng.randrange(len(wire))] = rng.choice((0, 1, 8, 0x26, 0x7F, 0x80, 0xC3, 0xE2, 0xF0, 0xFF))
+    for size in range(len(wire) + 1):
+        first[page - size :] = wire[:size]
+        for version in (4, 5):
+            _kernel.mqtt_publishes(first, page - size, page, version, 1 << 28)
+        _kernel.mqtt_split(first, page - size, page, 1 << 28)
+        _kernel.mqtt_pubacks(first, page - size, page)
+print("alive")
+"""
+HOSTILE = (
+    bytes.fromhex("32 1b 0003 612f62 000a 0d 26 0001 61 0001 62 01 01 03 0000 7061796c6f6164"),
+    bytes.fromhex("30 0d 000a 61626364656667 e282ac 00"),
+    bytes.fromhex("30 0c 0001 61 08 08 0005 f09f92a961"),
+    bytes.fromhex("40 02 0001 40 02 0002"),
+)
+
+
+def test_nothing_beyond_the_end_is_read():
+    """The bytes end where a page does that may not be touched: reading on would end the process."""
+    result = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout == "alive\n", result.stderr

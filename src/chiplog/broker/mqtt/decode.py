@@ -6,7 +6,7 @@ what it doesn't take.
 
 >>> decode_all(bytes.fromhex("c000 3007000161746f7001"), MQTT_5_0)
 Traceback (most recent call last):
-chiplog.errors.BadPacket: PUBLISH ends before its properties does (0x81)
+chiplog.errors.BadPacket: PUBLISH ends within its properties (0x81)
 >>> decode_all(bytes.fromhex("c000 300600016100686930"), MQTT_5_0)
 ([Pingreq(), Publish(topic='a', payload=b'hi', qos=0, retain=False, dup=False, packet_id=0, properties={})], 10)
 """
@@ -14,7 +14,6 @@ chiplog.errors.BadPacket: PUBLISH ends before its properties does (0x81)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from chiplog import kernel
 from chiplog._kernel_mqtt_py import INCOMPLETE, LIMIT, TOO_LARGE
@@ -50,6 +49,7 @@ from chiplog.errors import BadPacket
 
 __all__ = ["UNKNOWN", "bad_frame", "connect_level", "decode", "decode_all"]
 
+Buffer = bytes | bytearray | memoryview
 UNKNOWN = 0
 """The version before CONNECT has told it: nothing else is taken then."""
 
@@ -87,7 +87,7 @@ class _Packet:
         return ReasonCode(code)
 
 
-def decode(buffer: Any, start: int, body: int, end: int, version: int, *, from_server: bool = False) -> Packet:
+def decode(buffer: Buffer, start: int, body: int, end: int, version: int, *, from_server: bool = False) -> Packet:
     """The packet from `start` to `end`, whose length ends at `body`: three columns of `mqtt_split`.
 
     `version` is what the connection's CONNECT said, or UNKNOWN before it.
@@ -115,7 +115,7 @@ def decode(buffer: Any, start: int, body: int, end: int, version: int, *, from_s
 
 
 def decode_all(
-    data: bytes, version: int = UNKNOWN, *, packet_bytes_max: int = 1 << 20, from_server: bool = False
+    data: Buffer, version: int = UNKNOWN, *, packet_bytes_max: int = 1 << 20, from_server: bool = False
 ) -> tuple[list[Packet], int]:
     """All packets that are there as a whole, and their size together. A CONNECT tells the version of the rest."""
     packets: list[Packet] = []
@@ -140,7 +140,7 @@ def bad_frame(reason: int, packet_bytes_max: int) -> BadPacket:
     return malformed("a packet's length has more than four bytes")
 
 
-def connect_level(buffer: Any, body: int, end: int) -> int:
+def connect_level(buffer: Buffer, body: int, end: int) -> int:
     """The version that a CONNECT asks for, be it one that nobody knows; 0 if it can't be told.
 
     For a server that has refused it, to answer in a way that the client understands.

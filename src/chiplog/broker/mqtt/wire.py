@@ -9,8 +9,6 @@ A text has no U+0000 and no surrogates. Nothing is read beyond a packet's end, a
 
 from __future__ import annotations
 
-from typing import Any
-
 from chiplog._kernel_commands_py import varint
 from chiplog.broker.mqtt.reasons import ReasonCode
 from chiplog.errors import BadPacket
@@ -43,27 +41,27 @@ def protocol_error(why: str) -> BadPacket:
 class Body:
     """A packet's body, read from its start to its end."""
 
-    __slots__ = ("_at", "_name", "_stop", "_view")
+    __slots__ = ("_at", "_data", "_name")
 
-    def __init__(self, buffer: Any, start: int, stop: int, name: str) -> None:
-        self._view = memoryview(buffer).cast("B")
-        if not 0 <= start <= stop <= len(self._view):
-            raise ValueError(f"a body {start}..{stop} in a buffer of {len(self._view)} bytes")
-        self._at = start
-        self._stop = stop
+    def __init__(self, buffer: bytes | bytearray | memoryview, start: int, stop: int, name: str) -> None:
+        if not 0 <= start <= stop <= len(buffer):
+            raise ValueError(f"a body {start}..{stop} in a buffer of {len(buffer)} bytes")
+        # A copy, not a view: whoever catches a BadPacket may want to resize the buffer, which views forbid.
+        self._data = buffer[start:stop] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:stop])
+        self._at = 0
         self._name = name
         """The packet's, for what is said of it."""
 
     def left(self) -> int:
         """How many bytes come yet."""
-        return self._stop - self._at
+        return len(self._data) - self._at
 
-    def _take(self, size: int, what: str) -> memoryview:
+    def _take(self, size: int, what: str) -> bytes:
         at, end = self._at, self._at + size
-        if end > self._stop:
-            raise malformed(f"{self._name} ends before its {what} does")
+        if end > len(self._data):
+            raise malformed(f"{self._name} ends within its {what}")
         self._at = end
-        return self._view[at:end]
+        return self._data[at:end]
 
     def byte(self, what: str) -> int:
         """One byte."""
@@ -91,13 +89,12 @@ class Body:
 
     def data(self, what: str) -> bytes:
         """Bytes after their length."""
-        return self._take(self.two(what), what).tobytes()
+        return self._take(self.two(what), what)
 
     def text(self, what: str) -> str:
         """A text after its length."""
-        encoded = self._take(self.two(what), what)
         try:
-            text = str(encoded, "utf-8")
+            text = self._take(self.two(what), what).decode()
         except UnicodeDecodeError as error:
             raise malformed(f"the {what} of {self._name} is no UTF-8: {error.reason}") from None
         if "\0" in text:
@@ -113,13 +110,12 @@ class Body:
 
     def part(self, size: int, what: str) -> Body:
         """The next bytes, to be read by themselves."""
-        start = self._at
-        self._take(size, what)
-        return Body(self._view, start, self._at, self._name)
+        data = self._take(size, what)
+        return Body(data, 0, size, self._name)
 
     def rest(self) -> bytes:
         """Everything to the end."""
-        return self._take(self.left(), "payload").tobytes()
+        return self._take(self.left(), "payload")
 
     def end(self) -> None:
         """There must be no more."""
