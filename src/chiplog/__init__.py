@@ -20,6 +20,7 @@ What is where, each importing only from those before it:
     chiplog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
     chiplog.state      keep an in-memory program's state through crashes
     chiplog.jobs       a job server whose memory is a command log
+    chiplog.broker     a log of messages: write, read on, read from a time
     chiplog.spark      logs as Spark tables, in batch and in streaming
     chiplog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
     chiplog.cli        the command `chiplog`
