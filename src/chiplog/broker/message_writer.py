@@ -135,7 +135,7 @@ class MessageLogWriter:
             return time_ns
 
     def flush(self) -> Position:
-        """Put what was taken so far into the log; where the next message will be, unless a file is begun for it."""
+        """Put what was taken so far into the log; the position after it."""
         with self._lock:
             self._check_open()
             self._flush()

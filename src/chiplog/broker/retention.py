@@ -55,7 +55,7 @@ def retain(
         for number, following, size in _due(directory, before_ns, keep_bytes):
             path = directory.segment_path(number)
             needed = keep_from is not None and keep_from < Position(following, 0)
-            if needed and not force or done.kept:
+            if (needed and not force) or done.kept:
                 done.kept.append(path)
                 continue
             remove_segment(directory, number)
