@@ -451,3 +451,23 @@ def test_a_follower_outlives_the_files_it_has_read(tmp_path):
             assert int(reader.recv(timeout=20).payload[:5]) == i
             log.retain(reader.position, seconds=0)
         assert len(list(tmp_path.glob("*.dat"))) <= 2
+
+
+def test_an_interrupt_neither_loses_nor_doubles_what_was_buffered(tmp_path, monkeypatch):
+    with quiet(tmp_path) as log:
+        append_encoded = log._appender.append_encoded
+
+        def interrupted(data, starts):
+            if not written_first:
+                raise KeyboardInterrupt
+            append_encoded(data, starts)
+            raise KeyboardInterrupt
+
+        for written_first in (False, True):
+            log.write("t", b"%05d" % written_first)
+            monkeypatch.setattr(log._appender, "append_encoded", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.flush()
+            monkeypatch.undo()
+        log.write("t", b"00002")
+    assert received(tmp_path) == [0, 1, 2]

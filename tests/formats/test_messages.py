@@ -473,3 +473,28 @@ def test_properties_nested_too_deep_are_not_written(tmp_path):
         deep = [deep]
     with stream_at(tmp_path).appender() as log, pytest.raises(ValueError, match="deep"):
         log.append(item(b"", "t", {"a": deep}))
+
+
+@pytest.mark.parametrize("kind", ["open_append", "sync", "sync_dir"])
+def test_a_file_that_cannot_be_started_loses_nothing_that_was_synced(kind):
+    disk = CrashDisk()
+    stream = stream_at("log", files=disk)
+    with stream.appender(segment_bytes=50) as log:
+        for payload in (b"one", b"two" * 20, b"three"):
+            fault = disk.fail(lambda op: op.kind == kind and op.path.endswith((".dat", "log")))
+            if log.position.offset == 0 or log.position.offset >= 50:
+                with pytest.raises(OSError, match=r"nothing was appended|failed"):
+                    log.append(item(payload))
+            fault.stop()
+            if log.failed is not None:
+                break
+            log.append(item(payload))
+        failed = log.failed is not None
+    assert failed == (kind != "open_append")
+    with stream.appender() as log:
+        log.append(item(b"after"))
+    *found, last = payloads(stream)
+    assert last == b"after"
+    # What a sync failed for may be gone, from its end; nothing else may.
+    assert found == [b"one", b"two" * 20, b"three"][: len(found) if failed else 3]
+    assert verify(stream).ok

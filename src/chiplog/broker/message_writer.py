@@ -172,11 +172,20 @@ class MessageLogWriter:
         """With the lock held."""
         if not self._frames:
             return
-        before = self._appender.position.segment
-        positions = self._appender.append_encoded(b"".join(self._frames), self._starts)
-        self._frames, self._starts, self._size = [], array("q"), 0
-        if positions.segment != before:
+        before = self._appender.position
+        try:
+            segment = self._appender.append_encoded(b"".join(self._frames), self._starts).segment
+        except BaseException as error:
+            after = self._appender.position
+            if not isinstance(error, Exception) and after != before and after.offset:
+                self._forget_buffer()  # an interrupt came after they were written, all of them
+            raise
+        self._forget_buffer()
+        if segment != before.segment:
             self._retain_by_itself()
+
+    def _forget_buffer(self) -> None:
+        self._frames, self._starts, self._size = [], array("q"), 0
 
     # -- forgetting
 
