@@ -218,7 +218,7 @@ def test_wrong_options_are_told_by_name(tmp_path, options):
 
 
 def test_an_unknown_format_is_told(tmp_path):
-    with pytest.raises(UnknownFormat, match="'captain' or 'm3'"):
+    with pytest.raises(UnknownFormat, match="'captain', 'm3' or 'messages'"):
         CommitLog(tmp_path / "log", format="json")
     with CommitLog(tmp_path / "log", format=Captain(magic=7, version=2)) as log:
         log.write(b"one")

@@ -38,21 +38,39 @@ class Written:
 
 @dataclass
 class History:
+    """A disk, and what was written to it."""
+
     disk: CrashDisk
     written: list[Written] = field(default_factory=list)
+    kind: Kind | None = None
 
 
 def clock() -> int:
     return 1_700_000_000_000_000_000
 
 
+class Kind:
+    """The format that a history is in, and what its appender takes for a payload."""
+
+    def stream(self, disk: CrashDisk) -> Stream:
+        return Stream("log", files=disk, clock=clock)
+
+    def item(self, payload: bytes):
+        return payload
+
+
+CAPTAIN = Kind()
+
+
 def stream_on(disk: CrashDisk) -> Stream:
-    return Stream("log", files=disk, clock=clock)
+    return CAPTAIN.stream(disk)
 
 
-def run(actions: list[Action], *, sector_bytes: int = 512, disk: CrashDisk | None = None) -> History:
+def run(
+    actions: list[Action], *, sector_bytes: int = 512, disk: CrashDisk | None = None, kind: Kind = CAPTAIN
+) -> History:
     """Do what the actions say. The disk's faults, if any, may make some of them fail."""
-    history = History(disk or CrashDisk(sector_bytes=sector_bytes))
+    history = History(disk or CrashDisk(sector_bytes=sector_bytes), kind=kind)
     runner = _Runner(history)
     for word, number in actions:
         runner.do(word, number)
@@ -63,7 +81,8 @@ class _Runner:
     def __init__(self, history: History) -> None:
         self.history = history
         self.disk = history.disk
-        self.stream = stream_on(self.disk)
+        self.kind = history.kind or CAPTAIN
+        self.stream = self.kind.stream(self.disk)
         self.log = None
         self.policy = "os"
         self.spare = False
@@ -121,7 +140,8 @@ class _Runner:
         batch = self.history.written[-len(payloads) :]
         if self.spare and self.log.position.offset >= SEGMENT_BYTES:
             self._seal(0)  # a second swap waits for the first
-        for written, position in zip(batch, self.log.append_many(payloads), strict=True):
+        items = [self.kind.item(payload) for payload in payloads]
+        for written, position in zip(batch, self.log.append_many(items), strict=True):
             written.position, written.returned = position, self.now()
         if self.policy == "always":
             self._acknowledge(batch)
@@ -179,13 +199,14 @@ def expectation(history: History, moment: int) -> tuple[int, ...]:
 
 def check(history: History, state: CrashState) -> None:
     """Open the state, read it, append to it, reopen it; nothing durable may be lost, nothing may be wrong."""
-    stream = stream_on(state.disk)
+    kind = history.kind or CAPTAIN
+    stream = kind.stream(state.disk)
     with stream.appender(segment_bytes=SEGMENT_BYTES):
         pass
     found = _read(stream)
     _compare(history, state.events, found)
     with stream.appender(sync="always", segment_bytes=SEGMENT_BYTES) as log:
-        position = log.append(b"after the crash")
+        position = log.append(kind.item(b"after the crash"))
     for one in history.written:
         if one.returned <= state.events:
             assert position > one.position, "a position that was handed out before the crash was used again"

@@ -161,7 +161,7 @@ def test_remote_filesystems_are_read_through_fsspec(tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"codec": "json"}, "no codec 'json': expected one of commands, datapoints, records"),
+        ({"codec": "json"}, "no codec 'json': expected one of commands, datapoints, messages, records"),
         ({"sinc": "-1m"}, "no option 'sinc': did you mean since"),
         ({"flavour": "x"}, "there are path, codec"),
         ({"since": "tomorrow"}, "since: 'tomorrow' is no time"),

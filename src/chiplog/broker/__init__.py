@@ -1,1 +1,36 @@
-"""Publish and subscribe over MQTT, where the broker's memory is a log: nobody misses a message."""
+"""Publish and subscribe over MQTT, with a log as the memory: nobody misses a message.
+
+The log by itself:
+
+message_log.py     Message, and what readers and writers share
+message_writer.py  MessageLogWriter: buffer, flush, rotate
+message_reader.py  MessageLogReader: read on, or from a time
+retention.py       which files may go
+
+and the broker in front of it:
+
+broker.py          Broker: turns, and everything below
+connection.py      a client's socket: bytes to packets, and what they ask for
+intake.py          what publishers sent, into the log
+delivery.py        from the log to subscribers; outgoing.py makes the packets that aren't plain
+history.py         the log, for those who are behind
+batches.py         messages as columns
+routes.py          live subscriptions by topic
+sessions.py        what is known of a client
+clients.py         who comes and goes
+subscriptions.py   who wants what
+memory.py          what must be known after a crash
+access.py          who may do what
+limits.py          how much of anything
+mqtt/              the protocol, without I/O
+"""
+
+from chiplog.broker.access import Access
+from chiplog.broker.broker import Broker
+from chiplog.broker.limits import Limits
+from chiplog.broker.message_log import Message
+from chiplog.broker.message_reader import MessageLogReader
+from chiplog.broker.message_writer import MessageLogWriter
+from chiplog.broker.retention import Retained
+
+__all__ = ["Access", "Broker", "Limits", "Message", "MessageLogReader", "MessageLogWriter", "Retained"]

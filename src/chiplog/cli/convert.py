@@ -61,6 +61,10 @@ def run(chosen: argparse.Namespace) -> int:
     from chiplog.formats.m3 import Series
 
     source = Stream.open(chosen.source)
+    if source.format.name == "messages":
+        raise codes.UsageError(
+            f"{chosen.source} is a log of messages: its topics and properties have no place elsewhere"
+        )
     if os.path.exists(chosen.target) and (not os.path.isdir(chosen.target) or os.listdir(chosen.target)):
         raise codes.UsageError(f"{chosen.target} is there already and not empty: a conversion makes a new log")
     if chosen.series is None and (chosen.namespace != "default" or chosen.shard):

@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "dump",
         "Show records, one a line: position, time and payload, separated by tabs. Of a log in M3's format show\n"
-        "datapoints: position, time of creation, namespace, id, tags, timestamp, value, unit and annotation.",
+        "datapoints: position, time of creation, namespace, id, tags, timestamp, value, unit and annotation. Of\n"
+        "a log of messages show position, time, topic, payload, and properties as JSON if there are any.",
         "Times are RFC 3339 as in 2026-11-15T18:00:00Z, or -15m for a time ago; positions are as printed,\n"
         "000000007:1048576.\n\n"
         "examples:\n"
@@ -66,6 +67,10 @@ def run(chosen: argparse.Namespace) -> int:
         from chiplog.cli import datapoints
 
         return datapoints.dump(stream, chosen)
+    if stream.format.name == "messages":
+        from chiplog.cli import messages
+
+        return messages.dump(stream, chosen)
     start: Position | None = chosen.start
     since_ns: int | None = None
     if isinstance(chosen.since, Position):

@@ -216,7 +216,7 @@ def _pictures(histogram: Histogram, width: int, record: str) -> list[str]:
 
 def _record(stream: Stream) -> str:
     """What the engine's records are called in a format."""
-    return "chunk" if stream.format.name == "m3" else "record"
+    return {"m3": "chunk", "messages": "message"}.get(stream.format.name, "record")
 
 
 def _kind(stream: Stream) -> str:

@@ -33,6 +33,7 @@ from typing import Self, cast
 from weakref import WeakSet
 
 from chiplog import kernel
+from chiplog._kernel_py import TIME_MAX
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
 from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
@@ -246,6 +247,7 @@ class Appender:
             if (
                 fmt.encode is None
                 or starts[0]
+                or last_ns == TIME_MAX
                 or not earliest <= first_ns <= last_ns - core.step_ns * (len(starts) - 1)
             ):
                 raise ValueError(

@@ -19,6 +19,7 @@ b'three'
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -51,6 +52,7 @@ class Cursor:
         follow: bool = False,
         on_corruption: OnCorruption = "raise",
         timeout: float | None = None,
+        frames: bool = False,
     ) -> None:
         if reverse and follow:
             raise ValueError("a reversed cursor can't follow: it starts at the end and goes back")
@@ -64,6 +66,7 @@ class Cursor:
         self._follow = follow
         self._on_corruption = on_corruption
         self._timeout = timeout
+        self._frames = frames
         self._lock: Lock | None = None
         self._watch: Watch | None = None
         self._closed = False
@@ -238,7 +241,7 @@ class Cursor:
                 return False
             self._path = block.path
             # A block's buffer is the walk's own and is refilled by the next call: all are made now.
-            self._rows = iter(records_of(block, self._directory.format.exact_time))
+            self._rows = iter(records_of(block, self._directory.format.exact_time, frames=self._frames))
             return True
         finally:
             if borrowed:
@@ -291,7 +294,11 @@ class Cursor:
                 walk = self._new_walk(low, high)
                 self._walk = walk
                 try:
-                    rows = [r for block in walk for r in records_of(block, self._directory.format.exact_time)]
+                    rows = [
+                        record
+                        for block in walk
+                        for record in records_of(block, self._directory.format.exact_time, frames=self._frames)
+                    ]
                 finally:
                     walk.close()
                 if rows:
@@ -300,13 +307,15 @@ class Cursor:
                     yield rows
 
 
-def records_of(block: Block, exact_time: Callable[[bytes], int]) -> list[Record]:
-    """The wanted rows of a block as records."""
+def records_of(block: Block, exact_time: Callable[[bytes], int], *, frames: bool = False) -> list[Record]:
+    """The wanted rows of a block as records; with `frames` all that a record takes is its payload."""
     segment, buffer, offsets = block.segment, block.buffer, block.offsets
     physical, starts, ends, times = block.scan.offsets, block.scan.starts, block.scan.ends, block.scan.times
     base, count = block.base, len(physical)
     following = physical[1:]
     following.append(base + block.scan.end)
+    if frames:
+        starts, ends = (array("q", (place - base for place in places)) for places in (physical, following))
     records = []
     for row in range(block.first, block.last if block.last < count else count):
         at = physical[row]

@@ -6,6 +6,7 @@ block, without a Python object per row. Faces add theirs with `register_codec`.
     records      segment, offset, time, payload; on request time_ns and length
     commands     the job server's command log: what each command did to which job
     datapoints   M3's commit log: a row for each datapoint
+    messages     a broker's log: a row for each message
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from chiplog import kernel
 from chiplog.log.scan import column_of, load_pyarrow
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.walk import Block, Defect, OnCorruption, Walk
@@ -211,6 +213,54 @@ class Commands(Codec):
             yield arrays | decode_block(block, told)
 
 
+class OfMessages(Codec):
+    """A broker's messages. Properties are JSON; their bytes are in base64."""
+
+    name = "messages"
+    columns = {  # noqa: RUF012 - declared by the base
+        "segment": "bigint",
+        "offset": "bigint",
+        "time": "timestamp",
+        "topic": "string",
+        "payload": "binary",
+        "properties": "string",
+        "time_ns": "bigint",
+        "length": "bigint",
+    }
+    default = tuple(columns)[:6]
+
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        pa = load_pyarrow()
+        for block in blocks_of(piece, rows, on_corruption, defects):
+            topic, properties = _message_columns(pa, block) if _TOLD & set(columns) else (None, None)
+            told = {"topic": topic, "properties": properties}
+            yield {name: told[name] if name in told else self._column(pa, name, block) for name in columns}
+
+    def _column(self, pa: Any, name: str, block: Block) -> Any:
+        return column_of(pa, name, block, wide=True) if name == "segment" else record_column(pa, name, block)
+
+
+_TOLD = {"topic", "properties"}
+
+
+def _message_columns(pa: Any, block: Block) -> tuple[Any, Any]:
+    """Topics and properties of a block's wanted rows."""
+    count = block.last - block.first
+    topic_starts, topic_ends, starts, ends = kernel.active.messages_columns(
+        block.buffer, block.scan.offsets, block.base, block.first, block.last
+    )
+    places = pa.allocate_buffer(4 * (count + 1))
+    data = pa.allocate_buffer(topic_ends[-1] - topic_starts[0])
+    size = kernel.active.gather(block.buffer, topic_starts, topic_ends, 0, count, places, data)
+    topics = pa.Array.from_buffers(pa.string(), count, [None, places, data.slice(0, size)])
+    json_places, json = kernel.active.messages_json(block.buffer, starts, ends)
+    buffers = [None, pa.py_buffer(json_places), pa.py_buffer(json)]
+    return topics, pa.Array.from_buffers(pa.string(), count, buffers)
+
+
 register_codec(Records())
 register_codec(Commands())
 register_codec(Datapoints())
+register_codec(OfMessages())

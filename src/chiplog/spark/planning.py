@@ -16,6 +16,7 @@ from chiplog.errors import LogNotFound
 from chiplog.files import Files, OSFiles
 from chiplog.formats import Captain, Format
 from chiplog.formats.m3 import M3
+from chiplog.formats.messages import Messages
 from chiplog.log.position import Position
 from chiplog.log.seek import chunk_bounds, find_segment
 from chiplog.log.segments import Directory, SegmentReader
@@ -26,7 +27,7 @@ from chiplog.spark.options import ReadOptions
 from chiplog.spark.remote import is_remote, remote_files, walk_remote
 
 _SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
-_FORMATS: tuple[Format, ...] = (Captain(), M3())
+_FORMATS: tuple[Format, ...] = (Captain(), M3(), Messages())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 
 from chiplog.spark.batch import DEFECT_COLUMNS, ChiplogReader
 from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import ReadOptions, read_options, write_options
+from chiplog.spark.options import BadOption, ReadOptions, read_options, write_options
 from chiplog.spark.planning import find_logs
 from chiplog.spark.stream import ChiplogStreamReader
 from chiplog.spark.types import chosen, ddl
@@ -34,7 +34,7 @@ class ChiplogDataSource(DataSource):
     def schema(self) -> str:
         options = read_options(self.options)
         columns, default = table_columns(options)
-        find_logs(options.path, recursive=options.recursive)  # what isn't there is told before anything is planned
+        _check_logs(options)  # what isn't there is told before anything is planned
         return ddl(columns, default)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,12 +54,19 @@ class ChiplogDataSource(DataSource):
         return ChiplogStreamWriter(write_options(self.options), schema)
 
 
+def _check_logs(options: ReadOptions) -> None:
+    for log in find_logs(options.path, recursive=options.recursive):
+        if log.format.numbered_by_time != (options.codec == "messages"):
+            right = "messages" if log.format.numbered_by_time else "records, or one for what is in them"
+            raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
+
+
 def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
     """Every column that a table can have, and those that it has by default."""
     codec = codec_of(options.codec)
     columns, default = dict(codec.columns), list(codec.default)
     if options.defects:
-        columns, default = dict(DEFECT_COLUMNS), list(DEFECT_COLUMNS)
+        columns, default = {**DEFECT_COLUMNS, "segment": codec.columns["segment"]}, list(DEFECT_COLUMNS)
     if options.recursive:
         return {"log": "string", **columns}, ["log", *default]
     return columns, default

@@ -59,7 +59,7 @@ class Standing:
                 f"another log, or was made anew. {self._words.anew}"
             )
         following = numbers[bisect_right(numbers, begin.segment)]
-        if following == begin.segment + 1 and self._was_read(log, begin):
+        if self._is_next(log, begin.segment, following) and self._was_read(log, begin):
             return Position(following, 0)
         if self._fails:
             raise DataLoss(
@@ -99,6 +99,14 @@ class Standing:
                 return  # what is open, if it is, still tells where it ended
             if known is not None:
                 known.close()
+
+    def _is_next(self, log: Log, number: int, following: int) -> bool:
+        """Whether no segment can have been between the two."""
+        if not log.format.numbered_by_time:
+            return following == number + 1
+        # Numbers don't tell. But an empty segment is replaced, by one that is there unless it was cleaned too.
+        held = self._held.get(log.name, {}).get(number)
+        return held is not None and not held.refresh() and held.size == 0
 
     def _was_read(self, log: Log, begin: Position) -> bool:
         held = self._held.get(log.name, {}).get(begin.segment)

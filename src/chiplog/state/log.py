@@ -35,7 +35,7 @@ from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
 from chiplog.files import Files, Lock, OSFiles
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from chiplog.log.index import SegmentIndex
-from chiplog.log.position import Position
+from chiplog.log.position import Position, Positions
 from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
@@ -223,6 +223,28 @@ class StateLog:
         if self._since_bytes >= self._rotate_bytes or self._is_old():
             self._rotate_soon()
         return position
+
+    def update_many(self, events: Iterable[Any]) -> Positions:
+        """update() for several changes, which are written and synced together: all of them, or none."""
+        appender = self._opened()
+        destinations = self._destinations
+        if destinations:
+            destinations.check()
+        encode = self._codec.encode
+        payloads = [EVENT + encode(event) for event in events]
+        positions = appender.append_many(payloads)
+        self._updates += len(payloads)
+        self._since_bytes += sum(map(len, payloads)) + len(payloads) * RECORD_BYTES
+        if destinations and payloads:
+            destinations.told(positions[-1])
+        if self._since_bytes >= self._rotate_bytes or self._is_old():
+            self._rotate_soon()
+        return positions
+
+    def _opened(self) -> Appender:
+        if self._appender is None:
+            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+        return self._appender
 
     def _append(self, event: Any) -> Position:
         appender = self._appender

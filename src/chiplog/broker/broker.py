@@ -1,0 +1,473 @@
+"""The broker: publishers in front of a log, subscribers behind it.
+
+    intake.py         what publishers sent, into the log with one write for all of them
+    delivery.py       from the log to subscribers, each at its own pace
+    history.py        the log, for those who are behind
+    clients.py        who comes and goes
+    subscriptions.py  who wants what
+    memory.py         what must be known after a crash
+
+Everything happens on one event loop, in turns: what has been published since the last turn is written, then its
+publishers are answered, then it is sent on. Reading what lies further back happens on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+import time
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from chiplog.broker.access import Access
+from chiplog.broker.batches import Batch, Stored
+from chiplog.broker.clients import Clients
+from chiplog.broker.connection import Connection
+from chiplog.broker.delivery import Delivery
+from chiplog.broker.history import History
+from chiplog.broker.intake import Chunk, Intake
+from chiplog.broker.limits import Limits
+from chiplog.broker.memory import Memory
+from chiplog.broker.mqtt import (
+    MQTT_5_0,
+    Connect,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+    encode,
+)
+from chiplog.broker.outgoing import kept_properties
+from chiplog.broker.routes import Routes
+from chiplog.broker.sessions import Session
+from chiplog.broker.subscriptions import Subscriptions
+from chiplog.errors import AppenderFailed, ChiplogError
+from chiplog.formats.messages import Messages
+from chiplog.log.appender import SEGMENT_BYTES, Appender
+from chiplog.log.position import Position
+from chiplog.log.stream import Stream
+
+__all__ = ["Broker"]
+
+logger = logging.getLogger("chiplog")
+
+TICK_SECONDS = 0.1
+SWEEP_SECONDS = 1.0
+READERS = 2
+
+
+class Broker:
+    """`async with Broker("log") as broker: await broker.listen("127.0.0.1", 1883)`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: str = "os",
+        sync_interval_ms: int = 1000,
+        file_bytes: int = SEGMENT_BYTES,
+        limits: Limits | None = None,
+        access: Access | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.limits = limits or Limits()
+        self.access = access or Access()
+        self.now = time.monotonic()
+        """The time, as of this turn."""
+        self._options: dict[str, Any] = {"sync": sync, "sync_interval_ms": sync_interval_ms, "timeout": 0}
+        self.stream = Stream(f"{self.path}/messages", format=Messages())
+        self._file_bytes = file_bytes
+        self.memory = Memory(f"{self.path}/sessions", self.limits, **self._options)
+        self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
+        self.routes = Routes()
+        self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
+        self.clients = Clients(self)
+        self.subscriptions = Subscriptions(self)
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn_due = False
+        self._roomy: dict[Session, None] = {}
+        self._moved: dict[Session, None] = {}
+        self._stopping = False
+        self._swept = 0.0
+        self.failures = 0
+
+    # -- starting and stopping
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def open(self) -> None:
+        """Open the log, and bring back what was known. Nobody can connect before `listen`."""
+        self.loop = asyncio.get_running_loop()
+        self.intake = Intake(self._open_appender)
+        try:
+            self.intake.start()
+            self.memory.end = lambda: self.history.end
+            self.memory.open()
+            self.history.end = self.intake.appender.position
+            for block in self.stream.blocks(since=self.memory.known_ns, on_corruption="skip"):
+                self.memory.learn(Batch.of_block(block))
+        except BaseException:
+            self.intake.appender.close()
+            raise
+        self.memory.run_slice = self._on_loop
+        self.delivery = Delivery(self.routes, self.history, self.memory, self._executor, self.loop)
+        self.subscriptions.restore()
+        self.clients.restore()
+        self.memory.flush()
+        self.later(self._tick())
+
+    def _open_appender(self) -> Appender:
+        return self.stream.appender(segment_bytes=self._file_bytes, **self._options)
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
+        """Let clients in; returns where."""
+        server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        self._servers.append(server)
+        return [found.getsockname()[:2] for found in server.sockets]
+
+    async def stop(self) -> None:
+        """Take no more clients, say goodbye, write everything, close."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        self.turn()
+        for connection in list(self.clients.connections):
+            if connection.session is not None and connection.version == MQTT_5_0:
+                connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
+            connection.close()
+        deadline = self.loop.time() + 2
+        while self.clients.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.clients.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        for connection in list(self.clients.connections):
+            self.clients.left(connection)
+        self._note_progress()
+        self._executor.shutdown(wait=True)
+        self.memory.run_slice = lambda work: work()
+        await self.loop.run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        try:
+            self.memory.close()
+        finally:
+            self.intake.appender.close()
+
+    def later(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside the rest."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("broker: a task has failed", exc_info=error)
+
+    def _on_loop(self, work: Any) -> None:
+        """From another thread: do it on the event loop, and wait for it."""
+
+        async def run() -> None:
+            work()
+
+        asyncio.run_coroutine_threadsafe(run(), self.loop).result()
+
+    # -- connections
+
+    def arrived(self, connection: Connection) -> None:
+        """A socket was accepted."""
+        self.now = time.monotonic()
+        connection.heard = self.now
+        if self._stopping or len(self.clients.connections) >= self.limits.clients_max:
+            logger.warning("broker: there are too many clients, %s was turned away", connection.peer)
+            connection.abort()
+            return
+        self.clients.connections.add(connection)
+
+    def left(self, connection: Connection) -> None:
+        """And is closed."""
+        self.clients.left(connection)
+
+    def connect(self, connection: Connection, packet: Connect) -> None:
+        """CONNECT."""
+        self.clients.connect(connection, packet)
+
+    def disconnect(self, connection: Connection, packet: Disconnect) -> None:
+        """DISCONNECT."""
+        self.clients.disconnect(connection, packet)
+
+    def subscribe(self, session: Session, packet: Subscribe) -> None:
+        """SUBSCRIBE."""
+        self.subscriptions.subscribe(session, packet)
+
+    def unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
+        """UNSUBSCRIBE."""
+        self.subscriptions.unsubscribe(session, packet)
+
+    # -- into the log
+
+    def next_time(self) -> int:
+        """The time of the next message."""
+        return self.intake.next_time()
+
+    def take(self, connection: Connection, found: Any, first_ns: int) -> None:
+        """Plain messages, as the kernel took them."""
+        batch = Batch(
+            found.data,
+            found.starts,
+            (found.topic_starts, found.topic_ends),
+            (found.payload_starts, found.payload_ends),
+            found.flags,
+            connection.session.client_id if connection.session is not None else None,
+        )
+        self.intake.add(Chunk(batch, connection, found.acks), first_ns)
+        self._turn_soon()
+
+    def publish(self, connection: Connection, session: Session, packet: Publish) -> None:
+        """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish everywhere."""
+        refused = self._refusal(connection, packet)
+        answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
+        if refused is not None:
+            if packet.qos and connection.version == MQTT_5_0:
+                connection.send_packet(answer(packet.packet_id, refused))
+            elif connection.version != MQTT_5_0:
+                connection.refuse(refused, f"it may not publish to {packet.topic!r:.100}")
+            return
+        if packet.qos == 2:
+            if packet.packet_id in session.received:  # it comes again: the log has it, or will have with this turn
+                self._answer_in_turn(connection, encode(Pubrec(packet.packet_id), connection.version))
+                return
+            if len(session.received) >= self.limits.receive_max:
+                connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more of QoS 2 than may be under way")
+                return
+        kept = kept_properties(
+            packet.properties,
+            packet.qos,
+            sender=session.client_id,
+            retain=packet.retain,
+            packet_id=packet.packet_id if packet.qos == 2 else 0,
+        )
+        acks = encode(answer(packet.packet_id), connection.version) if packet.qos else b""
+        time_ns = self.put(packet.topic, packet.payload, kept, session.client_id, connection, acks, session)
+        if packet.qos == 2:
+            session.received[packet.packet_id] = time_ns
+
+    def _refusal(self, connection: Connection, packet: Publish) -> ReasonCode | None:
+        if packet.topic.startswith("$"):
+            return ReasonCode.TOPIC_NAME_INVALID
+        if not self.access.may_publish(connection.user, packet.topic):
+            return ReasonCode.NOT_AUTHORIZED
+        return None
+
+    def _answer_in_turn(self, connection: Connection, data: bytes) -> None:
+        """After what is being written is: it may be what is answered."""
+        if self.intake.chunks:
+            self.turn()
+        connection.send(data)
+
+    def put(
+        self,
+        topic: str,
+        payload: bytes,
+        kept: dict[str, Any],
+        sender: str | None = None,
+        connection: Connection | None = None,
+        acks: bytes = b"",
+        session: Session | None = None,
+    ) -> int:
+        """One message into the log, with this turn; its time."""
+        batch, time_ns = self.intake.encode(topic, payload, kept, sender)
+        chunk = Chunk(batch, connection, acks)
+        if kept.get("retain"):
+            message = Stored(time_ns, topic, payload, kept)
+            chunk.written = lambda: self._retain(message)
+        packet_id = kept.get("id")
+        if packet_id is not None and session is not None:
+            received = session.received
+            chunk.failed = lambda: received.pop(packet_id, None) and None
+        self.intake.add(chunk, time_ns)
+        self._turn_soon()
+        return time_ns
+
+    def _retain(self, message: Stored) -> None:
+        self.memory.note_retained(message.topic, self.memory.retain(message))
+
+    # -- turns
+
+    def _turn_soon(self) -> None:
+        if self.intake.pending_bytes > self.limits.turn_bytes_max:
+            self.turn()
+        elif not self._turn_due:
+            self._turn_due = True
+            self.loop.call_soon(self._due)
+
+    def _due(self) -> None:
+        self._turn_due = False
+        self.now = time.monotonic()
+        self.turn()
+
+    def turn(self) -> None:
+        """Write what was published, answer, send on."""
+        if self.intake.chunks:
+            try:
+                chunks = self.intake.write()
+            except (OSError, ChiplogError) as error:
+                self._write_failed(error)
+            else:
+                for chunk in chunks:
+                    if chunk.written is not None:
+                        chunk.written()
+                    if chunk.acks and chunk.connection is not None:
+                        chunk.connection.send(chunk.acks)
+                for chunk in chunks:
+                    self.delivery.dispatch(chunk.batch)
+                self.delivery.flush()
+        if self._roomy:
+            roomy, self._roomy = self._roomy, {}
+            for session in roomy:
+                self._pump(session)
+
+    def _write_failed(self, error: Exception) -> None:
+        """Nothing of this turn is in the log: nobody is told that it were."""
+        self.failures += 1
+        logger.error("broker: messages couldn't be written, their publishers are disconnected: %s", error)
+        for connection in self.intake.failed_connections():
+            connection.refuse(ReasonCode.QUOTA_EXCEEDED, f"the log can't be written: {error}")
+        if isinstance(error, AppenderFailed):
+            try:
+                self.intake.reopen()
+            except (OSError, ChiplogError) as again:
+                logger.error("broker: the log can't be opened again: %s", again)
+
+    # -- acknowledgements
+
+    def acknowledged(self, session: Session, packet_ids: Iterable[int]) -> None:
+        """PUBACKs."""
+        for packet_id in packet_ids:
+            session.acknowledge(packet_id)
+        self._moved[session] = None
+        self.has_room(session)
+
+    def received(self, session: Session, packet: Pubrec) -> None:
+        """PUBREC: a message of QoS 2 has arrived, or isn't wanted."""
+        connection = session.connection
+        if connection is None:
+            return
+        if packet.reason_code >= 0x80:
+            sent = session.in_flight.get(packet.packet_id)
+            if sent is not None and sent.qos == 2:
+                session.receive(packet.packet_id)
+                session.complete(packet.packet_id)
+                self._note_twice(session, "rec", packet.packet_id)
+                self._note_twice(session, "comp", packet.packet_id)
+            self.has_room(session)
+            return
+        known = session.receive(packet.packet_id) is not None or packet.packet_id in session.released
+        if known:
+            self._note_twice(session, "rec", packet.packet_id)
+            self.memory.flush()  # before the client forgets it
+        reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        connection.send_packet(Pubrel(packet.packet_id, reason))
+        self._moved[session] = None
+
+    def completed(self, session: Session, packet: Pubcomp) -> None:
+        """PUBCOMP: and its id is free again."""
+        if session.complete(packet.packet_id):
+            self._note_twice(session, "comp", packet.packet_id)
+        self._moved[session] = None
+        self.has_room(session)
+
+    def _note_twice(self, session: Session, kind: str, packet_id: int) -> None:
+        if session.durable:
+            self.memory.note(kind, session.client_id, [packet_id])
+
+    def let_go(self, session: Session, packet: Pubrel) -> None:
+        """PUBREL: a publisher won't send that message again."""
+        connection = session.connection
+        if connection is None:
+            return
+        if self.intake.chunks:
+            self.turn()
+        time_ns = session.received.pop(packet.packet_id, None)
+        if time_ns is not None and session.durable:
+            self.memory.note("let go", session.client_id, packet.packet_id, time_ns)
+            self.memory.flush()
+        reason = ReasonCode.SUCCESS if time_ns is not None else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        connection.send_packet(Pubcomp(packet.packet_id, reason))
+
+    def has_room(self, session: Session) -> None:
+        """A client can take more: who is behind may go on, with this turn."""
+        if session.connection is not None and (
+            session.retained_left or session.groups or not session.main.live or len(session.cursors) > 1
+        ):
+            self._roomy[session] = None
+            if not self._turn_due:
+                self._turn_due = True
+                self.loop.call_soon(self._due)
+
+    def _pump(self, session: Session) -> None:
+        if session.retained_left:
+            self.subscriptions.send_retained_left(session)
+        for cursor in session.cursors.values():
+            if not cursor.live:
+                self.delivery.pump(cursor)
+        for key in session.groups:
+            group = self.subscriptions.groups.get(key)
+            if group is not None and not group.live:
+                self.delivery.pump(group)
+
+    # -- now and then
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.now = time.monotonic()
+            with contextlib.suppress(OSError, ChiplogError):  # it is told where it matters
+                self._note_progress()
+            if self.now - self._swept >= SWEEP_SECONDS:
+                self._swept = self.now
+                self.clients.sweep(self.now)
+
+    def _note_progress(self) -> None:
+        """How far sessions have got, for after a crash: they get again what they acknowledged since."""
+        moved, self._moved = self._moved, {}
+        end = self.history.end
+        for session in moved:
+            if session.durable and session.client_id in self.memory.sessions:
+                for cursor in session.cursors.values():
+                    self.memory.note_at(session, cursor, session.at(cursor, end))
+        for group in self.subscriptions.groups.values():
+            at = self.subscriptions.group_at(group, end)
+            if self.memory.groups.get(group.key) != at:
+                self.memory.groups[group.key] = at
+                self.memory.note("group", group.key, *at)
+        self.memory.flush()
+
+    def position_of(self, time_ns: int) -> Position:
+        """Where the first message at or after a time is."""
+        for block in self.stream.blocks(since=time_ns, on_corruption="skip"):
+            return Position(block.segment, block.offsets[block.first])
+        return self.history.end

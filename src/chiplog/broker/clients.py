@@ -1,0 +1,229 @@
+"""Clients come and go: CONNECT, takeover, wills, and sessions that end by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from chiplog.broker.limits import NEVER
+from chiplog.broker.mqtt import (
+    MQTT_5_0,
+    BadPacket,
+    Connack,
+    Connect,
+    Disconnect,
+    Properties,
+    ReasonCode,
+    Will,
+)
+from chiplog.broker.outgoing import kept_properties
+from chiplog.broker.sessions import Session
+from chiplog.formats.msgpack import pack
+from chiplog.times import SECOND_NS
+
+if TYPE_CHECKING:
+    from chiplog.broker.broker import Broker
+    from chiplog.broker.connection import Connection
+
+__all__ = ["Clients"]
+
+logger = logging.getLogger("chiplog")
+
+
+class Clients:
+    """Who is here, and who was."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.connections: set[Connection] = set()
+        self.sessions = broker.memory.sessions
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._wills: dict[str, asyncio.TimerHandle] = {}
+
+    def restore(self) -> None:
+        """After a start: everybody is away since now at the latest."""
+        for session in list(self.sessions.values()):
+            if session.ended_ns is None:
+                session.ended_ns = time.time_ns()
+                self._broker.memory.note_session(session)
+            self._expire_later(session)
+
+    # -- coming
+
+    def connect(self, connection: Connection, packet: Connect) -> None:
+        """A CONNECT: a session for it, or a reason why not."""
+        broker, limits = self._broker, self._broker.limits
+        allowed = broker.access.admit(packet.user_name, packet.password, connection.peer_host)
+        if allowed is not None:
+            raise BadPacket(allowed, "the user name or password isn't right, or nobody may come in without one")
+        broker.turn()  # what was published before is before
+        told: Properties = {}
+        client_id = packet.client_id
+        if not client_id:
+            if packet.version != MQTT_5_0 and not packet.clean_start:
+                raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session to be kept needs a client id")
+            client_id = told["assigned_client_identifier"] = f"chiplog-{secrets.token_hex(8)}"
+        connection.user = packet.user_name
+        session, present = self._session(client_id, packet)
+        session.will = packet.will
+        self._expiry(session, packet, told)
+        session.in_flight_max = min(limits.in_flight_max, packet.properties.get("receive_maximum", 65_535))
+        if packet.keep_alive > limits.keep_alive_max or (not packet.keep_alive and limits.keep_alive_max < 65_535):
+            packet.keep_alive = limits.keep_alive_max
+            told["server_keep_alive"] = limits.keep_alive_max
+        sender = {"from": client_id}
+        connection.properties = (pack(sender), pack({"qos": 1, **sender}))
+        connection.accept(session, packet, broker.access.may_publish_all(packet.user_name))
+        session.connection, session.ended_ns = connection, None
+        self._connack(connection, present, told)
+        if session.durable or present:
+            broker.memory.note_session(session)
+            broker.memory.flush()
+        broker.subscriptions.join(session)
+        if session.in_flight or session.released:
+            broker.later(broker.delivery.resend(session))
+        else:
+            broker.has_room(session)
+
+    def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
+        """The session of a client: the one it had, or a new one; and whether it had one."""
+        for waiting in (self._timers, self._wills):
+            timer = waiting.pop(client_id, None)
+            if timer is not None:
+                timer.cancel()
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            old = session.connection
+            old.refuse(ReasonCode.SESSION_TAKEN_OVER, "another connection has taken the session over")
+            self.left(old, taken_over=not packet.clean_start)
+            session = self.sessions.get(client_id)
+        if session is not None and packet.clean_start:
+            self.end(session)
+            session = None
+        if session is not None:
+            return session, True
+        session = Session(client_id, self._broker.history.end, self._broker.limits.in_flight_max)
+        session.main.live = True
+        self.sessions[client_id] = session
+        return session, False
+
+    def _expiry(self, session: Session, packet: Connect, told: Properties) -> None:
+        if packet.version == MQTT_5_0:
+            wanted = packet.properties.get("session_expiry_interval", 0)
+        else:
+            wanted = 0 if packet.clean_start else NEVER
+        session.expiry_seconds = min(wanted, self._broker.limits.session_expiry_max)
+        if session.expiry_seconds != wanted:
+            told["session_expiry_interval"] = session.expiry_seconds
+
+    def _connack(self, connection: Connection, present: bool, told: Properties) -> None:
+        limits = self._broker.limits
+        if connection.version == MQTT_5_0:
+            told["receive_maximum"] = min(limits.receive_max, 65_535)
+            told["maximum_packet_size"] = limits.packet_bytes_max
+            told["topic_alias_maximum"] = limits.topic_alias_max
+        else:
+            told = {}
+        connection.send_packet(Connack(present, 0, told))
+
+    # -- going
+
+    def disconnect(self, connection: Connection, packet: Disconnect) -> None:
+        """A client says goodbye, as it should."""
+        session = connection.session
+        assert session is not None
+        wanted = packet.properties.get("session_expiry_interval")
+        if wanted is not None:
+            if wanted and not session.expiry_seconds:
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a session that was to end with its connection can't last")
+            session.expiry_seconds = min(wanted, self._broker.limits.session_expiry_max)
+        connection.normal_end = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        connection.close()
+
+    def left(self, connection: Connection, *, taken_over: bool = False) -> None:
+        """A connection is no more, however that came."""
+        self.connections.discard(connection)
+        session = connection.session
+        if session is None or session.connection is not connection:
+            return
+        broker = self._broker
+        broker.turn()
+        session.connection, session.resending = None, False
+        broker.subscriptions.leave(session)
+        for cursor in session.cursors.values():
+            if cursor.live:
+                cursor.fall_behind(broker.history.end)
+        session.ended_ns = time.time_ns()
+        will, session.will = session.will, None
+        if will is not None and not connection.normal_end:
+            self._will_later(session, will, taken_over=taken_over)
+        if not session.durable and not taken_over:
+            self.end(session)
+        else:
+            broker.memory.note_session(session)
+            broker.memory.flush()
+            self._expire_later(session)
+
+    def end(self, session: Session) -> None:
+        """Forget a session."""
+        broker = self._broker
+        broker.subscriptions.forget(session)
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+            broker.memory.note("end", session.client_id)
+            broker.memory.flush()
+        will = self._wills.pop(session.client_id, None)
+        if will is not None:  # the end of its session is the latest moment for it
+            will.cancel()
+            will._run()  # type: ignore[attr-defined]
+
+    def _expire_later(self, session: Session) -> None:
+        expires = session.expires_ns()
+        if expires is not None:
+            delay = min(max((expires - time.time_ns()) / SECOND_NS, 0), 86_400)
+            self._timers[session.client_id] = self._broker.loop.call_later(delay, self._expire, session)
+
+    def _expire(self, session: Session) -> None:
+        self._timers.pop(session.client_id, None)
+        if session.connection is not None or self.sessions.get(session.client_id) is not session:
+            return
+        expires = session.expires_ns()
+        if expires is not None and expires <= time.time_ns():
+            logger.info("broker: the session of %s has expired", session.client_id)
+            self.end(session)
+        else:
+            self._expire_later(session)
+
+    def _will_later(self, session: Session, will: Will, *, taken_over: bool) -> None:
+        delay = will.properties.get("will_delay_interval", 0)
+        if taken_over and delay:
+            return  # it is back already
+        delay = min(delay, session.expiry_seconds) if session.durable else 0
+        if not delay:
+            self._publish_will(session.client_id, will)
+        else:
+            self._wills[session.client_id] = self._broker.loop.call_later(delay, self._will_due, session, will)
+
+    def _will_due(self, session: Session, will: Will) -> None:
+        self._wills.pop(session.client_id, None)
+        self._publish_will(session.client_id, will)
+
+    def _publish_will(self, client_id: str, will: Will) -> None:
+        if self._broker.access.may_publish(None, will.topic):
+            kept = kept_properties(will.properties, will.qos, sender=client_id, retain=will.retain)
+            self._broker.put(will.topic, will.payload, kept, sender=client_id)
+
+    # -- looking after them
+
+    def sweep(self, now: float) -> None:
+        """Who hasn't been heard of for too long is gone."""
+        for connection in list(self.connections):
+            if connection.session is None:
+                if now - connection.heard > self._broker.limits.connect_seconds:
+                    connection.abort()
+            elif connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
+                connection.refuse(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives")
+                connection.abort()

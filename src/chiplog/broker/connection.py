@@ -1,0 +1,284 @@
+"""One client's connection: bytes from its socket to packets, and what each of them asks for.
+
+Messages in bulk don't come as packets: a read full of them is taken by the kernel in one call, as bytes for the log
+and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection, with
+the reason that the standard names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from chiplog import kernel
+from chiplog._kernel_mqtt_py import INCOMPLETE, NOT_PLAIN
+from chiplog.broker.mqtt import (
+    MQTT_5_0,
+    UNKNOWN,
+    Auth,
+    BadPacket,
+    Connack,
+    Connect,
+    Disconnect,
+    InboundAliases,
+    OutboundAliases,
+    Packet,
+    Pingreq,
+    Properties,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+    bad_frame,
+    connect_level,
+    decode,
+    encode,
+)
+from chiplog.broker.sessions import Session
+
+if TYPE_CHECKING:
+    from chiplog.broker.broker import Broker
+
+__all__ = ["Connection"]
+
+logger = logging.getLogger("chiplog")
+
+_PUBACK, _PUBLISH = 0x40, 0x30
+_PINGRESP = b"\xd0\x00"
+_PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
+
+
+class Connection(asyncio.Protocol):
+    """A connection, from its CONNECT to its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.version = UNKNOWN
+        self.session: Session | None = None
+        self.user: str | None = None
+        self.ready = False
+        """Whether it takes messages: connected, and its socket keeps up."""
+        self.particular = False
+        """Whether its messages have to be made one by one: it wants aliases, or no large ones."""
+        self.aliases: OutboundAliases | None = None
+        self.packet_bytes_max = _PACKET_BYTES_MAX
+        self.keep_alive = 0
+        self.heard = time.monotonic()
+        self.normal_end = False
+        self.publish_plain = False
+        """Whether its messages may go to any topic: then the kernel takes them as they come."""
+        self.properties = (b"\x80", b"\x80")
+        """What the log keeps of its plain messages, at QoS 0 and 1."""
+        self._inbound = InboundAliases(0)
+        self._rest = bytearray()
+        self._need = 0
+        self._closing = False
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(high=self.broker.limits.out_bytes_max)
+        self.broker.arrived(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self._closing = True
+        self.ready = False
+        self.broker.left(self)
+
+    def pause_writing(self) -> None:
+        self.ready = False
+
+    def resume_writing(self) -> None:
+        if self.session is not None and not self._closing:
+            self.ready = True
+            self.broker.has_room(self.session)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self.broker.now
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return  # of a packet that is large: not looked at again before it is there
+            data, self._rest = bytes(self._rest), bytearray()
+        try:
+            at = self._take(data)
+        except BadPacket as error:
+            self.refuse(error.reason_code, str(error))
+            return
+        except Exception as error:
+            self.fail(error)
+            return
+        if at < len(data) and not self._closing:
+            self._rest += memoryview(data)[at:]
+
+    def eof_received(self) -> bool:
+        return False
+
+    # -- bytes
+
+    def _take(self, data: bytes) -> int:
+        """Whatever is there as a whole; where the rest begins."""
+        at, end = 0, len(data)
+        limit = self.broker.limits.packet_bytes_max
+        self._need = 0
+        while at < end and not self._closing:
+            first = data[at]
+            if self.publish_plain and first & 0xF0 == _PUBLISH:
+                first_ns = self.broker.next_time()
+                intake = kernel.active.mqtt_messages(
+                    data, at, end, self.version, limit, first_ns, *self.properties
+                )
+                if intake.starts:
+                    self.broker.take(self, intake, first_ns)
+                    at = intake.end
+                if intake.reason == INCOMPLETE:
+                    self._need = end - at + intake.need
+                    return at
+                if intake.reason != NOT_PLAIN:
+                    if at < end and not intake.starts:
+                        at = self._take_one(data, at, end, limit)
+                    continue
+            elif first == _PUBACK and self.session is not None:
+                acks = kernel.active.mqtt_pubacks(data, at, end)
+                if acks.packet_ids:
+                    self.broker.acknowledged(self.session, acks.packet_ids)
+                    at = acks.end
+                    continue
+            after = self._take_one(data, at, end, limit)
+            if after == at:
+                return at
+            at = after
+        return at
+
+    def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
+        """One packet; where it ends, or where it begins if it isn't all there."""
+        split = kernel.active.mqtt_split(data, at, end, limit, 1)
+        if not split.starts:
+            if split.reason == INCOMPLETE:
+                self._need = end - at + split.need
+                return at
+            raise bad_frame(split.reason, limit)
+        try:
+            packet = decode(data, split.starts[0], split.bodies[0], split.ends[0], self.version)
+        except BadPacket as error:
+            if self.version == UNKNOWN and error.reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+                self.version = 5 if connect_level(data, split.bodies[0], split.ends[0]) >= MQTT_5_0 else 4
+            raise
+        self._handle(packet)
+        return int(split.ends[0])
+
+    def _handle(self, packet: Packet) -> None:
+        broker, session = self.broker, self.session
+        if isinstance(packet, Connect):
+            if self.version != UNKNOWN:
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
+            self.version = packet.version
+            broker.connect(self, packet)
+        elif session is None:
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a packet before the CONNECT was answered")
+        elif isinstance(packet, Publish):
+            self._publish(session, packet)
+        elif isinstance(packet, Puback):
+            broker.acknowledged(session, (packet.packet_id,))
+        elif isinstance(packet, Pubrec):
+            broker.received(session, packet)
+        elif isinstance(packet, Pubrel):
+            broker.let_go(session, packet)
+        elif isinstance(packet, Pubcomp):
+            broker.completed(session, packet)
+        elif isinstance(packet, Subscribe):
+            broker.subscribe(session, packet)
+        elif isinstance(packet, Unsubscribe):
+            broker.unsubscribe(session, packet)
+        elif isinstance(packet, Pingreq):
+            self.send(_PINGRESP)
+        elif isinstance(packet, Disconnect):
+            broker.disconnect(self, packet)
+        elif isinstance(packet, Auth):
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, "an AUTH that nobody asked for")
+
+    def _publish(self, session: Session, packet: Publish) -> None:
+        alias = packet.properties.pop("topic_alias", 0)
+        if alias or not packet.topic:
+            packet.topic = self._inbound.resolve(packet.topic, alias)
+        self.broker.publish(self, session, packet)
+
+    # -- for the broker
+
+    def accept(self, session: Session, connect: Connect, plain: bool) -> None:
+        """It is this session's from now on."""
+        wanted = connect.properties
+        self.session = session
+        self.ready = True
+        self.publish_plain = plain
+        self.keep_alive = connect.keep_alive
+        self._inbound = InboundAliases(self.broker.limits.topic_alias_max)
+        self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)
+        if wanted.get("topic_alias_maximum"):
+            self.aliases = OutboundAliases(wanted["topic_alias_maximum"])
+        self.particular = self.aliases is not None or "maximum_packet_size" in wanted
+
+    def send(self, data: bytes) -> None:
+        """Bytes to the client."""
+        if not self._closing:
+            self.transport.write(data)
+
+    def send_packet(self, packet: Any) -> None:
+        """A packet to the client; one larger than it takes is left out."""
+        data = encode(packet, self.version if self.version != UNKNOWN else MQTT_5_0)
+        if len(data) <= self.packet_bytes_max:
+            self.send(data)
+
+    def refuse(self, reason: int, why: str) -> None:
+        """End the connection because of what the client did, and tell it why, if its version can."""
+        if self._closing:
+            return
+        who = self.session.client_id if self.session is not None else self.peer
+        logger.info("broker: %s is disconnected: %s", who, why)
+        told: Properties = {"reason_string": why[:1000]}
+        if self.session is None:
+            if self.version != UNKNOWN:
+                self.send_packet(Connack(False, reason, told if self.version == MQTT_5_0 else {}))
+        elif self.version == MQTT_5_0:
+            self.send_packet(Disconnect(reason, told))
+        self.close()
+
+    def fail(self, error: Exception) -> None:
+        """End the connection because of what went wrong here."""
+        logger.error("broker: %s is disconnected", self.peer, exc_info=error)
+        self.refuse(ReasonCode.UNSPECIFIED_ERROR, "the server has failed")
+
+    def close(self) -> None:
+        """After what is to be sent is."""
+        if not self._closing:
+            self._closing = True
+            self.ready = False
+            self.transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        self._closing = True
+        self.ready = False
+        self.transport.abort()
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from."""
+        address = self.transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a client"
+
+    @property
+    def peer_host(self) -> str:
+        """The same, without the port; empty for a socket of this machine that has none."""
+        address = self.transport.get_extra_info("peername")
+        return str(address[0]) if isinstance(address, tuple) else ""
+
+

@@ -1,0 +1,413 @@
+"""From the log to who subscribed.
+
+A cursor that is live gets what was just written, straight from memory. One whose client doesn't keep up, because its
+socket takes no more or too much of it is unacknowledged, falls behind at the first message that it didn't get, and
+nobody waits for it: later it reads on from there, until it has everything and is live again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from array import array
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from chiplog import kernel
+from chiplog.broker.batches import SLOW, Batch, Stored
+from chiplog.broker.history import History
+from chiplog.broker.memory import Memory
+from chiplog.broker.outgoing import packet_of
+from chiplog.broker.routes import Group, Routes
+from chiplog.broker.sessions import Cursor, Sent, Session, Verdict
+from chiplog.log.position import Position
+
+if TYPE_CHECKING:
+    from chiplog.broker.connection import Connection
+
+__all__ = ["Delivery"]
+
+logger = logging.getLogger("chiplog")
+
+STEPS_PER_TURN = 16
+"""Batches that one cursor may catch up by, before others have their turn."""
+
+
+class Delivery:
+    """Sends messages on."""
+
+    def __init__(
+        self, routes: Routes, history: History, memory: Memory, executor: Executor, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.routes = routes
+        self.history = history
+        self.memory = memory
+        self._executor = executor
+        self._loop = loop
+        self._out: list[tuple[Connection, bytes]] = []
+        self._shared: dict[tuple[int, int, int, bytes], bytes] = {}
+        self.delivered = 0
+
+    # -- what was just written
+
+    def dispatch(self, batch: Batch) -> None:
+        """To everyone who is live. Nothing is sent before `flush`."""
+        self.history.add(batch)
+        codes, topics = batch.topics
+        self._shared.clear()
+        if len(topics) == 1:
+            route = self.routes.of(topics[0])
+            if route:
+                rows = array("q", range(len(batch)))
+                for cursor, verdict in route:
+                    if cursor.live:
+                        self._give(cursor, batch, [(rows, verdict)])
+            return
+        parts: dict[Cursor, list[tuple[array[int], Verdict]]] = {}
+        wanted = bytearray(len(topics))
+        for code, topic in enumerate(topics):
+            route = self.routes.of(topic)
+            if route:
+                wanted[code] = 1
+                rows = kernel.active.rows_where(codes, bytes(wanted))
+                wanted[code] = 0
+                for cursor, verdict in route:
+                    if cursor.live:
+                        parts.setdefault(cursor, []).append((rows, verdict))
+        for cursor, those in parts.items():
+            self._give(cursor, batch, those)
+
+    def flush(self) -> None:
+        """Send what was prepared, after what has to be remembered of it is."""
+        self.memory.flush()
+        out, self._out = self._out, []
+        for connection, data in out:
+            connection.send(data)
+
+    # -- one cursor
+
+    def _give(self, cursor: Cursor, batch: Batch, parts: list[tuple[array[int], Verdict]]) -> bool:
+        """Rows of a batch to whoever reads at a cursor; False if it fell behind on the way."""
+        if len(parts) > 1:
+            verdicts = {verdict for _, verdict in parts}
+            if len(verdicts) == 1:
+                parts = [(array("q", sorted(row for rows, _ in parts for row in rows)), parts[0][1])]
+            else:
+                return self._give_mixed(cursor, batch, parts)
+        rows, verdict = parts[0]
+        taken = self._give_rows(cursor, batch, rows, verdict)
+        if taken < len(rows):
+            cursor.fall_behind(batch.position(rows[taken]))
+            return False
+        return True
+
+    def _give_mixed(self, cursor: Cursor, batch: Batch, parts: list[tuple[array[int], Verdict]]) -> bool:
+        """Where topics have different verdicts: in the order of the log all the same, run by run."""
+        ordered = sorted((row, verdict) for rows, verdict in parts for row in rows)
+        at = 0
+        while at < len(ordered):
+            verdict, end = ordered[at][1], at + 1
+            while end < len(ordered) and ordered[end][1] == verdict:
+                end += 1
+            if not self._give(cursor, batch, [(array("q", [row for row, _ in ordered[at:end]]), verdict)]):
+                return False
+            at = end
+        return True
+
+    def _give_rows(self, cursor: Cursor, batch: Batch, rows: array[int], verdict: Verdict) -> int:
+        """How many of the rows were taken."""
+        if isinstance(cursor, Group):
+            return self._share(cursor, batch, rows)
+        session = cursor.session
+        assert session is not None
+        return self._send(session, cursor, batch, rows, verdict)
+
+    def _share(self, group: Group, batch: Batch, rows: array[int]) -> int:
+        """Each row to one member: as many to each as it has room for, in turns."""
+        members = [member for member in group.in_turn() if self._can_take(member)]
+        taken = 0
+        while members and taken < len(rows):
+            share = -(-(len(rows) - taken) // len(members))
+            member = members.pop(0)
+            sub = group.members[member]
+            verdict = Verdict(sub.qos, _identifier(sub.identifier), sub.retain_as_published, False)
+            taken += self._send(member, group, batch, rows[taken : taken + share], verdict)
+        return taken
+
+    def _can_take(self, session: Session) -> bool:
+        connection = session.connection
+        return connection is not None and connection.ready and not session.resending and session.room() > 0
+
+    def _send(self, session: Session, cursor: Cursor, batch: Batch, rows: array[int], verdict: Verdict) -> int:
+        connection = session.connection
+        if connection is None or not connection.ready or session.resending:
+            return 0
+        if verdict.no_local and batch.sender == session.client_id:
+            return len(rows)
+        if connection.particular or verdict.no_local or batch.flags_all & SLOW or session.done:
+            return self._send_singly(session, connection, cursor, batch, rows, verdict)
+        qos = min(verdict.qos, batch.flags_all & 3)
+        if qos == 0:
+            key = (connection.version, id(rows), 0, verdict.properties)
+            data = self._shared.get(key)
+            if data is None:
+                data, _ = self._packets(connection.version, batch, rows, 0, 0, verdict.properties)
+                self._shared[key] = data
+        else:
+            rows = rows[: session.room()]
+            if not rows:
+                return 0
+            first = session.take_ids(len(rows)) if rows else 0
+            data, used = self._packets(connection.version, batch, rows, verdict.qos, first, verdict.properties)
+            session.last_id = (first + used - 2) % 65535 + 1 if used else (first - 2) % 65535 + 1
+            self._note_sent(session, cursor, batch, rows, verdict.qos, first)
+        self._out.append((connection, data))
+        self.delivered += len(rows)
+        return len(rows)
+
+    def _packets(
+        self, version: int, batch: Batch, rows: array[int], qos: int, first: int, properties: bytes
+    ) -> tuple[bytes, int]:
+        found: tuple[bytes, int] = kernel.active.mqtt_deliver(
+            version,
+            batch.data,
+            rows,
+            batch.topic_starts,
+            batch.topic_ends,
+            batch.payload_starts,
+            batch.payload_ends,
+            batch.flags,
+            qos,
+            first,
+            properties,
+        )
+        return found
+
+    def _note_sent(
+        self, session: Session, cursor: Cursor, batch: Batch, rows: array[int], qos_max: int, first: int
+    ) -> None:
+        """What is under way now. Of QoS 2, that is to be known after a crash too."""
+        packet_id, flags, in_flight = first, batch.flags, session.in_flight
+        segment, base, starts = batch.segment, batch.base, batch.starts
+        twice: list[tuple[int, int, int, str]] = []
+        for row in rows:
+            qos = min(flags[row] & 3, qos_max)
+            if qos:
+                position = Position(segment, base + starts[row])
+                in_flight[packet_id] = Sent(position, qos, cursor)
+                if qos == 2:
+                    twice.append((packet_id, *position, cursor.key))
+                packet_id = packet_id % 65535 + 1
+        if twice and session.durable:
+            self.memory.note("out", session.client_id, twice)
+
+    # -- what isn't plain
+
+    def _send_singly(
+        self, session: Session, connection: Connection, cursor: Cursor, batch: Batch, rows: Iterable[int], v: Verdict
+    ) -> int:
+        """One message at a time, for clients and messages that want something special."""
+        now_ns = time.time_ns()
+        taken = 0
+        for row in rows:
+            if not connection.ready:
+                break
+            qos = min(batch.flags[row] & 3, v.qos)
+            position = batch.position(row)
+            if qos and not session.room():
+                break
+            taken += 1
+            message = batch.message(row)
+            if (v.no_local and message.properties.get("from") == session.client_id) or (
+                qos == 2 and position in session.done
+            ):
+                continue
+            self._send_one(session, connection, cursor, message, position, qos, v, now_ns, stored=False)
+        return taken
+
+    def _send_one(
+        self,
+        session: Session,
+        connection: Connection,
+        cursor: Cursor | None,
+        message: Stored,
+        position: Position,
+        qos: int,
+        verdict: Verdict,
+        now_ns: int,
+        *,
+        stored: bool,
+        retain: bool = False,
+    ) -> None:
+        packet_id = session.take_ids(1) if qos else 0
+        retain = retain or (verdict.retain_as_published and bool(message.properties.get("retain")))
+        data = packet_of(connection, message, qos, packet_id, now_ns, retain=retain, identifiers=verdict.properties)
+        if data is None:  # expired, or larger than the client takes: it counts as sent
+            if qos:
+                session.last_id = (packet_id - 2) % 65535 + 1
+            return
+        if qos:
+            session.in_flight[packet_id] = Sent(position, qos, cursor, message if stored else None)
+            if qos == 2 and session.durable and cursor is not None and not stored:
+                self.memory.note("out", session.client_id, [(packet_id, *position, cursor.key)])
+        self._out.append((connection, data))
+        self.delivered += 1
+
+    def send_retained(self, session: Session, message: Stored, verdict: Verdict) -> bool:
+        """A message that was kept for who subscribes; False if there is no room for it now."""
+        connection = session.connection
+        qos = min(message.qos, verdict.qos)
+        if connection is None or (qos and not session.room()):
+            return False
+        place = Position(0, 0)
+        self._send_one(
+            session, connection, None, message, place, qos, verdict, time.time_ns(), stored=True, retain=True
+        )
+        return True
+
+    # -- catching up
+
+    def pump(self, cursor: Cursor) -> None:
+        """Have a cursor that is behind read on, as far as it can now."""
+        for _ in range(STEPS_PER_TURN):
+            if cursor.live or cursor.reading or not self._has_taker(cursor):
+                return
+            if isinstance(cursor, Group) and cursor.returned:
+                self._fetch_returned(cursor)
+                return
+            if cursor.next >= self.history.end:
+                cursor.live = True
+                return
+            batch = self.history.recent(cursor.next)
+            if batch is None:
+                cursor.reading = True
+                self._loop.create_task(self._read(cursor))
+                return
+            self._catch_up(cursor, batch)
+            self.flush()
+        self._loop.call_soon(self.pump, cursor)
+
+    def _has_taker(self, cursor: Cursor) -> bool:
+        if isinstance(cursor, Group):
+            return any(self._can_take(member) for member in cursor.members)
+        return cursor.session is not None and self._can_take(cursor.session)
+
+    def _catch_up(self, cursor: Cursor, batch: Batch) -> None:
+        """A batch that a cursor's position is in or before: what it wants of it, as far as there is room."""
+        first = batch.row_of(cursor.next)
+        codes, topics = batch.topics
+        place = batch.position(first)
+        verdicts = [cursor.verdict(topic, place) for topic in topics]
+        after = Position(batch.segment, batch.end)
+        if not any(verdicts):
+            cursor.next = after
+            return
+        parts = []
+        for verdict in {verdict for verdict in verdicts if verdict is not None}:
+            wanted = bytes(1 if one == verdict else 0 for one in verdicts)
+            rows = kernel.active.rows_where(codes, wanted, first)
+            if rows:
+                parts.append((rows, verdict))
+        self._shared.clear()
+        if not parts or self._give(cursor, batch, parts):
+            cursor.next = after
+        cursor.live = False
+
+    async def _read(self, cursor: Cursor) -> None:
+        try:
+            while not cursor.live and self._has_taker(cursor):
+                position = cursor.next
+                batch, after = await self._loop.run_in_executor(
+                    self._executor, self.history.read, cursor, position
+                )
+                if cursor.next != position or cursor.live:
+                    continue  # it was moved meanwhile
+                if batch is None:
+                    cursor.next = max(after, position)
+                    break
+                self._catch_up(cursor, batch)
+                self.flush()
+                if cursor.next == position:
+                    break  # there is no room
+        except Exception as error:
+            logger.exception("a subscriber's messages can't be read from the log: %s", error)
+            session = cursor.session
+            if session is not None and session.connection is not None:
+                session.connection.fail(error)
+            return
+        finally:
+            cursor.reading = False
+        self.pump(cursor)
+
+    def _fetch_returned(self, group: Group) -> None:
+        group.reading = True
+        self._loop.create_task(self._read_returned(group))
+
+    async def _read_returned(self, group: Group) -> None:
+        try:
+            batch: Batch | None = None
+            while group.returned and self._has_taker(group):
+                position = group.returned[0]
+                batch, row = await self._find(batch, position)
+                if batch is not None:
+                    rows = array("q", [row])
+                    if not self._give_rows(group, batch, rows, Verdict(2, b"", False, False)):
+                        break
+                    self.flush()
+                group.returned.remove(position)
+        finally:
+            group.reading = False
+        if not group.returned:
+            self.pump(group)
+
+    async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
+        """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
+        for found in (batch, self.history.recent(position)):
+            if found is not None and found.position(row := found.row_of(position)) == position:
+                return found, row
+        found = await self._loop.run_in_executor(self._executor, self.history.read_from, position)
+        return (found, 0) if found is not None and found.position(0) == position else (None, 0)
+
+    # -- again, after a client was away
+
+    async def resend(self, session: Session) -> None:
+        """What was under way when the connection broke, under the same ids; then what comes after it."""
+        connection = session.connection
+        if connection is None:
+            return
+        session.resending = True
+        try:
+            batch: Batch | None = None
+            for packet_id, sent in list(session.in_flight.items()):
+                message = sent.message
+                if message is None:
+                    batch, row = await self._find(batch, sent.position)
+                    message = None if batch is None else batch.message(row)
+                if session.connection is not connection:
+                    return
+                if session.in_flight.get(packet_id) is not sent:
+                    continue  # it has arrived meanwhile
+                data = None
+                if message is not None:
+                    data = packet_of(connection, message, sent.qos, packet_id, time.time_ns(), dup=True)
+                if data is None:
+                    del session.in_flight[packet_id]  # it has expired, or retention has taken it
+                else:
+                    connection.send(data)
+            for packet_id in session.released:
+                connection.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+        finally:
+            if session.connection is connection:
+                session.resending = False
+        for cursor in session.cursors.values():
+            self.pump(cursor)
+
+
+def _identifier(number: int) -> bytes:
+    from chiplog.broker.mqtt import PacketType, property_bytes
+
+    if not number:
+        return b""
+    return property_bytes({"subscription_identifiers": [number]}, PacketType.PUBLISH, from_server=True)

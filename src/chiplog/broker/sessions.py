@@ -1,0 +1,218 @@
+"""What a broker knows of a client: what it wants, how far it has got, and what is under way to it.
+
+A session has cursors, each with subscriptions and a position in the log: one for all that it subscribed to, and one
+for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight, each
+message with the packet id that it was sent under. That is all: a client that is a week behind is a position.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from chiplog.broker.batches import Stored
+from chiplog.broker.limits import NEVER
+from chiplog.broker.mqtt import PACKET_ID_MAX, PacketType, Will, matches, property_bytes
+from chiplog.log.position import Position
+
+if TYPE_CHECKING:
+    from chiplog.broker.connection import Connection
+
+__all__ = ["Cursor", "Sent", "Session", "Sub", "Verdict"]
+
+_CACHE_MAX = 4096
+
+
+class Sub(NamedTuple):
+    """What a client wants of a filter."""
+
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+    since: Position = Position(0, 0)
+    """Where the log ended when it subscribed: it gets what comes after."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a topic's messages, by all subscriptions of a cursor that match."""
+
+    qos: int
+    properties: bytes
+    """In MQTT 5: the identifiers of those subscriptions."""
+    retain_as_published: bool
+    no_local: bool
+    """Whether those of the client itself are left out."""
+
+
+def judge(subs: list[Sub]) -> Verdict | None:
+    """Once, at the highest QoS, with all identifiers."""
+    if not subs:
+        return None
+    identifiers = sorted({sub.identifier for sub in subs if sub.identifier})
+    properties = property_bytes({"subscription_identifiers": identifiers}, PacketType.PUBLISH, from_server=True)
+    return Verdict(
+        max(sub.qos for sub in subs),
+        properties if identifiers else b"",
+        any(sub.retain_as_published for sub in subs),
+        all(sub.no_local for sub in subs),
+    )
+
+
+class Cursor:
+    """A place in the log, and who is to get what from there on."""
+
+    def __init__(self, key: str, session: Session | None, position: Position) -> None:
+        self.key = key
+        """Which of a session's it is: empty, or what was subscribed to for a replay or a group."""
+        self.session = session
+        self.next = position
+        """What lies before it has been sent. Means nothing while the cursor is live."""
+        self.live = False
+        """Whether it has everything, and gets what comes as it comes."""
+        self.reading = False
+        self.subs: dict[str, Sub] = {}
+        self._cache: dict[bytes, Verdict | None] = {}
+        self._settled = Position(0, 0)
+
+    def add(self, filter: str, sub: Sub) -> Sub | None:  # noqa: A002
+        """Subscribe; what was there before."""
+        before = self.subs.get(filter)
+        self.subs[filter] = sub
+        self._changed()
+        return before
+
+    def remove(self, filter: str) -> Sub | None:  # noqa: A002
+        """Unsubscribe; what it was."""
+        sub = self.subs.pop(filter, None)
+        self._changed()
+        return sub
+
+    def _changed(self) -> None:
+        self._cache.clear()
+        self._settled = max((sub.since for sub in self.subs.values()), default=Position(0, 0))
+
+    def verdict(self, topic: bytes, position: Position) -> Verdict | None:
+        """What becomes of a message there; None if it isn't wanted."""
+        if position < self._settled:
+            return self._judge(topic, position)
+        if topic in self._cache:
+            return self._cache[topic]
+        if len(self._cache) >= _CACHE_MAX:
+            self._cache.clear()
+        found = self._cache[topic] = self._judge(topic, position)
+        return found
+
+    def _judge(self, topic: bytes, position: Position) -> Verdict | None:
+        text = topic.decode()
+        return judge([sub for name, sub in self.subs.items() if sub.since <= position and matches(name, text)])
+
+    def fall_behind(self, position: Position) -> None:
+        """It doesn't get any more as it comes: the first that it hasn't got is here."""
+        self.live = False
+        self.next = position
+
+    def wants(self, topics: list[bytes]) -> bool:
+        """Whether any of these topics may be wanted."""
+        return any(matches(name, topic.decode()) for topic in topics for name in self.subs)
+
+
+class Sent(NamedTuple):
+    """A message that is under way: where it is in the log, or itself, if it was retained."""
+
+    position: Position
+    qos: int
+    cursor: Cursor | None
+    message: Stored | None = None
+
+
+class Session:
+    """A client, connected or not."""
+
+    def __init__(self, client_id: str, position: Position, in_flight_max: int) -> None:
+        self.client_id = client_id
+        self.connection: Connection | None = None
+        self.expiry_seconds = 0
+        self.ended_ns: int | None = None
+        """When it was last disconnected, if it is."""
+        self.main = Cursor("", self, position)
+        self.cursors: dict[str, Cursor] = {"": self.main}
+        self.groups: dict[str, Sub] = {}
+        """Shared subscriptions, by what was subscribed to."""
+        self.in_flight: dict[int, Sent] = {}
+        self.in_flight_max = in_flight_max
+        self.released: dict[int, None] = {}
+        """Packet ids of QoS 2 that the client has received, and that it is to be told to forget."""
+        self.received: dict[int, int] = {}
+        """Packet ids of QoS 2 that the client has sent and not released, with the times of their messages."""
+        self.done: set[Position] = set()
+        """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
+        self.will: Will | None = None
+        self.retained_left: deque[tuple[str, Verdict]] = deque()
+        """Topics whose retained messages wait for room."""
+        self.resending = False
+        self.last_id = 0
+        """The packet id that was given out last."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.expiry_seconds > 0
+
+    def expires_ns(self) -> int | None:
+        """When it will be forgotten; None if it won't."""
+        if self.ended_ns is None or self.expiry_seconds == NEVER:
+            return None
+        return self.ended_ns + self.expiry_seconds * 10**9
+
+    def subscriptions(self) -> int:
+        """How many it has."""
+        return len(self.groups) + sum(len(cursor.subs) for cursor in self.cursors.values())
+
+    # -- packet ids
+
+    def room(self) -> int:
+        """How many messages of QoS 1 and 2 may be sent to it now, under ids that follow each other."""
+        used = len(self.in_flight) + len(self.released)
+        if not used:
+            return self.in_flight_max
+        oldest = [next(iter(held)) for held in (self.in_flight, self.released) if held]
+        span = max((self.last_id - packet_id) % PACKET_ID_MAX + 1 for packet_id in oldest)
+        return max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0)
+
+    def take_ids(self, count: int) -> int:
+        """The first of `count` ids that follow each other; after 65,535 comes 1."""
+        first = self.last_id % PACKET_ID_MAX + 1
+        self.last_id = (self.last_id + count - 1) % PACKET_ID_MAX + 1
+        return first
+
+    # -- what comes back
+
+    def acknowledge(self, packet_id: int) -> Sent | None:
+        """A message of QoS 1 has arrived."""
+        sent = self.in_flight.get(packet_id)
+        if sent is None or sent.qos != 1:
+            return None
+        return self.in_flight.pop(packet_id)
+
+    def receive(self, packet_id: int) -> Sent | None:
+        """A message of QoS 2 has arrived, for the first time."""
+        sent = self.in_flight.get(packet_id)
+        if sent is None or sent.qos != 2:
+            return None
+        del self.in_flight[packet_id]
+        self.released[packet_id] = None
+        if sent.cursor is not None and sent.message is None:
+            self.done.add(sent.position)
+        return sent
+
+    def complete(self, packet_id: int) -> bool:
+        """And the client has forgotten its packet id."""
+        return self.released.pop(packet_id, 0) is None
+
+    def at(self, cursor: Cursor, end: Position) -> Position:
+        """Up to where everything of a cursor has been acknowledged."""
+        for sent in self.in_flight.values():
+            if sent.cursor is cursor and sent.message is None:
+                return sent.position
+        return end if cursor.live else cursor.next
