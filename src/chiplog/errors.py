@@ -189,6 +189,8 @@ class NotReplicated(ReplicaError):
 
 class Superseded(ReplicaError):
     """A younger primary writes the log: this one must not any more."""
+
+
 class BadPacket(ChiplogError, ValueError):
     """Bytes are no MQTT packet, or one that the protocol forbids; or a packet has a value that can't be written.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from chiplog import kernel
@@ -66,7 +67,8 @@ class Batch:
         self.starts = starts
         self.topic_starts, self.topic_ends = topics
         self.payload_starts, self.payload_ends = payloads
-        self.property_starts, self.property_ends = properties or (None, None)
+        self.property_starts = None if properties is None else properties[0]
+        self.property_ends = None if properties is None else properties[1]
         self.flags = flags
         self.flags_all = 0
         for flag in set(flags):
@@ -111,8 +113,6 @@ class Batch:
 
     def row_of(self, position: Position) -> int:
         """The first row at or after a position."""
-        from bisect import bisect_left
-
         if position.segment != self.segment:
             return 0 if position.segment < self.segment else len(self.starts)
         return bisect_left(self.starts, position.offset - self.base)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import ssl
@@ -306,8 +307,7 @@ class Broker:
             chunk.written = lambda: self._retain(message)
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
-            received = session.received
-            chunk.failed = lambda: received.pop(packet_id, None) and None
+            chunk.failed = functools.partial(session.received.pop, packet_id, None)
         self.intake.add(chunk, time_ns)
         self._turn_soon()
         return time_ns

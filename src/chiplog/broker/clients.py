@@ -138,7 +138,9 @@ class Clients:
         wanted = packet.properties.get("session_expiry_interval")
         if wanted is not None:
             if wanted and not session.expiry_seconds:
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a session that was to end with its connection can't last")
+                raise BadPacket(
+                    ReasonCode.PROTOCOL_ERROR, "a session that was to end with its connection can't last"
+                )
             session.expiry_seconds = min(wanted, self._broker.limits.session_expiry_max)
         connection.normal_end = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         connection.close()
@@ -178,7 +180,7 @@ class Clients:
         will = self._wills.pop(session.client_id, None)
         if will is not None:  # the end of its session is the latest moment for it
             will.cancel()
-            will._run()  # type: ignore[attr-defined]
+            will._run()
 
     def _expire_later(self, session: Session) -> None:
         expires = session.expires_ns()
@@ -225,5 +227,7 @@ class Clients:
                 if now - connection.heard > self._broker.limits.connect_seconds:
                     connection.abort()
             elif connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
-                connection.refuse(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives")
+                connection.refuse(
+                    ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
+                )
                 connection.abort()

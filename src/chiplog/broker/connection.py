@@ -280,5 +280,3 @@ class Connection(asyncio.Protocol):
         """The same, without the port; empty for a socket of this machine that has none."""
         address = self.transport.get_extra_info("peername")
         return str(address[0]) if isinstance(address, tuple) else ""
-
-

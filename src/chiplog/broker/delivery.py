@@ -1,8 +1,8 @@
 """From the log to who subscribed.
 
-A cursor that is live gets what was just written, straight from memory. One whose client doesn't keep up, because its
-socket takes no more or too much of it is unacknowledged, falls behind at the first message that it didn't get, and
-nobody waits for it: later it reads on from there, until it has everything and is live again.
+A cursor that is live gets what was just written, straight from memory. One whose client doesn't keep up, because
+its socket takes no more or too much of it is unacknowledged, falls behind at the first message that it didn't get,
+and nobody waits for it: later it reads on from there, until it has everything and is live again.
 """
 
 from __future__ import annotations
@@ -206,7 +206,13 @@ class Delivery:
     # -- what isn't plain
 
     def _send_singly(
-        self, session: Session, connection: Connection, cursor: Cursor, batch: Batch, rows: Iterable[int], v: Verdict
+        self,
+        session: Session,
+        connection: Connection,
+        cursor: Cursor,
+        batch: Batch,
+        rows: Iterable[int],
+        v: Verdict,
     ) -> int:
         """One message at a time, for clients and messages that want something special."""
         now_ns = time.time_ns()
@@ -243,7 +249,9 @@ class Delivery:
     ) -> None:
         packet_id = session.take_ids(1) if qos else 0
         retain = retain or (verdict.retain_as_published and bool(message.properties.get("retain")))
-        data = packet_of(connection, message, qos, packet_id, now_ns, retain=retain, identifiers=verdict.properties)
+        data = packet_of(
+            connection, message, qos, packet_id, now_ns, retain=retain, identifiers=verdict.properties
+        )
         if data is None:  # expired, or larger than the client takes: it counts as sent
             if qos:
                 session.last_id = (packet_id - 2) % 65535 + 1

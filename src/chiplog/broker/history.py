@@ -107,7 +107,7 @@ class History:
 
     def _pass_over(self, cursor: Cursor, position: Position, limit: Position) -> Position:
         """The first position whose file may have what is wanted."""
-        numbers = [info for info in self._stream.numbers() if info >= position.segment]
+        numbers = [number for number in self._stream.numbers() if number >= position.segment]
         for number in numbers:
             if number >= limit.segment:
                 break

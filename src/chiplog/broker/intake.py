@@ -1,7 +1,7 @@
 """Messages on their way into the log: what publishers sent since the last turn, and what each is to be answered.
 
-All that the clients of one turn of the event loop have published is written with one write, and synced with one sync
-if the policy says so. Only then is anybody answered, and only then is anything sent on.
+All that the clients of one turn of the event loop have published is written with one write, and synced with one
+sync if the policy says so. Only then is anybody answered, and only then is anything sent on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Chunk:
         batch: Batch,
         connection: Connection | None,
         acks: bytes = b"",
-        written: Callable[[], None] | None = None,
-        failed: Callable[[], None] | None = None,
+        written: Callable[[], object] | None = None,
+        failed: Callable[[], object] | None = None,
     ) -> None:
         self.batch = batch
         self.connection = connection
@@ -73,7 +73,9 @@ class Intake:
         self.chunks.append(chunk)
         self.pending_bytes += len(chunk.batch.data)
 
-    def encode(self, topic: str, payload: bytes, properties: dict[str, Any], sender: str | None) -> tuple[Batch, int]:
+    def encode(
+        self, topic: str, payload: bytes, properties: dict[str, Any], sender: str | None
+    ) -> tuple[Batch, int]:
         """One message, and its time."""
         now = self.next_time()
         data = _FORMAT.encode(_FORMAT.item(topic, payload, properties), now)
@@ -119,5 +121,3 @@ class Intake:
         """After a failure that is final: look at what is really there, and go on."""
         self.appender.close()
         self.appender = self._open_appender()
-
-

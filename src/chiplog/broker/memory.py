@@ -10,6 +10,7 @@ start, because it says itself which message was to be retained, and under which 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -99,9 +100,10 @@ class Memory:
                 self.retain(message)
             client_id, packet_id = message.properties.get("from"), message.properties.get("id")
             session = self.sessions.get(client_id) if isinstance(client_id, str) else None
-            if session is not None and isinstance(packet_id, int) and message.qos == 2:
-                if self._let_go.get((session.client_id, packet_id), 0) < message.time_ns:
-                    session.received[packet_id] = message.time_ns
+            if session is None or not isinstance(packet_id, int) or message.qos != 2:
+                continue
+            if self._let_go.get((session.client_id, packet_id), 0) < message.time_ns:
+                session.received[packet_id] = message.time_ns
 
     def retain(self, message: Stored) -> Stored | None:
         """Keep a message for its topic, or, if it is empty, none. What is kept now."""
@@ -125,6 +127,10 @@ class Memory:
             elif kind == "group" and (position := self.groups.get(key)) is not None:
                 log.update(["group", key, *position])
 
+        def tell_all(some: list[tuple[str, Any]]) -> None:
+            for kind, key in some:
+                tell(kind, key)
+
         keys: list[tuple[str, Any]] = []
 
         def list_all() -> None:
@@ -135,7 +141,7 @@ class Memory:
 
         self.run_slice(list_all)
         for first in range(0, len(keys), 100):
-            self.run_slice(lambda part=keys[first : first + 100]: [tell(*key) for key in part])  # type: ignore[misc]
+            self.run_slice(functools.partial(tell_all, keys[first : first + 100]))
 
     def _replay(self, event: list[Any]) -> None:
         kind, *rest = event
@@ -207,8 +213,7 @@ def _told(session: Session, end: Position) -> dict[str, Any]:
         "expiry": session.expiry_seconds,
         "ended": session.ended_ns,
         "cursors": [
-            (cursor.key, session.at(cursor, end), list(cursor.subs.items()))
-            for cursor in session.cursors.values()
+            (cursor.key, session.at(cursor, end), list(cursor.subs.items())) for cursor in session.cursors.values()
         ],
         "groups": list(session.groups.items()),
         "out": out,
@@ -220,5 +225,5 @@ def _told(session: Session, end: Position) -> dict[str, Any]:
 
 
 def _sub(told: list[Any]) -> Sub:
-    *rest, since = told
-    return Sub(*rest, Position(*since))
+    qos, no_local, retain_as_published, identifier, since = told
+    return Sub(qos, no_local, retain_as_published, identifier, Position(*since))

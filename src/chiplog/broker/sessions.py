@@ -1,7 +1,7 @@
 """What a broker knows of a client: what it wants, how far it has got, and what is under way to it.
 
-A session has cursors, each with subscriptions and a position in the log: one for all that it subscribed to, and one
-for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight, each
+A session has cursors, each with subscriptions and a position in the log: one for all that it subscribed to, and
+one for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight, each
 message with the packet id that it was sent under. That is all: a client that is a week behind is a position.
 """
 
@@ -178,7 +178,7 @@ class Session:
             return self.in_flight_max
         oldest = [next(iter(held)) for held in (self.in_flight, self.released) if held]
         span = max((self.last_id - packet_id) % PACKET_ID_MAX + 1 for packet_id in oldest)
-        return max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0)
+        return int(max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0))
 
     def take_ids(self, count: int) -> int:
         """The first of `count` ids that follow each other; after 65,535 comes 1."""

@@ -78,10 +78,8 @@ class Subscriptions:
         assert connection is not None
         broker.turn()  # what was published before is before
         identifier = (packet.properties.get("subscription_identifiers") or [0])[0]
-        codes: list[int] = []
         retained: list[tuple[str, Sub]] = []
-        for wanted in packet.subscriptions:
-            codes.append(self._subscribe_one(session, wanted, identifier, retained))
+        codes = [self._subscribe_one(session, wanted, identifier, retained) for wanted in packet.subscriptions]
         if session.durable:
             broker.memory.note_session(session)
             broker.memory.flush()
@@ -108,7 +106,9 @@ class Subscriptions:
         sub = Sub(wanted.qos, wanted.no_local, wanted.retain_as_published, identifier, broker.history.end)
         if parsed.group is not None:
             if wanted.no_local:
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a shared subscription can't leave out the client's own")
+                raise BadPacket(
+                    ReasonCode.PROTOCOL_ERROR, "a shared subscription can't leave out the client's own"
+                )
             self._share(session, wanted.filter, parsed.filter, sub)
             return wanted.qos
         if parsed.when is not None:
@@ -244,5 +244,3 @@ class Subscriptions:
         for member in group.members:
             places += [sent.position for sent in member.in_flight.values() if sent.cursor is group]
         return min(places)
-
-

@@ -257,6 +257,10 @@ class Stream:
         wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
         return scan.schema(wanted, wide=self.format.numbered_by_time)
 
+    def numbers(self) -> list[int]:
+        """The numbers of the segments there are, ascending."""
+        return self._directory.numbers()
+
     def segment_bytes(self, number: int) -> int | None:
         """How large a segment's file is; None if there is none."""
         found = self._directory.files.stat(self._directory.segment_path(number))

@@ -115,7 +115,7 @@ class Mirror:
         if self.snapshot is not None:
             self._remove([number for number in numbers if number < self.snapshot.begin.segment])
             numbers = [number for number in numbers if number >= self.snapshot.begin.segment]
-        mark = read_mark(files, self.path)
+        mark = read_mark(self._directory)
         synced = LOG_START if mark is None else Position(mark.segment, mark.offset)
         while numbers and self._file is None and not self.damaged:
             number = numbers.pop()
@@ -168,7 +168,7 @@ class Mirror:
 
     def _mark(self) -> Watermark:
         if self._watermark is None:
-            self._watermark = Watermark(self._directory.files, self.path)
+            self._watermark = Watermark(self._directory)
         return self._watermark
 
     # -- writing
