@@ -20,7 +20,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -94,6 +94,13 @@ class Broker:
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
+        self.handlers: dict[type, Callable[[Session, Any], None]] = {
+            Pubrec: self.received,
+            Pubrel: self.let_go,
+            Pubcomp: self.completed,
+            Subscribe: self.subscriptions.subscribe,
+            Unsubscribe: self.subscriptions.unsubscribe,
+        }
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn_due = False
@@ -219,14 +226,6 @@ class Broker:
     def disconnect(self, connection: Connection, packet: Disconnect) -> None:
         """DISCONNECT."""
         self.clients.disconnect(connection, packet)
-
-    def subscribe(self, session: Session, packet: Subscribe) -> None:
-        """SUBSCRIBE."""
-        self.subscriptions.subscribe(session, packet)
-
-    def unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
-        """UNSUBSCRIBE."""
-        self.subscriptions.unsubscribe(session, packet)
 
     # -- into the log
 

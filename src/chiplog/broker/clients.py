@@ -41,7 +41,7 @@ class Clients:
         self.connections: set[Connection] = set()
         self.sessions = broker.memory.sessions
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._wills: dict[str, asyncio.TimerHandle] = {}
+        self._wills: dict[str, tuple[asyncio.TimerHandle, Will]] = {}
 
     def restore(self) -> None:
         """After a start: everybody is away since now at the latest."""
@@ -90,10 +90,10 @@ class Clients:
 
     def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
         """The session of a client: the one it had, or a new one; and whether it had one."""
-        for waiting in (self._timers, self._wills):
-            timer = waiting.pop(client_id, None)
-            if timer is not None:
-                timer.cancel()
+        if client_id in self._timers:
+            self._timers.pop(client_id).cancel()
+        if client_id in self._wills and not packet.clean_start:
+            self._wills.pop(client_id)[0].cancel()  # it is back in time
         session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             old = session.connection
@@ -177,10 +177,10 @@ class Clients:
             del self.sessions[session.client_id]
             broker.memory.note("end", session.client_id)
             broker.memory.flush()
-        will = self._wills.pop(session.client_id, None)
-        if will is not None:  # the end of its session is the latest moment for it
-            will.cancel()
-            will._run()
+        if session.client_id in self._wills:  # the end of its session is the latest moment for it
+            timer, will = self._wills.pop(session.client_id)
+            timer.cancel()
+            self._publish_will(session.client_id, will)
 
     def _expire_later(self, session: Session) -> None:
         expires = session.expires_ns()
@@ -207,11 +207,12 @@ class Clients:
         if not delay:
             self._publish_will(session.client_id, will)
         else:
-            self._wills[session.client_id] = self._broker.loop.call_later(delay, self._will_due, session, will)
+            timer = self._broker.loop.call_later(delay, self._will_due, session.client_id, will)
+            self._wills[session.client_id] = timer, will
 
-    def _will_due(self, session: Session, will: Will) -> None:
-        self._wills.pop(session.client_id, None)
-        self._publish_will(session.client_id, will)
+    def _will_due(self, client_id: str, will: Will) -> None:
+        self._wills.pop(client_id, None)
+        self._publish_will(client_id, will)
 
     def _publish_will(self, client_id: str, will: Will) -> None:
         if self._broker.access.may_publish(None, will.topic):

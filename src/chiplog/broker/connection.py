@@ -1,7 +1,7 @@
 """One client's connection: bytes from its socket to packets, and what each of them asks for.
 
-Messages in bulk don't come as packets: a read full of them is taken by the kernel in one call, as bytes for the log
-and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection, with
+Messages in bulk don't come as packets: a read full of them is taken by the kernel in one call, as bytes for the
+log and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection, with
 the reason that the standard names.
 """
 
@@ -17,7 +17,6 @@ from chiplog._kernel_mqtt_py import INCOMPLETE, NOT_PLAIN
 from chiplog.broker.mqtt import (
     MQTT_5_0,
     UNKNOWN,
-    Auth,
     BadPacket,
     Connack,
     Connect,
@@ -28,13 +27,8 @@ from chiplog.broker.mqtt import (
     Pingreq,
     Properties,
     Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
-    Pubrel,
     ReasonCode,
-    Subscribe,
-    Unsubscribe,
     bad_frame,
     connect_level,
     decode,
@@ -188,22 +182,14 @@ class Connection(asyncio.Protocol):
             self._publish(session, packet)
         elif isinstance(packet, Puback):
             broker.acknowledged(session, (packet.packet_id,))
-        elif isinstance(packet, Pubrec):
-            broker.received(session, packet)
-        elif isinstance(packet, Pubrel):
-            broker.let_go(session, packet)
-        elif isinstance(packet, Pubcomp):
-            broker.completed(session, packet)
-        elif isinstance(packet, Subscribe):
-            broker.subscribe(session, packet)
-        elif isinstance(packet, Unsubscribe):
-            broker.unsubscribe(session, packet)
         elif isinstance(packet, Pingreq):
             self.send(_PINGRESP)
         elif isinstance(packet, Disconnect):
             broker.disconnect(self, packet)
-        elif isinstance(packet, Auth):
-            raise BadPacket(ReasonCode.PROTOCOL_ERROR, "an AUTH that nobody asked for")
+        elif type(packet) in broker.handlers:
+            broker.handlers[type(packet)](session, packet)
+        else:
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"{packet.type.name} is nothing that was asked for")
 
     def _publish(self, session: Session, packet: Publish) -> None:
         alias = packet.properties.pop("topic_alias", 0)

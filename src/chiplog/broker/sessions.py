@@ -1,8 +1,8 @@
 """What a broker knows of a client: what it wants, how far it has got, and what is under way to it.
 
 A session has cursors, each with subscriptions and a position in the log: one for all that it subscribed to, and
-one for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight, each
-message with the packet id that it was sent under. That is all: a client that is a week behind is a position.
+one for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight,
+each message with the packet id that it was sent under. That is all: a client that is a week behind is a position.
 """
 
 from __future__ import annotations
