@@ -11,6 +11,9 @@ identity.py      whose log it is, and which of its primaries writes it
 shipping.py      from a log to a copy of it
 mirror.py        a copy in a directory
 targets.py       what a copy can be in: a directory, a replica server, or (remote.py) anything that fsspec reaches
+remote.py        a copy on object storage: storage.py reaches it, manifest.py says what it consists of, merging.py
+                 keeps that short, fetching.py makes it a log again
+sources.py       whatever a state can be restored from, as a directory
 destinations.py  all copies of a log, and how they are doing
 wire.py          frames over a connection; receiving.py is its other end
 replica.py       ReplicaServer: keeps copies, and passes them on
