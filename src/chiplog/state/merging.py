@@ -24,7 +24,7 @@ MERGE_PARTS = 16  # of a segment, before some are made one
 def merge_parts(
     parts: list[Part], stream: Stream, part_bytes: int, put: Callable[[Position, bytes], Part]
 ) -> list[Part]:
-    """The parts, fewer of them: the last ones of each of the last two segments are made one if there are too many."""
+    """The parts, fewer if a segment has too many: then its last ones are made one. The last two are looked at."""
     out, stop = parts, len(parts)
     for _ in range(2):
         if not stop:
