@@ -42,8 +42,8 @@ from chiplog.state.storage import Storage
 from chiplog.times import format_time
 
 __all__ = [
-    "FOLDER", "Manifest", "Named", "Part", "decode", "load", "named_manifests", "new_word", "newest",
-    "parse_part_name",
+    "FOLDER", "PART_BYTES_MAX", "Manifest", "Named", "Part", "decode", "load", "named_manifests", "new_word",
+    "newest", "parse_part_name",
 ]  # fmt: skip
 
 logger = logging.getLogger("chiplog")
@@ -51,6 +51,7 @@ logger = logging.getLogger("chiplog")
 VERSION = 1
 FOLDER = "segments"
 MANIFEST_BYTES_MAX = 32 << 20
+PART_BYTES_MAX = 1 << 30  # of one that holds a single, huge record
 _KIND = "copy of a state log"
 _NUMBER_MAX = 2**63
 _MANIFEST_NAME = re.compile(r"manifest-(\d{12})-(\d{1,19})\.(\d{1,19})-([0-9a-f]{16})\.json", re.ASCII)
@@ -217,8 +218,8 @@ def _check(name: str, manifest: Manifest, position: Position) -> None:
             raise BadFrame(f"{name} has a gap: part {part.name} doesn't follow {at}")
         if not 0 < part.segment <= FORMAT.segment_number_max or part.length < FORMAT.record_bytes_min:
             raise BadFrame(f"{name} names {part.name}, which no log can have")
-        if part.crc32c >= 2**32:
-            raise BadFrame(f"{name} has no checksum of {part.name}")
+        if part.crc32c >= 2**32 or part.length > PART_BYTES_MAX:
+            raise BadFrame(f"{name} names {part.name}, which nobody can have written")
         at = part.end
     if at is None or at != position:
         raise BadFrame(f"{name} says that it ends at {position}, but its parts at {at}")

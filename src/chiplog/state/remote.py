@@ -32,6 +32,7 @@ from chiplog.state.fetching import Fetched, fetch
 from chiplog.state.identity import Identity
 from chiplog.state.manifest import (
     FOLDER,
+    PART_BYTES_MAX,
     Manifest,
     Named,
     Part,
@@ -124,6 +125,8 @@ class RemoteTarget:
 
     def send(self, chunk: Chunk) -> None:
         end, data = self._end, chunk.data
+        if len(data) > PART_BYTES_MAX:
+            raise BadFrame(f"the record at {chunk.position} has more than the {PART_BYTES_MAX:,} bytes of a part")
         first = chunk.position.offset == FORMAT.header_bytes and (
             end is None or chunk.position.segment > end.segment
         )
@@ -144,7 +147,7 @@ class RemoteTarget:
             return Position(0, 0)
         self._upload()
         self._merge()
-        self._write_manifest(self._snapshot)
+        self._write_manifest(self._parts, self._snapshot)
         return self._parts[-1].end
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -155,8 +158,8 @@ class RemoteTarget:
             raise BadFrame(
                 f"a generation is at {snapshot}, but {self._storage.where} has {self._parts[:1]} to {self._end}"
             )
-        self._parts, self._snapshot = parts, snapshot
-        self._write_manifest(snapshot)
+        self._write_manifest(parts, snapshot)
+        self._parts, self._snapshot = parts, snapshot  # not before: a copy that isn't whole goes on where it was
 
     def close(self) -> None:
         self._storage.close()
@@ -203,9 +206,9 @@ class RemoteTarget:
 
     # -- manifests
 
-    def _write_manifest(self, snapshot: Snapshot) -> None:
+    def _write_manifest(self, uploaded: list[Part], snapshot: Snapshot) -> None:
         """Make what was uploaded the copy, unless it is that already or somebody else's."""
-        identity, parts, written = self._identity, tuple(self._parts), self._written
+        identity, parts, written = self._identity, tuple(uploaded), self._written
         if written is not None and (written.identity, written.snapshot, written.parts) == (
             identity,
             snapshot,
