@@ -9,6 +9,8 @@
     datapoints.py what commands show of a log in M3's format
     append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
     pipeline.py pipeline_*.py          a command whose subcommands run on Spark
+    replica.py                         keeps copies of state logs
+    serving.py                         what commands that serve have in common
     jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
@@ -36,6 +38,7 @@ COMMANDS = {
     "convert": "write a log anew in another format",
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
     "jobs": "serve jobs, add them, do them, watch them",
+    "replica": "keep copies of state logs, for their programs and for followers",
     "bench": "measure the log, and this disk beneath it",
     "doctor": "what chiplog runs on here, and what is missing",
 }

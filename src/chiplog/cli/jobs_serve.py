@@ -10,9 +10,9 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from chiplog.cli import codes, options
+from chiplog.cli import codes, options, serving
 from chiplog.cli.output import human_count, say
 from chiplog.cli.progress import Progress
 from chiplog.errors import ChiplogError, LockTimeout
@@ -29,7 +29,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     def flag(name: str, **settings: object) -> None:
         parser.add_argument(f"-{name}", f"--{name}", **settings)  # type: ignore[arg-type]
 
-    flag("listen", metavar="HOST:PORT", type=_address, default=("127.0.0.1", PORT), help="where (127.0.0.1:9922)")
+    flag(
+        "listen",
+        metavar="HOST:PORT",
+        type=serving.address(PORT),
+        default=("127.0.0.1", PORT),
+        help="where (127.0.0.1:9922)",
+    )
     flag("cmdlog-path", metavar="DIR", help="the command log; without one, jobs are kept in memory only")
     flag("cmdlog-sync", choices=_POLICIES, default="interval", help="when commands are synced (interval)")
     parser.add_argument(
@@ -45,7 +51,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
     flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
     flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
-    flag("max-clients", type=_some, default=CLIENTS_MAX, metavar="N", help=f"at a time ({CLIENTS_MAX})")
+    flag(
+        "max-clients",
+        type=options.positive_count,
+        default=CLIENTS_MAX,
+        metavar="N",
+        help=f"at a time ({CLIENTS_MAX})",
+    )
     flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
     flag("tls-key", metavar="FILE", help="its key")
     flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
@@ -55,14 +67,14 @@ def run(chosen: argparse.Namespace) -> int:
     """Serve until a signal says stop."""
     if (chosen.tls_cert is None) != (chosen.tls_key is None):
         raise codes.UsageError("-tls-cert and -tls-key go together")
-    token = _token(chosen.token_file)
-    tls = _tls(chosen.tls_cert, chosen.tls_key)
-    if tls is None and token is None and not _is_loopback(chosen.listen[0]):
+    token = serving.token(chosen.token_file)
+    tls = serving.tls(chosen.tls_cert, chosen.tls_key)
+    if tls is None and token is None and not serving.is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
-    _raise_file_limit()
+    serving.raise_file_limit()
     with contextlib.ExitStack() as stack:
         try:
-            runner = stack.enter_context(asyncio.Runner(loop_factory=_loop_factory()))
+            runner = stack.enter_context(asyncio.Runner(loop_factory=serving.loop_factory()))
             return runner.run(_serve(chosen, token, tls))
         except LockTimeout:
             say(
@@ -104,8 +116,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
     host, port = chosen.listen
     try:
         for bound_host, bound_port in await server.start(host, port, tls):
-            shown = f"[{bound_host}]" if ":" in bound_host else bound_host
-            say(f"serving jobs at {shown}:{bound_port}")
+            say(f"serving jobs at {serving.shown(bound_host, bound_port)}")
         sys.stderr.flush()
         await stopped.wait()
     finally:
@@ -130,13 +141,6 @@ def _tell(server: Server, path: str | None) -> None:
         say(f"{odd} records made no sense after those before them and were passed over; -v tells which")
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address: expected HOST:PORT, as in 127.0.0.1:{PORT}")
-    return host.strip("[]") or "0.0.0.0", int(port)
-
-
 def _milliseconds(text: str) -> int:
     number = options.count(text)
     if not 0 < number < 2**40:
@@ -144,61 +148,8 @@ def _milliseconds(text: str) -> int:
     return number
 
 
-def _some(text: str) -> int:
-    number = options.count(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one")
-    return number
-
-
 def _segment_bytes(text: str) -> int:
     return options.positive_size(text)
-
-
-def _token(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as file:
-        token = file.read(4096).strip()
-    if not token or b" " in token or b"\n" in token:
-        raise codes.UsageError(f"{path} has no token: expected one line of characters without spaces")
-    return token
-
-
-def _tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    if certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key)
-    except ssl.SSLError as error:
-        raise codes.UsageError(f"{certificate} and {key} are no certificate with its key: {error}") from None
-    except OSError as error:
-        raise codes.UsageError(f"{certificate}, {key}: {error.strerror}") from None
-    return context
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _raise_file_limit() -> None:
-    """A connection is a file: allow as many as the system lets us."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

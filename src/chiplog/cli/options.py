@@ -136,6 +136,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def positive_count(text: str) -> int:
+    """A whole number, at least one."""
+    number = count(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one")
+    return number
+
+
 def u32(text: str) -> int:
     """An unsigned 32 bit number, decimal or 0x...; or four characters, as in `cptn`."""
     try:

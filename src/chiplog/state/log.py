@@ -199,7 +199,7 @@ class StateLog:
                 self._copies_lock.release()
 
     def __enter__(self) -> Self:
-        return self.open()
+        return self if self._appender is not None else self.open()  # promote() gives one that is open
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

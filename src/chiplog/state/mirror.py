@@ -6,13 +6,15 @@
       identity            whose log it is, and the highest epoch that has written to it
       a/                  two slots, each with a copy: one is whole, the other is being made, or empty
         000000007.log       segments, as the log has them
+        append.synced       how far they were synced, as the log has it too
         snapshot            where its last whole generation begins and ends: only a whole copy has this
       b/
 
 What arrives is checked record by record before it is written. A copy that has missed something begins again in
 the other slot; the old one stays what a restore reads until the new one is whole, and only then is emptied. A
 crash leaves at most a torn tail in the last segment, because a segment is synced before the next is made: opening
-cuts it off, and the log sends it again.
+cuts it off, and the log sends it again. Where synced bytes are damaged nothing is cut: the copy is left as it is,
+and made anew in the other slot.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from chiplog.formats import Captain
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
 from chiplog.log.stream import Stream
-from chiplog.log.walk import BLOCK_ROWS
+from chiplog.log.walk import BLOCK_ROWS, LOG_START
+from chiplog.log.watermark import NAME as MARK
+from chiplog.log.watermark import Watermark, read_mark
 from chiplog.state.identity import Identity
 
 __all__ = ["FORMAT", "SLOTS", "TAIL_BYTES", "Copies", "Mirror", "Resume", "Snapshot", "tail_before", "whole_slot"]
@@ -69,9 +73,16 @@ class Mirror:
         self.snapshot: Snapshot | None = None
         """Of a whole copy. What isn't whole is nothing to restore from."""
         self.sequence = 0
+        self.damaged = False
+        """Whether it has lost what it had: then nothing can be added to it."""
+        self._watermark: Watermark | None = None
         self.before: Position | None = None
         """Where what came before its last generation has ended, if that is known."""
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def path(self) -> str:
@@ -99,52 +110,73 @@ class Mirror:
         files = self._directory.files
         files.make_dir(self.path)
         self.snapshot, self.sequence = _read_snapshot(files, self.path)
+        self.damaged = False
         numbers = self._directory.numbers()
         if self.snapshot is not None:
             self._remove([number for number in numbers if number < self.snapshot.begin.segment])
             numbers = [number for number in numbers if number >= self.snapshot.begin.segment]
-        while numbers:
-            if self._recover(numbers[-1]):
-                return
-            self._remove([numbers.pop()])
-        self.snapshot = None  # of nothing
+        mark = read_mark(files, self.path)
+        synced = LOG_START if mark is None else Position(mark.segment, mark.offset)
+        while numbers and self._file is None and not self.damaged:
+            number = numbers.pop()
+            end = self._valid_end(number)
+            if Position(number, end) < synced:
+                self.damaged = True
+                logger.error("%s: synced bytes are damaged at %d:%d: a new copy is needed", self.path, number, end)
+            elif end == self._directory.format.header_bytes:
+                self._remove([number])
+            else:
+                self._go_on(number, end)
+        if self.snapshot is not None and not self.damaged and (self.position or LOG_START) < self.snapshot.end:
+            self.damaged = True
+            logger.error("%s: its last generation isn't all there: a new copy is needed", self.path)
 
-    def _recover(self, number: int) -> bool:
-        """Open the last segment, without its torn tail; whether there is anything in it."""
+    def _valid_end(self, number: int) -> int:
+        """Up to where a segment has whole, right records."""
         fmt = self._directory.format
-        file = self._directory.open_segment(number, append=True)
+        file = self._directory.open_segment(number)
         try:
-            size = file.size()
-            at = fmt.header_bytes
-            right = fmt.header_defect(read_exactly(file, min(size, at), 0)) is None
-            while right and at < size:
+            size, at = file.size(), fmt.header_bytes
+            if fmt.header_defect(read_exactly(file, min(size, at), 0)) is not None:
+                return at
+            while at < size:
                 window = read_exactly(file, min(_CHECK_BYTES, size - at), at)
                 scan = fmt.scan(window, 0, len(window), 0, BLOCK_ROWS)
-                if not scan.offsets and 0 < scan.need <= size - at:
+                if not scan.offsets and len(window) < scan.need <= size - at:
                     window = read_exactly(file, scan.need, at)
                     scan = fmt.scan(window, 0, len(window), 0, BLOCK_ROWS)
                 if not scan.offsets:
                     break
                 at += scan.end
-            if not right or at == fmt.header_bytes:
-                file.close()
-                return False
-            if at < size:
-                logger.warning("%s: cut at %d of %d bytes, as a crash leaves it", self.path, at, size)
-                file.truncate(at)
-                file.sync()
+            return at
+        finally:
+            file.close()
+
+    def _go_on(self, number: int, end: int) -> None:
+        """Write after what a segment has, without its torn tail."""
+        file = self._directory.open_segment(number, append=True)
+        try:
+            if (size := file.size()) > end:
+                logger.warning("%s: cut at %d of %d bytes, as a crash leaves it", self.path, end, size)
+                file.truncate(end)
+            file.sync()
+            self._mark().begin(number, end)
         except BaseException:
             file.close()
             raise
-        if self.snapshot is not None and Position(number, at) < self.snapshot.end:
-            self.snapshot = None  # its end is among what was lost: not whole any more
-        self._file, self._number, self._size, self._synced = file, number, at, fmt.header_bytes
-        return True
+        self._file, self._number, self._size, self._synced = file, number, end, end
+
+    def _mark(self) -> Watermark:
+        if self._watermark is None:
+            self._watermark = Watermark(self._directory.files, self.path)
+        return self._watermark
 
     # -- writing
 
     def write(self, position: Position, data: bytes | memoryview) -> None:
         """Whole records, right after those that it has, or the first of the next segment."""
+        if self.damaged:
+            raise BadFrame(f"{self.path} is damaged: nothing can be added to it, it has to be made anew")
         fmt = self._directory.format
         self._check(position, data)
         try:
@@ -186,6 +218,8 @@ class Mirror:
             header = self._directory.format.header()
             write_all(file, header)
             self._directory.sync()
+            if self._watermark is None:
+                self._mark().begin(number, len(header))
         except BaseException:
             file.close()
             raise
@@ -202,7 +236,7 @@ class Mirror:
                 logger.warning("%s: a failed write couldn't be undone: %s", self.path, error)
             self._file.close()
             self._file = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the next opening looks again
             self._open()
 
     def sync(self) -> None:
@@ -216,6 +250,9 @@ class Mirror:
             self._undo()
             raise
         self._synced = self._size
+        if self._watermark is not None:
+            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+                self._watermark.note(self._number, self._size)
 
     def commit(self, snapshot: Snapshot, sequence: int) -> None:
         """A generation is whole: remember that, then forget what came before it."""
@@ -233,9 +270,10 @@ class Mirror:
         """Forget everything."""
         self.close()
         files = self._directory.files
-        self.snapshot, self.before, self._number, self._size = None, None, 0, 0
+        self.snapshot, self.before, self.damaged = None, None, False
         files.remove(f"{self.path}/{_SNAPSHOT}")
         self._directory.sync()  # first of all: what goes now isn't whole
+        files.remove(f"{self.path}/{MARK}")
         self._remove(self._directory.numbers(), patience=_EMPTY_SECONDS)
         left = self._directory.numbers()
         if left:
@@ -261,7 +299,13 @@ class Mirror:
             lock.release()
 
     def close(self) -> None:
-        """Let go of the file. What wasn't synced is not."""
+        """Let go of the files. What wasn't synced is not."""
+        if self._watermark is not None:
+            with contextlib.suppress(OSError):
+                if self._file is not None and self._synced == self._size:
+                    self._watermark.note(self._number, self._size, closed=True)
+            self._watermark.close()
+            self._watermark = None
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -275,11 +319,13 @@ class Copies:
         self._files = files or OSFiles()
         self._files.make_dir(path)
         self._lock = self._files.lock(f"{path}/append.lock", exclusive=True, timeout=0)
+        self._mirrors: list[Mirror] = []
         try:
             self.identity = self._read_identity()
-            self._mirrors = [Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)) for slot in SLOTS]
+            for slot in SLOTS:
+                self._mirrors.append(Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)))
         except BaseException:
-            self._lock.release()
+            self._close()
             raise
         whole = [mirror for mirror in self._mirrors if mirror.snapshot is not None]
         self.whole = max(whole, key=lambda mirror: mirror.sequence) if whole else None
@@ -347,9 +393,13 @@ class Copies:
         try:
             for mirror in self._mirrors:
                 mirror.sync()
-                mirror.close()
         finally:
-            self._lock.release()
+            self._close()
+
+    def _close(self) -> None:
+        for mirror in self._mirrors:
+            mirror.close()
+        self._lock.release()
 
 
 def whole_slot(path: str, files: Files | None = None) -> str | None:

@@ -19,7 +19,7 @@ from chiplog.state.mirror import Resume, Snapshot, tail_before
 __all__ = ["Chunk", "Source", "Target", "View", "ship"]
 
 BURST_BYTES = 4 << 20  # sent before an acknowledgement is asked for
-IDLE_SECONDS = 5.0  # without anything new, before the other side is asked whether it is still there
+IDLE_SECONDS = 1.0  # without anything new, before the other side is asked whether it is still there
 
 
 class Chunk(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from chiplog.errors import BadFrame, ReplicaError
+from chiplog.files import Files
 from chiplog.log.position import Position
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import Copies, Resume, Snapshot
@@ -32,14 +33,15 @@ class Owner(Source, Protocol):
 class DirectoryTarget:
     """A directory, here or mounted here."""
 
-    def __init__(self, path: str, owner: Owner, *, synced: bool) -> None:
+    def __init__(self, path: str, owner: Owner, *, synced: bool, files: Files | None = None) -> None:
         self._path = path
+        self._files = files
         self._owner = owner
         self._synced = synced
         self._copies: Copies | None = None
 
     def connect(self) -> Resume | None:
-        self._copies = Copies(self._path)
+        self._copies = Copies(self._path, self._files)
         self._copies.adopt(self._owner.identity)
         return self._copies.growing.resume()
 

@@ -1,0 +1,77 @@
+"""What the commands that serve have in common: where they listen, who may come in, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+
+from chiplog.cli import codes
+
+
+def address(port: int) -> Callable[[str], tuple[str, int]]:
+    """A parser of HOST:PORT, which shows this port as an example."""
+
+    def parse(text: str) -> tuple[str, int]:
+        host, colon, number = text.rpartition(":")
+        if not colon or not number.isdecimal() or int(number) > 65535:
+            raise argparse.ArgumentTypeError(f"{text!r} is no address: expected HOST:PORT, as in 127.0.0.1:{port}")
+        return host.strip("[]") or "0.0.0.0", int(number)
+
+    return parse
+
+
+def shown(host: str, port: int) -> str:
+    """An address as a person writes it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def token(path: str | None) -> bytes | None:
+    """The token in a file."""
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        found = file.read(4096).strip()
+    if not found or b" " in found or b"\n" in found:
+        raise codes.UsageError(f"{path} has no token: expected one line of characters without spaces")
+    return found
+
+
+def tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """A server's side of TLS."""
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise codes.UsageError(f"{certificate} and {key} are no certificate with its key: {error}") from None
+    except OSError as error:
+        raise codes.UsageError(f"{certificate}, {key}: {error.strerror}") from None
+    return context
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def raise_file_limit() -> None:
+    """A connection is a file: allow as many as the system lets us."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

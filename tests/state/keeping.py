@@ -1,0 +1,116 @@
+"""Programs that keep state, in processes of their own: a replica server, and a primary that is told what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+KEEPING = re.compile(r"keeping copies at 127\.0\.0\.1:(\d+)")
+
+PRIMARY = """
+import json, sys
+from chiplog.state import PersistentDict
+
+path, options = sys.argv[1], json.loads(sys.argv[2])
+with PersistentDict(path, rotate_bytes=options.pop("rotate_bytes", 1 << 30)) as things:
+    if options:
+        things.log.add_destination(options.pop("where"), **options)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what, *rest = json.loads(line)
+        try:
+            if what == "put":
+                for number in range(*rest[:2]):
+                    things[number] = rest[2]
+                    print(number, flush=True)
+            elif what == "rotate":
+                things.rotate()
+            answer = "done"
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        print(answer, flush=True)
+"""
+
+
+class Process:
+    """A child, ended with the test in any case."""
+
+    def __init__(self, command: list[str], **settings) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **settings
+        )
+        self.said: list[str] = []
+
+    def line(self) -> str:
+        line = self.process.stdout.readline()
+        assert line, f"it ended with {self.process.wait()}: {''.join(self.said)}"
+        self.said.append(line)
+        return line.rstrip("\n")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
+
+
+class Replica(Process):
+    """`chiplog replica serve`."""
+
+    def __init__(self, folder: Path, *flags: str, port: int = 0, prefix: tuple[str, ...] = ()) -> None:
+        place = ["--dir", str(folder), "--listen", f"127.0.0.1:{port}"]
+        super().__init__([*prefix, sys.executable, "-m", "chiplog", "replica", "serve", *place, *flags])
+        while (found := KEEPING.search(self.line())) is None:
+            pass
+        self.port = int(found[1])
+
+    def url(self, log: str = "things") -> str:
+        return f"replica://127.0.0.1:{self.port}/{log}"
+
+
+class Primary(Process):
+    """A dict that is kept, and that is told what to do line by line."""
+
+    def __init__(self, folder: Path, **options) -> None:
+        super().__init__(
+            [sys.executable, "-c", PRIMARY, str(folder), json.dumps(options)],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        while self.line() != "ready":
+            pass
+
+    def ask(self, *what) -> str:
+        """Have it do something, and return how that ended."""
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> str:
+        while (line := self.line()).isdecimal():
+            pass
+        return line
+
+    def put(self, start: int, stop: int, value: object) -> None:
+        assert self.ask("put", start, stop, value) == "done"
+
+
+def wait_until(what: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it didn't come to pass"
+        time.sleep(0.01)

@@ -1,0 +1,548 @@
+"""Copies of a log in other processes: through kills, cut connections, full disks, and promotions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import resource
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from chiplog.errors import LockTimeout, NotReplicated, ReplicaError, Superseded
+from chiplog.state import Follower, PersistentDict, ReplicaServer, StateLog
+from chiplog.state.mirror import whole_slot
+from tests.state.keeping import Primary, Process, Replica, wait_until
+
+
+@pytest.fixture
+def children():
+    with contextlib.ExitStack() as stack:
+
+        def start(kind, *args, **settings):
+            child = kind(*args, **settings)
+            stack.callback(child.close)
+            return child
+
+        yield start
+
+
+def restored(path) -> dict:
+    """What a restart would have, without changing anything."""
+    copy = f"{path}-looked-at"
+    shutil.copytree(path, copy)
+    try:
+        with PersistentDict(copy) as things:
+            return dict(things)
+    finally:
+        shutil.rmtree(copy)
+
+
+def converged(things: PersistentDict, name: str) -> bool:
+    health = things.log.health().destinations[name]
+    return health.state == "live" and health.lag_bytes == 0
+
+
+class Follows:
+    """A follower, and the dict that it makes."""
+
+    def __init__(self, where: str, path, **options) -> None:
+        self.state: dict = {}
+        self.resets = 0
+        self.lock = threading.Lock()
+        self.follower = Follower(where, str(path), replay=self.replay, reset=self.reset, **options)
+
+    def replay(self, event) -> None:
+        with self.lock:
+            if len(event) == 2:
+                self.state[event[0]] = event[1]
+            else:
+                self.state.pop(event[0], None)
+
+    def reset(self) -> None:
+        with self.lock:
+            self.state.clear()
+            self.resets += 1
+
+    def enumerate(self, log) -> None:
+        for key in list(self.state):
+            log.update([key, self.state[key]])
+
+
+# -- a directory
+
+
+def test_a_copy_in_a_directory_is_a_log_that_opens(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things.update({number: number for number in range(500)})
+        name = things.log.add_destination(str(tmp_path / "copy"))
+        for number in range(100):
+            del things[number]
+        things["new"] = "yes"
+        wait_until(lambda: converged(things, name))
+        kept = dict(things)
+        things.log.remove_destination(name)
+        things["after"] = "not there"
+    assert restored(tmp_path / "copy") == kept
+
+
+def test_a_copy_goes_through_rotations_and_forgets_as_the_log_does(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(str(tmp_path / "copy"), ack="synced")
+        for round_ in range(5):
+            things.update({number: [round_, "x" * 100] for number in range(200)})
+            things.rotate()
+        wait_until(lambda: converged(things, name))
+        slot = whole_slot(str(tmp_path / "copy"))
+        wait_until(lambda: len([file for file in os.listdir(slot) if file.endswith(".log")]) == 1)
+        assert restored(tmp_path / "copy") == dict(things)
+
+
+def test_a_copy_that_was_away_for_too_long_is_made_anew_and_stays_whole_meanwhile(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["old"] = 1
+        name = things.log.add_destination(str(tmp_path / "copy"))
+        wait_until(lambda: converged(things, name))
+        things.log.remove_destination(name)
+        for round_ in range(3):
+            things["round"] = round_
+            things.rotate()  # what the copy would need next is gone
+        assert restored(tmp_path / "copy") == {"old": 1}
+        things.log.add_destination(str(tmp_path / "copy"), name=name, rotate=False)
+        wait_until(lambda: converged(things, name))
+        assert restored(tmp_path / "copy") == dict(things)
+
+
+def test_two_logs_dont_share_a_copy(tmp_path):
+    for log in ("one", "two"):
+        with PersistentDict(str(tmp_path / log)) as things:
+            things["is"] = log
+            name = things.log.add_destination(str(tmp_path / "copy"))
+            expected = "live" if log == "one" else "superseded"
+            wait_until(lambda: things.log.health().destinations[name].state == expected)  # noqa: B023
+    assert restored(tmp_path / "copy") == {"is": "one"}
+
+
+def test_a_destination_that_cant_be_written_harms_nobody_and_says_why(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(str(tmp_path / "file" / "copy"))
+        wait_until(lambda: things.log.health().destinations[name].error)
+        for number in range(1000):
+            things[number] = number
+        health = things.log.health()
+        assert not health.healthy
+        assert "Not a directory" in health.destinations[name].error
+        assert health.destinations[name].lag_bytes > 1000
+        (tmp_path / "file").unlink()
+        wait_until(lambda: converged(things, name))
+        assert things.log.health().healthy
+        assert restored(tmp_path / "file" / "copy") == dict(things)
+
+
+# -- a replica server
+
+
+def test_a_replica_follows_live_and_resumes_where_it_was(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(replica.url())
+        things.update({number: number for number in range(1000)})
+        wait_until(lambda: converged(things, name))
+        replica.kill()
+        things.update({number: -number for number in range(500, 1500)})
+        replica = children(Replica, tmp_path / "replica", port=replica.port)
+        wait_until(lambda: converged(things, name))
+        assert not os.path.exists(tmp_path / "replica/things/b/snapshot"), "it went on in the same copy"
+        replica.stop()
+        assert restored(tmp_path / "replica/things") == dict(things)
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_a_killed_primary_loses_nothing_that_was_acknowledged_when_its_follower_is_promoted(
+    tmp_path, children, round_
+):
+    replica = children(Replica, tmp_path / "replica")
+    primary = children(Primary, tmp_path / "log", where=replica.url(), ack="synced", rotate_bytes=20_000)
+    follows = Follows(replica.url(), tmp_path / "follower")
+    with follows.follower:
+        primary.process.stdin.write('["put", 0, 100000, "x"]\n')
+        primary.process.stdin.flush()
+        acknowledged = -1
+        for _ in range(random.Random(round_).randrange(200, 800)):
+            acknowledged = int(primary.line())
+        primary.kill()
+        rest = primary.process.stdout.read().split()
+        acknowledged = max([acknowledged, *(int(number) for number in rest[:-1] if number.isdecimal())])
+        log = follows.follower.promote(follows.enumerate)
+    with log:
+        assert set(range(acknowledged + 1)) <= set(follows.state)
+        assert log.identity.epoch == (2, 1)
+        log.add_destination(replica.url(), ack="synced")
+        log.update(["promoted", True])
+        follows.state["promoted"] = True
+        the_old_primary_is_refused(tmp_path / "log", replica)
+    replica.stop()
+    assert restored(tmp_path / "replica/things") == follows.state
+    assert restored(tmp_path / "follower") == follows.state
+
+
+def the_old_primary_is_refused(path, replica) -> None:
+    with PersistentDict(str(path)) as old:
+        name = old.log.add_destination(replica.url())
+        wait_until(lambda: old.log.health().destinations[name].state == "superseded")
+        with pytest.raises(Superseded, match="is over"):
+            old["too"] = "late"
+
+
+def test_a_replica_killed_at_random_moments_converges(tmp_path, children):
+    chance = random.Random(4)
+    replica = children(Replica, tmp_path / "replica")
+    with PersistentDict(str(tmp_path / "log"), rotate_bytes=50_000) as things:
+        name = things.log.add_destination(replica.url())
+        for round_ in range(8):
+            for number in range(chance.randrange(50, 800)):
+                things[number] = [round_, "y" * chance.randrange(200)]
+            time.sleep(chance.random() / 20)
+            replica.kill()
+            things.pop(round_ * 3, None)
+            replica = children(Replica, tmp_path / "replica", port=replica.port)
+        wait_until(lambda: converged(things, name))
+        replica.stop()
+        assert restored(tmp_path / "replica/things") == dict(things)
+
+
+class Cutting:
+    """Between a primary and its replica: passes bytes on, and cuts both sides after a number of them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.cut_after: int | None = None
+        self.cuts = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                threading.Thread(target=self._pass_on, args=(near,), daemon=True).start()
+
+    def _pass_on(self, near: socket.socket) -> None:
+        with contextlib.suppress(OSError), near, socket.create_connection(("127.0.0.1", self._port)) as far:
+            threading.Thread(target=self._back, args=(far, near), daemon=True).start()
+            left = self.cut_after
+            while data := near.recv(1000 if left is None else min(left, 1000)):
+                far.sendall(data)
+                if left is not None and (left := left - len(data)) <= 0:
+                    self.cuts += 1
+                    for side in (near, far):
+                        side.shutdown(socket.SHUT_RDWR)
+                    return
+
+    def _back(self, far: socket.socket, near: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := far.recv(4096):
+                near.sendall(data)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def test_a_connection_cut_in_the_middle_of_a_frame_costs_nothing_but_time(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    with contextlib.closing(Cutting(replica.port)) as cutting, PersistentDict(str(tmp_path / "log")) as things:
+        things.update(dict.fromkeys(range(300), "z" * 50))
+        cutting.cut_after = 5_000
+        name = things.log.add_destination(f"replica://127.0.0.1:{cutting.port}/things")
+        for after in (5_001, 7_777, 15_003, None):
+            cutting.cut_after = after
+            seen = cutting.cuts
+            if after is not None:
+                wait_until(lambda: cutting.cuts > seen)  # noqa: B023
+        wait_until(lambda: converged(things, name))
+        replica.stop()
+        assert restored(tmp_path / "replica/things") == dict(things)
+
+
+def test_a_replica_whose_disk_is_full_says_so_and_heals(tmp_path, children):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    limit = ("prlimit", "--fsize=40000")
+    if shutil.which("prlimit") is None:
+        pytest.skip("prlimit is not installed")
+    replica = children(Replica, disk / "replica", prefix=limit)
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(replica.url())
+        things.update(dict.fromkeys(range(1000), "w" * 100))
+        wait_until(lambda: things.log.health().destinations[name].error)
+        assert "File too large" in things.log.health().destinations[name].error
+        things["more"] = "while it is full"
+        replica.kill()
+        replica = children(Replica, disk / "replica", port=replica.port)
+        wait_until(lambda: converged(things, name))
+        replica.stop()
+        assert restored(disk / "replica/things") == dict(things)
+
+
+def test_updates_wait_for_a_replica_only_if_they_are_told_to(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(replica.url(), ack="received", ack_timeout=0.5)
+        things["a"] = 1
+        assert things.log.health().destinations[name].lag_bytes == 0
+        replica.process.send_signal(19)  # it hangs
+        with pytest.raises(NotReplicated, match="The log has it"):
+            things["b"] = 2
+        assert things["b"] == 2, "what the log has, memory has"
+        replica.kill()
+        wait_until(lambda: things.log.health().destinations[name].error)
+        with pytest.raises(NotReplicated, match="Nothing was written"):
+            things["c"] = 3
+        assert "c" not in things
+        things.log.remove_destination(name)
+        things["c"] = 4
+        kept = dict(things)
+    assert restored(tmp_path / "log") == kept
+
+
+def test_two_primaries_of_one_log_the_older_is_refused(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+    shutil.copytree(tmp_path / "log", tmp_path / "twin")
+    with (
+        PersistentDict(str(tmp_path / "log")) as old,
+        PersistentDict(str(tmp_path / "twin"), promote=True) as new,
+    ):
+        old.log.add_destination(replica.url(), name="r")
+        wait_until(lambda: converged(old, "r"))
+        new["b"] = 2
+        new.log.add_destination(replica.url(), name="r")
+        wait_until(lambda: converged(new, "r"))
+        wait_until(lambda: old.log.health().destinations["r"].state == "superseded")
+        with pytest.raises(Superseded):
+            old["c"] = 3
+        replica.stop()
+        assert restored(tmp_path / "replica/things") == dict(new)
+
+
+def test_token_and_tls(tmp_path, children):
+    key, certificate, token = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "token"
+    token.write_text("s3cret\n")
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost".split()
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run([*request, *files], check=True, capture_output=True)
+    flags = ("--token-file", str(token), "--tls-cert", str(certificate), "--tls-key", str(key))
+    replica = children(Replica, tmp_path / "replica", *flags)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+        for name, settings, what in (
+            ("wrong", {"token": "guess", "tls": trusted}, "token isn't right"),
+            ("plain", {"token": "s3cret"}, "closed|reset|no answer"),
+            ("strange", {"token": "s3cret", "tls": ssl.create_default_context()}, "certificate"),
+        ):
+            things.log.add_destination(replica.url(), name=name, rotate=False, **settings)
+            wait_until(lambda: things.log.health().destinations[name].error)  # noqa: B023
+            error = things.log.health().destinations[name].error
+            assert re.search(what, error, re.IGNORECASE), error
+            things.log.remove_destination(name)
+        things.log.add_destination(replica.url(), name="right", token="s3cret", tls=trusted)
+        wait_until(lambda: converged(things, "right"))
+
+
+# -- followers
+
+
+def test_a_follower_has_the_state_and_keeps_it_through_restarts_of_everyone(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    follows = Follows(replica.url(), tmp_path / "follower")
+    with PersistentDict(str(tmp_path / "log")) as things, follows.follower:
+        name = things.log.add_destination(replica.url())
+        things.update({number: number for number in range(100)})
+        del things[50]
+        follows.follower.wait_for(things.log.update(["x", 1]), 30)
+        things["x"] = 1
+        replica.kill()
+        things["y"] = 2
+        replica = children(Replica, tmp_path / "replica", port=replica.port)
+        follows.follower.wait_for(things.log.update(["z", 3]), 30)
+        things["z"] = 3
+        things.rotate()
+        wait_until(lambda: converged(things, name))
+        wait_until(lambda: follows.state == dict(things))
+        kept = dict(things)
+    again = Follows(replica.url(), tmp_path / "follower")
+    again.follower.open()
+    assert again.state == kept, "from its own copy, at once"
+    again.follower.close()
+
+
+def test_a_follower_that_missed_too_much_begins_again(tmp_path):
+    with ReplicaServer(str(tmp_path / "replica")) as server:
+        where = f"replica://127.0.0.1:{server.address[1]}/things"
+        follows = Follows(where, tmp_path / "follower")
+        with PersistentDict(str(tmp_path / "log")) as things:
+            name = things.log.add_destination(where)
+            things["a"] = 1
+            with follows.follower:
+                wait_until(lambda: follows.state == {"a": 1})
+            del things["a"]
+            for number in range(3):
+                things["b"] = number
+                things.rotate()
+            wait_until(lambda: converged(things, name))
+            again = Follows(where, tmp_path / "follower")
+            with again.follower:
+                wait_until(lambda: again.state == {"b": 2})
+
+
+def test_a_follower_without_its_replica_is_promoted_only_by_force(tmp_path):
+    with ReplicaServer(str(tmp_path / "replica")) as server:
+        where = f"replica://127.0.0.1:{server.address[1]}/things"
+        follows = Follows(where, tmp_path / "follower")
+        follows.follower.open()
+        with PersistentDict(str(tmp_path / "log")) as things:
+            things.log.add_destination(where)
+            things["a"] = 1
+            wait_until(lambda: follows.state == {"a": 1})
+    with pytest.raises(ReplicaError):
+        follows.follower.promote(follows.enumerate, timeout=1)
+    with follows.follower.promote(follows.enumerate, timeout=1, force=True) as log:
+        log.update(["b", 2])
+        assert log.identity.term == 2
+    assert restored(tmp_path / "follower") == {"a": 1, "b": 2}
+
+
+def test_a_copy_that_is_open_as_a_log_takes_nothing_from_a_primary(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+        name = things.log.add_destination(str(tmp_path / "copy"))
+        wait_until(lambda: converged(things, name))
+        things.log.remove_destination(name)
+        with PersistentDict(str(tmp_path / "copy"), promote=True):
+            things.log.add_destination(str(tmp_path / "copy"), name=name)
+            wait_until(lambda: things.log.health().destinations[name].error)
+            assert "LockTimeout" in things.log.health().destinations[name].error
+    log = StateLog(str(tmp_path / "copy"), replay=lambda _: None, enumerate=lambda _: None)
+    with log, pytest.raises(LockTimeout):
+        PersistentDict(str(tmp_path / "copy")).open()
+
+
+# -- who means no good
+
+
+def frames(chance: random.Random) -> bytes:
+    """Bytes that no primary would send."""
+    kind = chance.randrange(7)
+    if kind == 0:
+        return chance.randbytes(chance.randrange(1, 3000))
+    if kind == 1:
+        return struct.pack(">IB", chance.choice([0, 5000, 2**31, 2**32 - 1]), chance.randrange(12)) + b"x" * 100
+    if kind == 2:
+        return struct.pack(">IB", 100, 1) + b"x" * chance.randrange(99)  # and no more
+    body = chance.choice([b"\x80", b"\x81\xa7version\x01", b"\xc1", b"\x84" + chance.randbytes(40), b""])
+    return struct.pack(">IB", len(body) + 1, chance.randrange(1, 12)) + body
+
+
+def test_hostile_frames_are_refused_and_cost_nothing(tmp_path, children):
+    replica = children(Replica, tmp_path / "replica")
+    chance = random.Random(9)
+
+    def attack() -> None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", replica.port), 10) as talk:
+            talk.sendall(frames(chance))
+            talk.shutdown(socket.SHUT_WR)
+            while talk.recv(4096):
+                pass
+
+    for _ in range(50):
+        attack()
+    before = rss_bytes(replica.process.pid)
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(replica.url())
+        things["a"] = 1
+        wait_until(lambda: converged(things, name))
+        for _ in range(400):
+            attack()
+        things["b"] = 2
+        wait_until(lambda: converged(things, name))
+    assert rss_bytes(replica.process.pid) < before + (8 << 20)
+    assert os.listdir(tmp_path / "replica") == ["things"]
+    replica.stop()
+    assert restored(tmp_path / "replica/things") == {"a": 1, "b": 2}
+
+
+def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, children):
+    from chiplog.log.position import Position
+    from chiplog.state.mirror import Snapshot
+    from chiplog.state.wire import VERSION, Address, Kind, connect
+
+    replica = children(Replica, tmp_path / "replica")
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(replica.url())
+        things["a"] = 1
+        wait_until(lambda: converged(things, name))
+        identity = things.log.identity
+        things.log.remove_destination(name)
+    good = PersistentDict(str(tmp_path / "log"))
+    for send in (
+        lambda link: link.send_data(Position(1, 8), b"not a record"),
+        lambda link: link.send_data(Position(99, 12345), b""),
+        lambda link: link.send_data(Position(2**40, 8), b""),
+        lambda link: link.send_committed(Snapshot(Position(5, 8), Position(6, 8))),
+        lambda link: link.send(Kind.COMMITTED, b"short"),
+        lambda link: link.send(Kind.DATA, b"short"),
+        lambda link: link.send(Kind.HELLO, b""),
+        lambda link: link.send_fields(Kind.WELCOME),
+    ):
+        link = connect(Address("127.0.0.1", replica.port, "things"), None)
+        hello = {"version": VERSION, "role": "primary", "log": "things", "id": identity.id}
+        link.send_fields(Kind.HELLO, **hello, term=identity.term, run=identity.run)
+        link.expect(Kind.WELCOME)
+        send(link)
+        with pytest.raises(ReplicaError, match="refuses"):
+            link.expect(Kind.ACK)
+        link.close()
+    for log in ("../elsewhere", "a/b", "", ".hidden", "x" * 200):
+        link = connect(Address("127.0.0.1", replica.port, log), None)
+        link.send_fields(Kind.HELLO, version=VERSION, role="primary", log=log, id=bytes(16), term=1, run=1)
+        with pytest.raises(ReplicaError, match="no name for a log"):
+            link.expect(Kind.WELCOME)
+        link.close()
+    with good as things:
+        name = things.log.add_destination(replica.url())
+        wait_until(lambda: converged(things, name))
+        replica.stop()
+        assert restored(tmp_path / "replica/things") == {"a": 1}
+
+
+def rss_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    (tmp_path / "file").write_text("")
+    for flags, what in (
+        ((), "--dir"),
+        (("--dir", "x", "--listen", "nowhere"), "no address"),
+        (("--dir", str(tmp_path / "file")), "File exists"),
+        (("--dir", "x", "--tls-cert", "only"), "go together"),
+    ):
+        command = Process([sys.executable, "-m", "chiplog", "replica", "serve", *flags])
+        said = command.process.communicate(timeout=60)[0]
+        assert command.process.returncode != 0
+        assert what in said
+        command.close()
