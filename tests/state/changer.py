@@ -1,10 +1,10 @@
-"""A process that changes state on four threads while it is enumerated all the time, and tells what was acknowledged.
+"""A process that changes state on four threads while it is enumerated, and tells what was acknowledged.
 
     python -m tests.state.changer DIRECTORY POLICY FIRST FIRST FIRST FIRST
 
-Each thread has things of its own, and a lock for them. Its changes are the same in every run: change `number` of a
-thread follows from the number, and from what there is. So whoever knows the numbers knows the state, exactly. After
-each change a line tells the thread and the number, on standard output.
+Each thread has things of its own, and a lock for them. Its changes are the same in every run: change `number` of
+a thread follows from the number, and from what there is. So whoever knows the numbers knows the state, exactly.
+After each change a line tells the thread and the number, on standard output.
 """
 
 from __future__ import annotations

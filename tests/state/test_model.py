@@ -1,8 +1,9 @@
 """Random lives of a bank, whose enumerations are interleaved with changes, crashed at every point.
 
-The bank has events of every kind that the page on state speaks of: those that say all of a thing (a Struct), those
-that say only what changes (a dataclass), those of two things at once, and those of things that go. Changes happen in
-the midst of an enumeration, between two of its objects, on the same thread: so an example that fails, fails again.
+The bank has events of every kind that the page on state speaks of: those that say all of a thing (a Struct),
+those that say only what changes (a dataclass), those of two things at once, and those of things that go. Changes
+happen in the midst of an enumeration, between two of its objects, on the same thread: so an example that fails,
+fails again.
 """
 
 from __future__ import annotations
@@ -204,9 +205,11 @@ ROTATIONS = st.builds(
 )
 STEPS = st.lists(st.one_of(EVENTS, EVENTS, ROTATIONS, st.just(Reopen())), min_size=1, max_size=10)
 FULL = [Account(number, 100 * number) for number in range(IDS)]
-# A transfer of which the new generation knows one side; one of both sides unknown; a thing that goes before its turn,
-# and comes again; and all of it in an enumeration that fails, is tried again, and changed again.
-TOLD_OF_BOTH = Rotate(((), (Transfer(0, 3, 7), Deposit(2, 1)), (Closed(3), Transfer(2, 1, 5)), (Account(3, 1),)), None)
+# A transfer of which the new generation knows one side; one of both sides unknown; a thing that goes before its
+# turn, and comes again; and all of it in an enumeration that fails, is tried again, and changed again.
+TOLD_OF_BOTH = Rotate(
+    ((), (Transfer(0, 3, 7), Deposit(2, 1)), (Closed(3), Transfer(2, 1, 5)), (Account(3, 1),)), None
+)
 BROKEN = Rotate(TOLD_OF_BOTH.between, 2)
 
 

@@ -3,6 +3,8 @@
 events.py      from and to bytes
 log.py         StateLog: updates, restoring, and snapshots by asking the app to enumerate itself
 mapping.py     PersistentDict: a dict that does all of this by itself
+reading.py     a log without its app: generations, and events as far as their bytes tell
+restoring.py   a new log with the state at a time
 """
 
 from __future__ import annotations
