@@ -71,7 +71,7 @@ class Resources:
 
     def _enumerate(self, log: Enumeration) -> None:
         # A lock for one resource at a time: the program goes on meanwhile.
-        for number in list(self.all):
+        for number in log.each(list(self.all)):
             with self._lock:
                 if number in self.all:
                     log.update(self.all[number])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from chiplog import Stream
 from chiplog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
 from chiplog.state import EventCodec, PersistentDict, StateLog
+from chiplog.state import log as state_log
 from chiplog.testing import CrashDisk
 
 
@@ -260,6 +261,32 @@ def test_an_update_during_an_enumeration_is_in_its_place(tmp_path):
             thread.join()
         expected = dict(data)
     assert restored(path) == expected
+
+
+def test_an_enumeration_pauses_for_those_who_update_and_only_without_a_lock(tmp_path, monkeypatch):
+    app, pauses = App(str(tmp_path / "state")), []
+    monkeypatch.setattr(state_log, "TURN_SECONDS", 0)
+    monkeypatch.setattr(state_log, "PAUSES_MAX", 1e9)
+    monkeypatch.setattr(state_log, "QUIET_SECONDS", 1e9)
+    monkeypatch.setattr(state_log.time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
+
+    def enumerate_all(log) -> None:
+        for number in log.each(list(app.users)):
+            if busy:
+                app.log.update(app.users[number])
+            with app.lock:
+                log.update(app.users[number])
+
+    with app.log:
+        for number in range(10):
+            app.put(User(number, "name"))
+        app.log._enumerate = enumerate_all
+        busy = False
+        app.log.rotate()
+        assert (app.log.stats().objects, pauses) == (10, [])
+        busy = True
+        app.log.rotate()
+        assert (app.log.stats().objects, pauses) == (10, [False] * 10)
 
 
 def test_an_enumeration_that_fails_is_told_and_tried_again(tmp_path):
