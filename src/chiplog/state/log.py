@@ -92,8 +92,8 @@ class Enumeration:
     def each(self, things: Iterable[T]) -> Iterator[T]:
         """Go through things, and leave the interpreter to other threads every now and then. Hold no lock here.
 
-        Without it a thread that updates may wait for the interpreter for milliseconds, as it does beside any thread
-        that computes. While nobody updates nothing is left.
+        Without it a thread that updates may wait for the interpreter for milliseconds, as it does beside any
+        thread that computes. While nobody updates it doesn't pause.
         """
         log, clock = self._log, time.perf_counter
         updates, busy_until, paused = log._updates, 0.0, 0.0
@@ -196,21 +196,14 @@ class StateLog:
 
     def _restore(self, block: Block) -> None:
         """Replay a block. What comes before the first BEGIN belongs to a generation that is gone."""
-        first, last, scan = block.first, block.last, block.scan
-        payloads = kernel.active.pieces(block.buffer, scan.starts[first:last], scan.ends[first:last])
-        decode, replay = self._codec.decode, self._replay
-        for row, payload in zip(range(first, last), payloads, strict=True):
+        scan, row, last = block.scan, block.first, block.last
+        while row < last:
+            payload = bytes(block.buffer[scan.starts[row] : scan.ends[row]])
             kind = payload[:1]
             if kind == _EVENT:
-                if self._generation:
-                    try:
-                        event = decode(payload[1:])
-                    except Exception as error:
-                        raise self._bad(block, row, str(error)) from error
-                    replay(event)
-                    self._restored += 1
-                    self._since_bytes += len(payload) + RECORD_BYTES
-            elif kind == _BEGIN and len(payload) == 9:
+                row = self._replay_run(block, row, payload[1:])
+                continue
+            if kind == _BEGIN and len(payload) == 9:
                 self._generation, self._complete = int.from_bytes(payload[1:], "big"), False
                 self._begin_segment = block.segment
             elif kind == _COMMIT and len(payload) == 9:
@@ -218,6 +211,35 @@ class StateLog:
                 self._first_segment = self._begin_segment
             else:
                 raise self._bad(block, row, f"it begins with {payload[:9]!r}, expected an event or a marker")
+            row += 1
+
+    def _replay_run(self, block: Block, row: int, first: bytes) -> int:
+        """Replay this row and those after it that are of the same type, and return the row after them."""
+        codec, scan, replay = self._codec, block.scan, self._replay
+        head, decode = codec.run(first) if isinstance(codec, EventCodec) else (b"", codec.decode)
+        rests = kernel.active.pieces_after(block.buffer, scan.starts, scan.ends, row, block.last, _EVENT + head)
+        after: int = row + len(rests)
+        if not self._generation:
+            return after
+        for rest in rests:
+            try:
+                event = decode(rest)
+            except Exception as error:
+                raise self._undecoded(block, row, error) from error
+            replay(event)
+            row += 1
+        self._restored += len(rests)
+        self._since_bytes += scan.ends[after - 1] - scan.offsets[after - len(rests)] + block.base
+        return after
+
+    def _undecoded(self, block: Block, row: int, error: Exception) -> BadEvent:
+        """What is wrong with an event, in the codec's own words."""
+        payload = bytes(block.buffer[block.scan.starts[row] : block.scan.ends[row]])
+        try:
+            self._codec.decode(payload[1:])
+        except Exception as told:
+            error = told
+        return self._bad(block, row, str(error))
 
     def _bad(self, block: Block, row: int, why: str) -> BadEvent:
         position = Position(block.segment, block.offsets[row])
