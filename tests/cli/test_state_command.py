@@ -128,6 +128,34 @@ def test_what_another_codec_wrote_is_shown_as_base64(run: Run, tmp_path: Path) -
     assert (line["type"], base64.b64decode(line["event_base64"])) == (None, b"hello")
 
 
+@pytest.mark.parametrize(
+    "data", [b"\x00" + b"\x91" * 500 + b"\x01", b"\x00\xc1", b"\x04User", b"", b"\x01\xff\x01"]
+)
+def test_hostile_events_are_shown_as_base64(run: Run, bank, data: bytes) -> None:
+    with Stream.open(bank[0]).appender() as appender:
+        appender.append(b"\x01" + data)
+    line = json.loads(run("state", "inspect", bank[0], "--events").out.splitlines()[-1])
+    assert base64.b64decode(line["event_base64"]) == data
+    assert run("state", "inspect", bank[0]).code == 0
+    assert run("state", "diff", bank[0], bank[0]).code == 0
+
+
+def test_a_record_that_is_no_event_is_told(run: Run, bank) -> None:
+    with Stream.open(bank[0]).appender() as appender:
+        position = appender.append(b"\x07what")
+    result = run("state", "inspect", bank[0])
+    assert result.code == 6
+    assert f"the record at {position} of {bank[0]} begins with b'\\x07what'" in result.err
+
+
+def test_values_differ_as_they_were_written(run: Run, tmp_path: Path) -> None:
+    for name, values in (("a", (True, {"x": 1, "y": [2]})), ("b", (1, {"y": [2], "x": 1}))):
+        with PersistentDict(str(tmp_path / name)) as one:
+            one["number"], one["dict"] = values
+            one["nan"] = float("nan")
+    assert run("state", "diff", tmp_path / "a", tmp_path / "b").out == '~ "number": true -> 1\n1 difference\n'
+
+
 def test_a_dict_is_shown_as_it_was(run: Run, prices: Path) -> None:
     told = json.loads(run("state", "inspect", prices, "--as-of", "2100-01-01", "--json").out)
     assert (told["keys"], told["items"]) == (2, [["chips", 260], [["a", 1], {"base64": "/w=="}]])

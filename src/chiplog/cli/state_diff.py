@@ -87,7 +87,11 @@ def _changes(
 
 
 def _same(old: Any, new: Any) -> bool:
-    # As they were written: True is no 1, and nan is nan.
+    """As they were written, but for the order in dicts: True is no 1, and nan is nan."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(value, new[key]) for key, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_same, old, new))
     return repr(old) == repr(new)
 
 

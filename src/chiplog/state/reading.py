@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from chiplog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
@@ -26,6 +26,7 @@ __all__ = ["Event", "Span", "Told", "events_of", "last_events", "open_source", "
 EVENT, _BEGIN, _COMMIT = 1, 2, 3
 _MARKER_BYTES = 9
 _NAMED_FIELDS = ("id", "key")
+_DEPTH_MAX = 100  # of lists and dicts in each other
 
 
 class Span(NamedTuple):
@@ -168,7 +169,7 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
 
 
 def told(data: bytes) -> Told | None:
-    """What is in an event, or None if it was written by another codec than EventCodec."""
+    """What is in an event, or None if it was written by another codec than EventCodec, or is nested too deep."""
     try:
         from msgspec import MsgspecError, msgpack
     except ImportError:
@@ -182,9 +183,25 @@ def told(data: bytes) -> Told | None:
         name = data[1:end].decode()
         if name and not name.isidentifier():
             return None
-        return Told(name, msgpack.decode(data[end:]))
+        value = msgpack.decode(data[end:])
     except (MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
         return None
+    return Told(name, value) if _depth_is_fine(value) else None
+
+
+def _depth_is_fine(value: Any) -> bool:
+    """Whether a value can be gone through by functions that call themselves."""
+    level = [value]
+    for _ in range(_DEPTH_MAX):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | tuple | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def last_events(events: Iterable[Event]) -> tuple[dict[tuple[str, Any], Any], bool]:
@@ -219,4 +236,4 @@ def _hashable(value: Any) -> Any:
         return tuple(map(_hashable, value))
     if isinstance(value, dict):
         return frozenset((key, _hashable(item)) for key, item in value.items())
-    return value
+    return value if isinstance(value, Hashable) else repr(value)
