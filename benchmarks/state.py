@@ -36,6 +36,7 @@ STALL_GOAL = 3.0
 REDIS_GOAL = 0.5
 STORES_GOAL = 3.0
 ROUNDS_MAX = 5
+UPDATE_ROUNDS_MAX = 3  # each takes a minute or two
 _NEVER = 1 << 50
 _CHUNK = 10_000
 
@@ -114,7 +115,7 @@ class Updates:
 def state_updates(settings: Settings) -> Figure:
     """The p99 of an update by each of four threads, while everything is enumerated and while nothing is."""
     count = settings.count(RESOURCES, least=1000)
-    rounds = min(settings.rounds, ROUNDS_MAX)
+    rounds = min(settings.rounds, UPDATE_ROUNDS_MAX)
     paces = [Updates(PACE_SECONDS), Updates(0)]
     with settings.scratch() as path:
         app = App(path / "state")

@@ -51,7 +51,7 @@ ROTATE_BYTES = 10 << 20
 RECORD_BYTES = 20  # that a record takes beside its payload, about
 TURN_SECONDS = 0.00005  # how long an enumeration computes before it pauses ...
 PAUSE_SECONDS = 0.00002  # ... for as short as the system can ...
-PAUSES_MAX = 3.0  # ... and for so much longer than it computes, in all
+PAUSES_MAX = 8.0  # ... and for so many times as long as it computes, in all
 QUIET_SECONDS = 0.01  # without an update for so long it doesn't pause
 _EVENT, _BEGIN, _COMMIT = b"\x01", b"\x02", b"\x03"
 
