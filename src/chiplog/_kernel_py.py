@@ -36,6 +36,7 @@ from chiplog._kernel_commands_py import (
     job_encode,
     line_words,
     pieces,
+    pieces_after,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -74,7 +75,7 @@ __all__ = [
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
-    "m3_time", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "m3_time", "pieces", "pieces_after", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

@@ -4,6 +4,8 @@ events.py        from and to bytes
 log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate itself
 replaying.py     from a log's records to its events and generations
 mapping.py       PersistentDict: a dict that does all of this by itself
+reading.py       a log without its app: generations, and events as far as their bytes tell
+restoring.py     a new log with the state at a time
 
 and copies of it elsewhere, each kept up by a thread that reads the log:
 
@@ -29,6 +31,7 @@ from chiplog.state.identity import Identity
 from chiplog.state.log import Enumeration, StateLog, StateStats
 from chiplog.state.mapping import PersistentDict
 from chiplog.state.replica import ReplicaServer
+from chiplog.state.restoring import restore
 
 __all__ = [
     "BadEvent",
@@ -43,4 +46,5 @@ __all__ = [
     "ReplicaServer",
     "StateLog",
     "StateStats",
+    "restore",
 ]

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from chiplog.errors import ReplicaError
 from chiplog.state.mirror import SLOTS, whole_slot
 
-__all__ = ["is_remote", "open_source"]
+__all__ = ["directory_of", "is_remote", "open_source"]
 
 
 def is_remote(source: str) -> bool:
@@ -41,7 +41,7 @@ def open_source(
     if not is_remote(where):
         if storage_options:
             raise ValueError(f"{where}: storage_options are for URLs that fsspec knows")
-        yield _directory(unquote(urlsplit(where).path) if where.startswith("file://") else where)
+        yield directory_of(unquote(urlsplit(where).path) if where.startswith("file://") else where)
         return
     if urlsplit(where).scheme == "replica":
         raise ValueError(f"{where}: a replica isn't restored from over its port. Use the directory that it keeps")
@@ -56,7 +56,8 @@ def open_source(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _directory(path: str) -> str:
+def directory_of(path: str) -> str:
+    """The directory of a log: the path itself, or the whole one of the copies there."""
     if not all(os.path.isdir(f"{path}/{slot}") for slot in SLOTS):
         return path
     slot = whole_slot(path)
