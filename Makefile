@@ -9,7 +9,7 @@ CRASH_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs soak-spark docs crash fuzz kill cluster pipeline clean
+.PHONY: help demo test check bench bench-spark bench-jobs bench-state soak-spark docs crash fuzz kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ soak-spark: $(VENV)/.ready
 bench-jobs: $(VENV)/.ready-bench
 	$(RUN) -m benchmarks.jobs
 
+## make bench-state  updates during an enumeration, and restoring beside Redis, shelve and sqlite3
+bench-state: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks --only state-updates --only state-restore
+
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -59,7 +63,7 @@ fuzz: $(VENV)/.ready
 
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready
-	$(RUN) -m pytest tests/faults/test_kill.py --kill-rounds 200
+	$(RUN) -m pytest tests/faults/test_kill.py tests/state/test_kill.py --kill-rounds 200
 
 ## make cluster  Spark on a standalone cluster of two workers, one of which is killed
 cluster: $(VENV)/.ready

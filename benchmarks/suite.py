@@ -19,6 +19,7 @@ from benchmarks.reading import arrow_scan, cursor, kernel_scan
 from benchmarks.report import Report
 from benchmarks.rotating import rotation
 from benchmarks.starting import starting
+from benchmarks.state import state_restore, state_updates
 
 BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
     "append": append,
@@ -35,6 +36,8 @@ BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
     "open": opening,
     "growth": growth,
     "start": starting,
+    "state-updates": state_updates,
+    "state-restore": state_restore,
 }
 
 

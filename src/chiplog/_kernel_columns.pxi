@@ -17,6 +17,26 @@ def pieces(buffer, array starts, array ends):
     return found
 
 
+def pieces_after(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, bytes head):
+    cdef _View view = _View(buffer)
+    cdef Py_ssize_t rows = min(len(starts), len(ends)), i, size = PyBytes_GET_SIZE(head)
+    check_column(starts)
+    check_column(ends)
+    if not 0 <= first <= last <= rows:
+        raise ValueError(f"rows {first}..{last} of {rows}")
+    cdef int64_t *start = items(starts)
+    cdef int64_t *end = items(ends)
+    cdef char *wanted = PyBytes_AS_STRING(head)
+    cdef list found = []
+    for i in range(first, last):
+        if start[i] < 0 or end[i] < start[i] or end[i] > view.size:
+            raise ValueError(f"range {i} lies outside of its buffer")
+        if end[i] - start[i] < size or memcmp(view.data + start[i], wanted, size):
+            break
+        found.append(PyBytes_FromStringAndSize(<char *>view.data + start[i] + size, end[i] - start[i] - size))
+    return found
+
+
 def even_pieces(buffer, Py_ssize_t size):
     cdef _View view = _View(buffer)
     cdef Py_ssize_t rows, i

@@ -335,6 +335,26 @@ def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
     return [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
+def pieces_after(
+    buffer: Any, starts: array[int], ends: array[int], first: int, last: int, head: bytes
+) -> list[bytes]:
+    """What comes after a head in each range from `first` on, up to one that doesn't begin with it, or `last`."""
+    view = memoryview(buffer).cast("B")
+    rows = min(len(starts), len(ends))
+    if not 0 <= first <= last <= rows:
+        raise ValueError(f"rows {first}..{last} of {rows}")
+    found = []
+    for i in range(first, last):
+        start, end = starts[i], ends[i]
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"range {i} lies outside of its buffer")
+        data = bytes(view[start:end])
+        if not data.startswith(head):
+            break
+        found.append(data[len(head) :])
+    return found
+
+
 def even_pieces(buffer: Any, size: int) -> list[bytes]:
     """A buffer in pieces of one size."""
     view = memoryview(buffer).cast("B")

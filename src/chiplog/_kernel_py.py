@@ -36,6 +36,7 @@ from chiplog._kernel_commands_py import (
     job_encode,
     line_words,
     pieces,
+    pieces_after,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -88,7 +89,7 @@ __all__ = [
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
     "m3_time", "message_split", "messages_columns", "messages_encode", "messages_encode_many", "messages_find",
     "messages_hop", "messages_json", "messages_scan", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes",
-    "mqtt_split", "pieces", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "mqtt_split", "pieces", "pieces_after", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

@@ -287,9 +287,16 @@ class TestAppendCore:
     st.binary(max_size=40),
     st.lists(st.tuples(st.integers(-2, 42), st.integers(-2, 42)), max_size=8),
     st.integers(-1, 9),
+    st.integers(-1, 9),
+    st.integers(0, 3),
 )
-def test_both_cut_a_buffer_into_the_same_pieces(buffer, ranges, size):
+def test_both_cut_a_buffer_into_the_same_pieces(buffer, ranges, size, last, head_bytes):
     starts, ends = (array("q", column) for column in ([r[0] for r in ranges], [r[1] for r in ranges]))
     same("pieces", buffer, starts, ends)
     same("pieces", buffer, starts, ends[1:])
     same("even_pieces", buffer, size)
+    same("pieces_after", buffer, starts, ends, size, last, b"")
+    for start, end in ranges:
+        head = buffer[max(start, 0) : max(end, 0)][:head_bytes]  # one that at least this range may begin with
+        same("pieces_after", buffer, starts, ends, 0, len(ranges), head)
+        same("pieces_after", buffer, starts, ends[1:], 0, len(ranges), head)

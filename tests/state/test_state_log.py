@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 from chiplog import Stream
 from chiplog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
 from chiplog.state import EventCodec, PersistentDict, StateLog
+from chiplog.state import log as state_log
 from chiplog.testing import CrashDisk
 
 
@@ -130,56 +129,6 @@ def test_whatever_was_acknowledged_is_there_after_a_crash_anywhere(seed, crash_c
         crashed.check(state.disk, state.events)
 
 
-KILLED = """
-import os, sys, threading
-from chiplog.state import PersistentDict
-
-data = PersistentDict(sys.argv[1], rotate_bytes=3000).open()
-first = int(sys.argv[2])
-
-def change(name):
-    number = first
-    while True:
-        number += 1
-        data[f"{name}.{number % 7}"] = number
-        os.write(1, f"{name}.{number % 7}={number}\\n".encode())
-        if number % 5 == 0:
-            key = f"{name}.{(number + 3) % 7}"
-            if key in data:
-                del data[key]
-                os.write(1, f"{key}=\\n".encode())
-
-for name in "abcd":
-    threading.Thread(target=change, args=(name,)).start()
-"""
-
-
-def test_nothing_is_lost_or_resurrected_by_kill_9_during_rotations(tmp_path, request):
-    rounds = max(3, request.config.getoption("--kill-rounds") // 20)
-    random.seed(1)
-    path, told = str(tmp_path / "state"), {}
-    for number in range(rounds):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", KILLED, path, str(number * 10**6)], stdout=subprocess.PIPE
-        )
-        time.sleep(random.uniform(0.25, 0.5))
-        writer.kill()
-        lines = writer.communicate()[0].decode().splitlines(keepends=True)
-        for line in lines:
-            if line.endswith("\n"):
-                key, _, value = line.strip().partition("=")
-                told[key] = int(value) if value else None
-        found, unsaid = restored(path), 0
-        for key, value in told.items():
-            last = found.get(key)
-            # What was said last is there, or what was begun after it and not said any more: one change at most.
-            assert last == value or last is None or last > (value or 0), (key, value, last)
-            unsaid += last != value
-        assert unsaid <= 4, "each of four threads had one change under way"
-        told = dict(found)
-    assert found
-
-
 # -- the log itself
 
 
@@ -263,6 +212,32 @@ def test_an_update_during_an_enumeration_is_in_its_place(tmp_path):
             thread.join()
         expected = dict(data)
     assert restored(path) == expected
+
+
+def test_an_enumeration_pauses_for_those_who_update_and_only_without_a_lock(tmp_path, monkeypatch):
+    app, pauses = App(str(tmp_path / "state")), []
+    monkeypatch.setattr(state_log, "TURN_SECONDS", 0)
+    monkeypatch.setattr(state_log, "PAUSES_MAX", 1e9)
+    monkeypatch.setattr(state_log, "QUIET_SECONDS", 1e9)
+    monkeypatch.setattr(state_log.time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
+
+    def enumerate_all(log) -> None:
+        for number in log.each(list(app.users)):
+            if busy:
+                app.log.update(app.users[number])
+            with app.lock:
+                log.update(app.users[number])
+
+    with app.log:
+        for number in range(10):
+            app.put(User(number, "name"))
+        app.log._enumerate = enumerate_all
+        busy = False
+        app.log.rotate()
+        assert (app.log.stats().objects, pauses) == (10, [])
+        busy = True
+        app.log.rotate()
+        assert (app.log.stats().objects, pauses) == (10, [False] * 10)
 
 
 def test_an_enumeration_that_fails_is_told_and_tried_again(tmp_path):

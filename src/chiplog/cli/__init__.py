@@ -12,6 +12,7 @@
     replica.py                         keeps copies of state logs
     serving.py                         what commands that serve have in common
     jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
+    state.py state_*.py                a command whose subcommands read state logs
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
 and errors of usage come at once.
@@ -39,6 +40,7 @@ COMMANDS = {
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
     "jobs": "serve jobs, add them, do them, watch them",
     "replica": "keep copies of state logs, for their programs and for followers",
+    "state": "inspect, restore and compare the states in a state log",
     "bench": "measure the log, and this disk beneath it",
     "doctor": "what chiplog runs on here, and what is missing",
 }
@@ -46,7 +48,8 @@ COMMANDS = {
 _EXIT_CODES = """\
 exit codes:
   0    fine
-  1    problems were found (verify, repair), or a job has failed (jobs run, result)
+  1    problems were found (verify, repair), or a job has failed (jobs run, result), or
+       states differ (state diff)
   2    wrong usage
   3    no log there, or a format that chiplog doesn't know; no such job or queue
   4    damage stopped the command

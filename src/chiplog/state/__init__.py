@@ -4,6 +4,8 @@ events.py        from and to bytes
 log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate itself
 replaying.py     from a log's records to its events and generations
 mapping.py       PersistentDict: a dict that does all of this by itself
+reading.py       a log without its app: generations, and events as far as their bytes tell
+restoring.py     a new log with the state at a time
 
 and copies of it elsewhere, each kept up by a thread that reads the log:
 
@@ -11,6 +13,9 @@ identity.py      whose log it is, and which of its primaries writes it
 shipping.py      from a log to a copy of it
 mirror.py        a copy in a directory
 targets.py       what a copy can be in: a directory, a replica server, or (remote.py) anything that fsspec reaches
+remote.py        a copy on object storage: storage.py reaches it, manifest.py says what it consists of, merging.py
+                 keeps that short, fetching.py makes it a log again
+sources.py       whatever a state can be restored from, as a directory
 destinations.py  all copies of a log, and how they are doing
 wire.py          frames over a connection; receiving.py is its other end
 replica.py       ReplicaServer: keeps copies, and passes them on
@@ -26,6 +31,7 @@ from chiplog.state.identity import Identity
 from chiplog.state.log import Enumeration, StateLog, StateStats
 from chiplog.state.mapping import PersistentDict
 from chiplog.state.replica import ReplicaServer
+from chiplog.state.restoring import restore
 
 __all__ = [
     "BadEvent",
@@ -40,4 +46,5 @@ __all__ = [
     "ReplicaServer",
     "StateLog",
     "StateStats",
+    "restore",
 ]

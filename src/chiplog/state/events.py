@@ -25,7 +25,7 @@ chiplog.errors.BadEvent: there is no type 'Renamed' here: register it with types
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from chiplog.errors import BadEvent, MissingExtra
@@ -83,6 +83,12 @@ class EventCodec:
             return head + self._encode(event)
         except self._refusals as error:
             raise BadEvent(f"{type(event).__name__} can't be encoded: {error}") from None
+
+    def run(self, data: bytes) -> tuple[bytes, Callable[[bytes], Any]]:
+        """What events of this one's type begin with, and what decodes the rest of each: it raises as it likes."""
+        head = data[: 1 + data[0]] if data else b""
+        decode = self._decoders.get(head[1:]) if head else None
+        return (b"", self.decode) if decode is None else (head, decode)
 
     def decode(self, data: bytes) -> Any:
         """The event, or BadEvent."""

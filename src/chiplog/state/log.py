@@ -26,10 +26,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
 from chiplog.files import Files, Lock, OSFiles
@@ -51,6 +51,12 @@ __all__ = ["Enumeration", "StateLog", "StateStats"]
 logger = logging.getLogger("chiplog")
 
 ROTATE_BYTES = 10 << 20
+TURN_SECONDS = 0.00005  # how long an enumeration computes before it pauses ...
+PAUSE_SECONDS = 0.00002  # ... for as short as the system can ...
+PAUSES_MAX = 8.0  # ... and for so many times as long as it computes, in all
+QUIET_SECONDS = 0.01  # without an update for so long it doesn't pause
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,29 @@ class Enumeration:
         """A thing as it is now. Hold its lock."""
         self.objects += 1
         return self._log._append(event)
+
+    def each(self, things: Iterable[T]) -> Iterator[T]:
+        """Go through things, and leave the interpreter to other threads every now and then. Hold no lock here.
+
+        Without it a thread that updates may wait for the interpreter for milliseconds, as it does beside any
+        thread that computes. While nobody updates it doesn't pause.
+        """
+        log, clock = self._log, time.perf_counter
+        updates, busy_until, paused = log._updates, 0.0, 0.0
+        computed_before, turn_ends = time.thread_time(), clock() + TURN_SECONDS
+        for thing in things:
+            yield thing
+            now = clock()
+            if now < turn_ends:
+                continue
+            if log._updates != updates:
+                updates, busy_until = log._updates, now + QUIET_SECONDS
+            # Where others leave nothing of the interpreter pauses are long: with a limit, or it would never end.
+            if now < busy_until and paused <= PAUSES_MAX * (time.thread_time() - computed_before):
+                time.sleep(PAUSE_SECONDS)
+                before, now = now, clock()
+                paused += now - before
+            turn_ends = now + TURN_SECONDS
 
 
 class StateLog:

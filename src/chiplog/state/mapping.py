@@ -119,7 +119,7 @@ class PersistentDict(MutableMapping[K, V]):
     def _enumerate(self, log: Enumeration) -> None:
         with self._lock:
             keys = list(self._data)
-        for key in keys:
+        for key in log.each(keys):
             with self._lock:
                 if key in self._data:
                     log.update([key, self._data[key]])

@@ -11,7 +11,7 @@ from chiplog.errors import BadEvent
 from chiplog.formats import Scan
 from chiplog.log.position import Position
 from chiplog.log.walk import BLOCK_ROWS, Block
-from chiplog.state.events import Codec
+from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Snapshot
 
@@ -56,23 +56,49 @@ class Replayer:
             self._rows(position.segment, data, position.offset, scan, 0, len(scan.offsets))
             at = scan.end
 
-    def _rows(self, segment: int, buffer: memoryview, base: int, scan: Scan, first: int, last: int) -> None:
-        payloads = kernel.active.pieces(buffer, scan.starts[first:last], scan.ends[first:last])
-        decode, replay = self._codec.decode, self._replay
-        for row, payload in zip(range(first, last), payloads, strict=True):
-            if payload[:1] != EVENT:
+    def _rows(self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int) -> None:
+        while row < last:
+            payload = bytes(buffer[scan.starts[row] : scan.ends[row]])
+            if payload[:1] == EVENT:
+                row = self._run(segment, buffer, base, scan, row, last, payload[1:])
+            else:
                 after = scan.offsets[row + 1] if row + 1 < len(scan.offsets) else base + scan.end
                 self._marker(payload, Position(segment, scan.offsets[row]), Position(segment, after))
-            elif self.generation:
-                self.events += 1
-                self.bytes_since_snapshot += len(payload) + RECORD_BYTES
-                if replay is None:
-                    continue
+                row += 1
+
+    def _run(
+        self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int, first: bytes
+    ) -> int:
+        """Replay a row and those after it that are of the same type, and return the row after them."""
+        codec, replay = self._codec, self._replay
+        head, decode = codec.run(first) if isinstance(codec, EventCodec) else (b"", codec.decode)
+        rests = kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT + head)
+        after: int = row + len(rests)
+        if not self.generation:
+            return after
+        if replay is not None:
+            at = row
+            for rest in rests:
                 try:
-                    event = decode(payload[1:])
+                    event = decode(rest)
                 except Exception as error:
-                    raise self._bad(Position(segment, scan.offsets[row]), str(error)) from error
+                    position = Position(segment, scan.offsets[at])
+                    raise self._undecoded(
+                        position, bytes(buffer[scan.starts[at] : scan.ends[at]]), error
+                    ) from error
                 replay(event)
+                at += 1
+        self.events += len(rests)
+        self.bytes_since_snapshot += scan.ends[after - 1] + base - scan.offsets[row]
+        return after
+
+    def _undecoded(self, position: Position, payload: bytes, error: Exception) -> BadEvent:
+        """What is wrong with an event, in the codec's own words."""
+        try:
+            self._codec.decode(payload[1:])
+        except Exception as told:
+            error = told
+        return self._bad(position, str(error))
 
     def _marker(self, payload: bytes, position: Position, after: Position) -> None:
         kind = payload[:1]

@@ -86,7 +86,7 @@ def ship(
 ) -> None:
     """Keep a target up with a source until told to stop, or until something raises.
 
-    Whoever appends sets `woken`. A `rest` is taken after each sending: what is appended meanwhile goes together.
+    Whoever appends sets `woken`. A `rest` is taken when all was sent: what is appended meanwhile goes together.
     """
     view = _wait_for_view(source, woken, stopped)
     if view is None:
@@ -101,7 +101,7 @@ def ship(
             at, lineage, told = view.snapshot.begin, view.lineage, None
             target.restart(at)
         try:
-            sent_to = _send(view, at, target)
+            sent_to, more = _send(view, at, target)
         except _Gone:
             at = None
             continue
@@ -112,7 +112,8 @@ def ship(
             acknowledged(target.flush())
         idle, at = sent_to == at, sent_to
         if rest is not None:
-            rest()
+            if not more:
+                rest()
         elif idle:
             woken.wait(IDLE_SECONDS)
 
@@ -131,8 +132,8 @@ class _Gone(Exception):
     """What comes next has been dropped."""
 
 
-def _send(view: View, at: Position, target: Target) -> Position:
-    """Send up to a burst of what follows a position, and return where it ends.
+def _send(view: View, at: Position, target: Target) -> tuple[Position, bool]:
+    """Send up to a burst of what follows a position, and return where it ends, and whether there may be more.
 
     While a log is read nothing is dropped from it: so this doesn't go on for long.
     """
@@ -146,7 +147,7 @@ def _send(view: View, at: Position, target: Target) -> Position:
         sent += len(chunk.data)
         if sent >= BURST_BYTES:
             break
-    return at
+    return at, sent >= BURST_BYTES
 
 
 def _chunk(block: Block) -> Chunk:

@@ -1,0 +1,50 @@
+"""`chiplog state restore`: a new log with the state at a time."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from chiplog.cli import codes, options
+from chiplog.cli.output import human_bytes, plural, print_json
+from chiplog.cli.progress import Progress
+from chiplog.state.restoring import restore
+from chiplog.times import format_time
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("source", metavar="SOURCE", help="the log to read, which stays as it is")
+    parser.add_argument("target", metavar="DIR", help="the log to make: a directory that isn't there, or is empty")
+    parser.add_argument(
+        "--as-of", type=options.time_or_position, metavar="WHEN", help="as it was at a time, or a position"
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Do it."""
+    target = chosen.target
+    if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
+        raise codes.UsageError(f"{target} is there already and not empty: a restore makes a new log")
+    with Progress(f"restoring {chosen.source}") as progress:
+        report = restore(chosen.source, target, chosen.as_of, progress=progress, timeout=chosen.timeout)
+    if chosen.json:
+        print_json(
+            {
+                "target": target,
+                "generation": report.span.generation,
+                "whole": report.span.complete,
+                "events": report.events,
+                "segments": report.segments,
+                "bytes": report.byte_count,
+                "last_change": format_time(report.span.last_ns),
+                "to": str(report.span.end),
+            }
+        )
+    else:
+        size = f"{plural(report.segments, 'segment')}, {human_bytes(report.byte_count)}"
+        print(
+            f"{target}: {plural(report.events, 'event')} in {size}, synced and read back; "
+            f"the state as of {report.span.end}, {format_time(report.span.last_ns)}"
+        )
+    return codes.FINE

@@ -1,0 +1,171 @@
+"""A new state log, with the state that another one had.
+
+The last generation that was whole at that time is copied, and what was written after it, record by record as it
+is: times stay, and so do positions, unless the source was cleaned by hand. The new log is written beside its
+place, synced, read back, and only then put there: a log that is there is whole. The source is only read.
+
+>>> import tempfile
+>>> from chiplog.state import PersistentDict
+>>> folder = tempfile.mkdtemp()
+>>> with PersistentDict(f"{folder}/prices") as prices:
+...     prices["chips"] = 250
+>>> restore(f"{folder}/prices", f"{folder}/again").events
+1
+>>> with PersistentDict(f"{folder}/again") as prices:
+...     print(dict(prices))
+{'chips': 250}
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from chiplog.errors import ChiplogError
+from chiplog.files import File, OSFiles, write_all
+from chiplog.log.position import Position
+from chiplog.log.segments import READ_LOCK
+from chiplog.log.stream import Bound, Stream
+from chiplog.log.verify import verify
+from chiplog.log.walk import Block
+from chiplog.state import sources
+from chiplog.state.mirror import FORMAT
+from chiplog.state.reading import EVENT, Span, open_source, reading, span_of
+
+__all__ = ["RestoreFailed", "RestoreReport", "restore"]
+
+Progress = Callable[[int, int], None]
+
+
+class RestoreFailed(ChiplogError):
+    """A state can't be restored as asked. Nothing is left of the attempt."""
+
+
+class RestoreReport(NamedTuple):
+    """What a restore did."""
+
+    path: str
+    span: Span
+    """Which part of the source it is."""
+    events: int
+    records: int
+    """Events and markers."""
+    segments: int
+    byte_count: int
+
+
+def restore(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    as_of: Bound | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    timeout: float | None = None,
+) -> RestoreReport:
+    """Make a new log at `path`, which must not exist or be empty, with the state that `source` had.
+
+    The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
+    `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
+    """
+    place = os.path.abspath(os.fspath(path))
+    if os.path.exists(place) and (not os.path.isdir(place) or os.listdir(place)):
+        raise RestoreFailed(f"{path} is there already and not empty: a restore makes a new log")
+    part = f"{place}.part"
+    if os.path.exists(part):
+        raise RestoreFailed(f"{part} is there already: an interrupted restore left it. Remove it first")
+    with sources.open_source(source, storage_options, beside=place, progress=progress) as folder:
+        stream = open_source(folder)
+        with reading(stream, timeout):
+            span = span_of(stream, as_of)
+            writer = _write(stream, span, part, place, progress)
+    return RestoreReport(
+        os.fspath(path), span, writer.events, writer.records, len(writer.numbers), writer.byte_count
+    )
+
+
+def _write(stream: Stream, span: Span, part: str, place: str, progress: Progress | None) -> _Writer:
+    """Copy to `part`, and put that in its place when it is whole."""
+    writer = _Writer(part, stream)
+    try:
+        _copy(stream, span, writer, progress)
+        writer.finish()
+        _check(writer)
+        os.rename(part, place)
+        OSFiles().sync_dir(os.path.dirname(place))
+    except BaseException:
+        writer.close()
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return writer
+
+
+def _copy(stream: Stream, span: Span, writer: _Writer, progress: Progress | None) -> None:
+    infos = [info for info in stream.segments() if span.start.segment <= info.number <= span.end.segment]
+    total = sum(info.byte_count for info in infos)
+    before = {info.number: sum(i.byte_count for i in infos if i.number < info.number) for info in infos}
+    # From the segment's start, so that positions stay: what is there before the generation begins is passed over.
+    for block in stream.blocks(start=Position(span.start.segment, 0), until=span.end):
+        writer.write(block)
+        if progress is not None:
+            progress(min(before.get(block.segment, 0) + block.base + block.scan.end, total), total)
+
+
+def _check(writer: _Writer) -> None:
+    """Read back what was written."""
+    report = verify(Stream(writer.folder, format=FORMAT))
+    os.remove(f"{writer.folder}/{READ_LOCK}")
+    problems = report.problems()
+    if problems or report.records != writer.records:
+        what = problems[0] if problems else f"{report.records} of {writer.records} records are there"
+        raise RestoreFailed(f"what was written is not what is on the disk: {what}")
+
+
+class _Writer:
+    """Segments of a new log, of the same numbers and with the same records."""
+
+    def __init__(self, folder: str, source: Stream) -> None:
+        self.folder = folder
+        self.records = self.events = self.byte_count = 0
+        self.numbers: list[int] = []
+        self._format = source.format
+        self._files = OSFiles()
+        self._files.make_dir(folder)
+        self._file: File | None = None
+
+    def write(self, block: Block) -> None:
+        if not self.numbers or self.numbers[-1] != block.segment:
+            self._seal()
+            self._file = self._files.open_append(f"{self.folder}/{self._format.segment_name(block.segment)}")
+            self.numbers.append(block.segment)
+            self._put(self._format.header())
+        offsets, first, last = block.scan.offsets, block.first, block.last
+        stop = offsets[last] if last < len(offsets) else block.base + block.scan.end
+        self._put(block.buffer[offsets[first] - block.base : stop - block.base])
+        self.records += last - first
+        starts, ends = block.scan.starts, block.scan.ends
+        self.events += sum(
+            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT for row in range(first, last)
+        )
+
+    def _put(self, data: bytes | memoryview) -> None:
+        assert self._file is not None
+        write_all(self._file, data)
+        self.byte_count += len(data)
+
+    def _seal(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+            self.close()
+
+    def finish(self) -> None:
+        """Everything is on the disk after this."""
+        self._seal()
+        self._files.sync_dir(self.folder)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
