@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "chiplog"
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
     "_kernel_scan", "_kernel_queue_py", "_kernel_commands_py", "_kernel_m3_entries_py", "_kernel_m3_py",
-    "_kernel_mqtt_py", "_kernel_py", "kernel", "errors", "times", "files", "formats", "log", "commitlog", "state",
+    "_kernel_mqtt_py", "_kernel_broker_py", "_kernel_py", "kernel", "errors", "times", "files", "formats", "log", "commitlog", "state",
     "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
