@@ -14,6 +14,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_messages.pxi   messages: scan, hop, find, split; _encode and _json beside it
     _kernel_commands.pxi   commands of a job server to columns
     _kernel_mqtt.pxi       packets of MQTT to columns, and messages to packets
+    _kernel_broker.pxi     packets to messages of a log and back, in bulk; _columns beside it
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
 `stop`, and `stop` was compared with the buffer's length on entry.
@@ -32,6 +33,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from array import array as _array
 
+from chiplog._kernel_broker_py import Intake, MessageColumns
 from chiplog._kernel_commands_py import Commands
 from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_mqtt_py import Packets, Publishes, Pubacks
@@ -201,3 +203,5 @@ include "_kernel_messages_json.pxi"
 include "_kernel_commands.pxi"
 include "_kernel_jobs.pxi"
 include "_kernel_mqtt.pxi"
+include "_kernel_broker.pxi"
+include "_kernel_broker_columns.pxi"

@@ -167,7 +167,7 @@ def skip_properties(view: Any, at: int, stop: int) -> tuple[int, int]:
             return END, place
 
 
-def _places(view: memoryview, at: int, stop: int) -> Places:
+def message_places(view: memoryview, at: int, stop: int) -> Places:
     """Where the parts of a message are, its checksum not looked at."""
     if at < stop and view[at] != MESSAGE_HEAD:
         return Places(BAD_TIME)
@@ -209,7 +209,7 @@ def _is_utf8(data: Any) -> bool:
 
 def _message(view: memoryview, at: int, stop: int) -> Places:
     """The same, and the checksum and the topic are right."""
-    found = _places(view, at, stop)
+    found = message_places(view, at, stop)
     if found.reason != END:
         return found
     if crc32c(view[at + 1 : found.properties_end]) != found.crc:
@@ -248,7 +248,7 @@ def messages_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: 
     check_range("hop over", start, stop, len(view))
     at = start
     while at < stop:
-        found = _places(view, at, stop)
+        found = message_places(view, at, stop)
         if found.reason != END:
             return at, found.reason, found.need
         if at >= offset_min and found.time >= time_min:
@@ -270,7 +270,7 @@ def messages_find(buffer: Any, start: int, stop: int, final: bool) -> int:
     at = raw.find(MESSAGE_HEAD)
     while at >= 0:
         place = start + at
-        found = _places(view, place, stop)
+        found = message_places(view, place, stop)
         budget -= found.end - place if found.reason == END else found.seen
         if budget < 0:
             return -1
@@ -294,7 +294,7 @@ def messages_columns(
     columns = array("q"), array("q"), array("q"), array("q")
     for offset in offsets[first:last]:
         at = offset - base
-        found = _places(view, at, len(view)) if 0 <= at <= len(view) else Places(BAD_LENGTH)
+        found = message_places(view, at, len(view)) if 0 <= at <= len(view) else Places(BAD_LENGTH)
         if found.reason != END:
             raise ValueError(f"there is no message at byte {at}")
         places = found.topic, found.topic_end, found.payload_end, found.properties_end
@@ -306,7 +306,7 @@ def messages_columns(
 def message_split(frame: Any) -> tuple[str, bytes, bytes]:
     """Topic, payload and encoded properties of one message, which a scan has found right."""
     view = memoryview(frame).cast("B")
-    found = _places(view, 0, len(view))
+    found = message_places(view, 0, len(view))
     if found.reason != END:
         raise ValueError("this is no message")
     return (

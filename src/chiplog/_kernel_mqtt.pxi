@@ -316,7 +316,7 @@ def mqtt_publishes(
                 at = publish.payload_end
         if is_full:
             raise MemoryError
-        return mqtt_messages(<MqttPublish *>found.data, count, at, reason, publish.need)
+        return publish_columns(<MqttPublish *>found.data, count, at, reason, publish.need)
     finally:
         PyMem_RawFree(found.data)
 
@@ -327,7 +327,7 @@ cdef int check_mqtt_version(int version) except -1:
     return 0
 
 
-cdef object mqtt_messages(const MqttPublish *messages, int64_t count, int64_t end, int reason, int64_t need):
+cdef object publish_columns(const MqttPublish *messages, int64_t count, int64_t end, int reason, int64_t need):
     cdef bytes flags = PyBytes_FromStringAndSize(NULL, count)
     cdef unsigned char *flag = writable(flags)
     cdef array topic_starts = new_column(count), topic_ends = new_column(count)

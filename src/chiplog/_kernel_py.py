@@ -2,8 +2,9 @@
 
 This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
 compiled, and the oracle that the compiled ones are tested against. Those for M3's commit log are in
-`_kernel_m3_py`, those for messages in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a job
-server's commands in `_kernel_commands_py`, and what scans of all formats share in `_kernel_scan`.
+`_kernel_m3_py`, those for messages in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a
+broker in `_kernel_broker_py`, those for a job server's commands in `_kernel_commands_py`, and what scans of all
+formats share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -29,6 +30,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from chiplog._kernel_broker_py import (
+    message_columns,
+    messages_flags,
+    mqtt_deliver,
+    mqtt_messages,
+    rows_where,
+    topic_codes,
+)
 from chiplog._kernel_commands_py import (
     Commands,
     commands_decode,
@@ -87,9 +96,11 @@ __all__ = [
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
-    "m3_time", "message_split", "messages_columns", "messages_encode", "messages_encode_many", "messages_find",
-    "messages_hop", "messages_json", "messages_scan", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes",
-    "mqtt_split", "pieces", "pieces_after", "relocate", "select", "uuid_parse", "uuid_text", "uuid_texts",
+    "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
+    "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
+    "mqtt_deliver", "mqtt_encode_publish", "mqtt_messages", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
+    "pieces", "pieces_after", "relocate", "rows_where", "select", "topic_codes", "uuid_parse", "uuid_text",
+    "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

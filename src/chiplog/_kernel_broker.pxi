@@ -1,0 +1,274 @@
+# What a broker receives to messages of its log, and messages of the log to what it sends. Included by _kernel.pyx.
+
+cdef int64_t INTAKE_BYTES_MAX = 16777216  # 16 MiB
+cdef int64_t GIL_BYTES = 262144  # it takes longer to get the GIL back than to go through fewer bytes
+
+
+cdef struct Received:
+    int64_t count, acked, bytes, end, need
+
+
+cdef int receive_publishes(
+    const unsigned char *buf, int64_t start, int64_t stop, int version, int64_t packet_bytes_max, int64_t packets_max,
+    int64_t properties0, int64_t properties1, Stretch *found, Received *received
+) noexcept nogil:
+    """Why it stopped, or -1 if there is no memory; the sizes of the properties tell how large messages become."""
+    cdef MqttPublish publish
+    cdef int64_t size
+    cdef int reason
+    memset(received, 0, sizeof(Received))
+    received.end = start
+    while received.end < stop:
+        if received.count >= packets_max:
+            return MQTT_LIMIT
+        reason = parse_publish(buf, received.end, stop, version, packet_bytes_max, &publish)
+        if reason:
+            received.need = publish.need
+            return reason
+        if publish.property_end > publish.property_start:
+            return MQTT_NOT_PLAIN
+        size = message_bytes(
+            publish.topic_end - publish.topic_start, publish.payload_end - publish.payload_start,
+            properties1 if publish.packet_id else properties0,
+        )
+        if received.count and size > INTAKE_BYTES_MAX - received.bytes:
+            return MQTT_LIMIT
+        if extend(found, <const unsigned char *>&publish, sizeof(publish)):
+            return -1
+        received.bytes += size
+        received.count += 1
+        received.acked += publish.packet_id != 0
+        received.end = publish.payload_end
+    return MQTT_ALL
+
+
+cdef class _IntakeColumns:
+    """The columns of an Intake, and where they are, so that they can be filled without the GIL."""
+    cdef bytes data, flags
+    cdef array starts, topic_starts, topic_ends, payload_starts, payload_ends
+    cdef unsigned char *out
+    cdef unsigned char *flag
+    cdef int64_t *start
+    cdef int64_t *topic
+    cdef int64_t *topic_end
+    cdef int64_t *payload
+    cdef int64_t *payload_end
+
+    def __cinit__(self, int64_t count, int64_t size):
+        self.data = PyBytes_FromStringAndSize(NULL, size)
+        self.flags = PyBytes_FromStringAndSize(NULL, count)
+        self.starts = new_column(count)
+        self.topic_starts = new_column(count)
+        self.topic_ends = new_column(count)
+        self.payload_starts = new_column(count)
+        self.payload_ends = new_column(count)
+        self.out, self.flag = writable(self.data), writable(self.flags)
+        self.start = items(self.starts)
+        self.topic, self.topic_end = items(self.topic_starts), items(self.topic_ends)
+        self.payload, self.payload_end = items(self.payload_starts), items(self.payload_ends)
+
+    cdef void fill(
+        self, const unsigned char *buf, const MqttPublish *publishes, int64_t count, int64_t time_ns,
+        const unsigned char **properties, const int64_t *properties_bytes
+    ) noexcept nogil:
+        cdef const MqttPublish *publish
+        cdef unsigned char *out = self.out
+        cdef int64_t row, topic, payload
+        cdef int qos
+        for row in range(count):
+            publish = publishes + row
+            qos = publish.packet_id != 0
+            topic = publish.topic_end - publish.topic_start
+            payload = publish.payload_end - publish.payload_start
+            self.start[row] = out - self.out
+            self.flag[row] = <unsigned char>qos
+            out = put_message(
+                out, time_ns + row, buf + publish.topic_start, topic, buf + publish.payload_start, payload,
+                properties[qos], properties_bytes[qos],
+            )
+            self.payload_end[row] = out - self.out - 5 - properties_bytes[qos]
+            self.payload[row] = self.payload_end[row] - payload
+            self.topic_end[row] = self.payload[row] - (2 if payload < 256 else 3 if payload < 65536 else 5)
+            self.topic[row] = self.topic_end[row] - topic
+
+
+cdef int check_properties(bytes properties) except -1:
+    cdef int64_t size = PyBytes_GET_SIZE(properties), end = 0
+    if skip_properties(<const unsigned char *>PyBytes_AS_STRING(properties), 0, size, &end) != END or end != size:
+        raise ValueError("properties are a map in msgpack with texts as keys, not too large and not too deep")
+    return 0
+
+
+def mqtt_messages(
+    buffer, int64_t start, int64_t stop, int version, int64_t packet_bytes_max, int64_t time_ns,
+    bytes properties0 not None, bytes properties1 not None, int64_t packets_max=4096
+):
+    cdef _View view = _View(buffer)
+    check_range("messages in", start, stop, view.size)
+    check_mqtt_version(version)
+    check_properties(properties0)
+    check_properties(properties1)
+    if not 0 <= time_ns <= MESSAGE_TIME_MAX - view.size:
+        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+    cdef Stretch found
+    cdef Received received
+    cdef int reason
+    cdef _IntakeColumns columns
+    cdef const unsigned char *properties[2]
+    cdef int64_t properties_bytes[2]
+    properties[0], properties[1] = writable(properties0), writable(properties1)
+    properties_bytes[0], properties_bytes[1] = len(properties0), len(properties1)
+    memset(&found, 0, sizeof(found))
+    try:
+        reason = receive_publishes(
+            view.data, start, stop, version, packet_bytes_max, packets_max, properties_bytes[0], properties_bytes[1],
+            &found, &received,
+        )
+        if reason < 0:
+            raise MemoryError
+        columns = _IntakeColumns(received.count, received.bytes)
+        if received.bytes > GIL_BYTES:
+            with nogil:
+                columns.fill(
+                    view.data, <MqttPublish *>found.data, received.count, time_ns, properties, properties_bytes
+                )
+        else:
+            columns.fill(view.data, <MqttPublish *>found.data, received.count, time_ns, properties, properties_bytes)
+        return Intake(
+            columns.data, columns.starts, columns.topic_starts, columns.topic_ends, columns.payload_starts,
+            columns.payload_ends, columns.flags,
+            mqtt_acks(<MqttPublish *>found.data, received.count, received.acked),
+            received.end, reason, received.need,
+        )
+    finally:
+        PyMem_RawFree(found.data)
+
+
+cdef struct Delivery:
+    # One packet to write, checked; the places are copies, because a column could change while the GIL is away.
+    int64_t topic, topic_bytes, payload, payload_bytes, remaining
+    uint32_t packet_id
+    unsigned char first
+
+
+cdef unsigned char *put_delivery(
+    unsigned char *out, const unsigned char *buf, const Delivery *one, const unsigned char *properties, int64_t size
+) noexcept nogil:
+    """One PUBLISH; the properties come with their length, and `size` is 0 in MQTT 3.1.1."""
+    out[0] = one.first
+    out = put_mqtt_number(out + 1, one.remaining)
+    out[0] = <unsigned char>(one.topic_bytes >> 8)
+    out[1] = <unsigned char>(one.topic_bytes & 0xFF)
+    out = put_mqtt_bytes(out + 2, buf + one.topic, one.topic_bytes)
+    if one.packet_id:
+        out[0] = <unsigned char>(one.packet_id >> 8)
+        out[1] = <unsigned char>(one.packet_id & 0xFF)
+        out += 2
+    out = put_mqtt_bytes(out, properties, size)
+    return put_mqtt_bytes(out, buf + one.payload, one.payload_bytes)
+
+
+cdef void put_deliveries(
+    unsigned char *out, const unsigned char *buf, const Delivery *deliveries, int64_t count,
+    const unsigned char *properties, int64_t size
+) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        out = put_delivery(out, buf, deliveries + i, properties, size)
+
+
+cdef int check_columns(int64_t count, tuple columns) except -1:
+    for column in columns:
+        check_column(column)
+        if len(column) != count:
+            raise ValueError("columns of different lengths")
+    return 0
+
+
+cdef int64_t plan_deliveries(
+    Delivery *deliveries, array rows, tuple columns, _View flags, _View view, int64_t qos_max, int64_t *packet_id,
+    unsigned char first, int64_t properties_size
+) except -1:
+    """How many bytes the packets take; `packet_id` becomes the next one."""
+    cdef int64_t *topic = items(columns[0])
+    cdef int64_t *topic_end = items(columns[1])
+    cdef int64_t *payload = items(columns[2])
+    cdef int64_t *payload_end = items(columns[3])
+    cdef int64_t i, row, qos, total = 0
+    cdef Delivery *one
+    for i in range(len(rows)):
+        row = items(rows)[i]
+        if not 0 <= row < flags.size:
+            raise ValueError(f"row {row} of {flags.size}")
+        if not 0 <= topic[row] <= topic_end[row] <= view.size or not 0 <= payload[row] <= payload_end[row] <= view.size:
+            raise ValueError(f"row {row} lies outside of its buffer")
+        one = deliveries + i
+        one.topic, one.topic_bytes = topic[row], topic_end[row] - topic[row]
+        one.payload, one.payload_bytes = payload[row], payload_end[row] - payload[row]
+        if one.topic_bytes > 0xFFFF:
+            raise ValueError(f"a topic of {one.topic_bytes} bytes: at most 65,535 can be sent")
+        qos = min(<int64_t>(flags.data[row] & 3), qos_max)
+        one.first = <unsigned char>(first | qos << 1) if qos else first & 0xF7  # only 1 and 2 are sent again
+        one.packet_id = 0
+        if qos:
+            one.packet_id = <uint32_t>packet_id[0]
+            packet_id[0] = packet_id[0] + 1 if packet_id[0] < 0xFFFF else 1
+        one.remaining = 2 + one.topic_bytes + (2 if qos else 0) + properties_size + one.payload_bytes
+        if one.remaining > MQTT_REMAINING_MAX:
+            raise ValueError(f"a packet of {one.remaining} bytes: at most {MQTT_REMAINING_MAX} can be sent")
+        total += 1 + mqtt_number_size(one.remaining) + one.remaining
+    return total
+
+
+cdef bytes sized_properties(int version, bytes properties):
+    """With their length in front, as MQTT 5 has them; nothing in MQTT 3.1.1."""
+    cdef unsigned char length[4]
+    cdef int64_t size = PyBytes_GET_SIZE(properties)
+    if version == 4:
+        return b""
+    if size > MQTT_REMAINING_MAX:
+        raise ValueError(f"{size} bytes of properties: at most {MQTT_REMAINING_MAX} can be sent")
+    return PyBytes_FromStringAndSize(<char *>length, put_mqtt_number(length, size) - length) + properties
+
+
+def mqtt_deliver(
+    int version, buffer, array rows not None, array topic_starts not None, array topic_ends not None,
+    array payload_starts not None, array payload_ends not None, flags, int64_t qos_max, int64_t first_id,
+    bytes properties not None, bint retain=False, bint dup=False
+):
+    cdef _View view = _View(buffer), qos = _View(flags)
+    cdef tuple columns = (topic_starts, topic_ends, payload_starts, payload_ends)
+    cdef int64_t count = len(rows), used = 0, packet_id = first_id, size, i
+    cdef const unsigned char *prefix
+    cdef unsigned char *out
+    cdef Delivery *deliveries = NULL
+    check_mqtt_version(version)
+    check_column(rows)
+    check_columns(qos.size, columns)
+    if not 0 <= qos_max <= 2:
+        raise ValueError(f"QoS {qos_max}: expected 0, 1 or 2")
+    if not 1 <= first_id <= 0xFFFF:
+        raise ValueError(f"packet id {first_id}: expected 1 to 65,535")
+    sized = sized_properties(version, properties)
+    prefix, size = writable(sized), len(sized)
+    try:
+        if count:
+            deliveries = <Delivery *>PyMem_RawRealloc(NULL, count * sizeof(Delivery))
+            if deliveries == NULL:
+                raise MemoryError
+        packets = PyBytes_FromStringAndSize(NULL, plan_deliveries(
+            deliveries, rows, columns, qos, view, qos_max, &packet_id, 0x30 | dup << 3 | retain, size
+        ))
+        for i in range(count):
+            used += deliveries[i].packet_id != 0
+        if used > 0xFFFF:
+            raise ValueError(f"{used} messages need packet ids: there are 65,535")
+        out = writable(packets)
+        if len(packets) > GIL_BYTES:
+            with nogil:
+                put_deliveries(out, view.data, deliveries, count, prefix, size)
+        else:
+            put_deliveries(out, view.data, deliveries, count, prefix, size)
+        return packets, used
+    finally:
+        PyMem_RawFree(deliveries)
