@@ -153,7 +153,7 @@ class Delivery:
             key = (connection.version, id(rows), 0, verdict.properties)
             data = self._shared.get(key)
             if data is None:
-                data, _ = self._packets(connection.version, batch, rows, 0, 0, verdict.properties)
+                data, _ = self._packets(connection.version, batch, rows, 0, 1, verdict.properties)
                 self._shared[key] = data
         else:
             rows = rows[: session.room()]
