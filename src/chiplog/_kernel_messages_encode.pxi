@@ -42,7 +42,6 @@ cdef unsigned char *put_message(
     map in msgpack, b"\\x80" if there are none.
     """
     cdef unsigned char *p = out + 10
-    cdef unsigned char *head
     cdef uint32_t crc
     out[0] = MESSAGE_HEAD
     out[1] = 0xCF
@@ -52,18 +51,13 @@ cdef unsigned char *put_message(
         p += 1
     else:
         p = put_size(p, 0xD9, topic_bytes)
-    crc = crc32c_update(0, out + 1, p - out - 1)
     memcpy(p, topic, topic_bytes)
-    crc = crc32c_update(crc, topic, topic_bytes)
-    head = p + topic_bytes
-    p = put_size(head, 0xC4, payload_bytes)
-    crc = crc32c_update(crc, head, p - head)
+    p = put_size(p + topic_bytes, 0xC4, payload_bytes)
     memcpy(p, payload, payload_bytes)
-    crc = crc32c_update(crc, payload, payload_bytes)
     p += payload_bytes
     memcpy(p, properties, properties_bytes)
-    crc = crc32c_update(crc, properties, properties_bytes)
     p += properties_bytes
+    crc = crc32c_update(0, out + 1, p - out - 1)  # of all at once: most messages are small
     p[0] = 0xCE
     store_u32(p + 1, crc)
     return p + 5
