@@ -65,6 +65,7 @@ logger = logging.getLogger("chiplog")
 TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 READERS = 2
+PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 
 
 class Broker:
@@ -108,6 +109,9 @@ class Broker:
         self._moved: dict[Session, None] = {}
         self._stopping = False
         self._swept = 0.0
+        self._syncs = sync == "always"
+        self._share = 0
+        self._ended = self._patience = 0.0
         self.failures = 0
 
     # -- starting and stopping
@@ -147,7 +151,9 @@ class Broker:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
         """Let clients in; returns where."""
-        server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        server = await self.loop.create_server(
+            lambda: Connection(self, plain=tls is None), host, port, ssl=tls, backlog=1024
+        )
         self._servers.append(server)
         return [found.getsockname()[:2] for found in server.sockets]
 
@@ -235,19 +241,11 @@ class Broker:
 
     def take(self, connection: Connection, found: Any, first_ns: int) -> None:
         """Plain messages, as the kernel took them."""
-        batch = Batch(
-            found.data,
-            found.starts,
-            (found.topic_starts, found.topic_ends),
-            (found.payload_starts, found.payload_ends),
-            found.flags,
-            connection.session.client_id if connection.session is not None else None,
-        )
-        self.intake.add(Chunk(batch, connection, found.acks), first_ns)
+        self.intake.add(Chunk(connection, found.data, found.starts, found.flags, found.acks, found), first_ns)
         self._turn_soon()
 
     def publish(self, connection: Connection, session: Session, packet: Publish) -> None:
-        """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish everywhere."""
+        """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish anywhere."""
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
@@ -271,7 +269,7 @@ class Broker:
             packet_id=packet.packet_id if packet.qos == 2 else 0,
         )
         acks = encode(answer(packet.packet_id), connection.version) if packet.qos else b""
-        time_ns = self.put(packet.topic, packet.payload, kept, session.client_id, connection, acks, session)
+        time_ns = self.put(packet.topic, packet.payload, kept, connection, acks, session)
         if packet.qos == 2:
             session.received[packet.packet_id] = time_ns
 
@@ -293,14 +291,12 @@ class Broker:
         topic: str,
         payload: bytes,
         kept: dict[str, Any],
-        sender: str | None = None,
         connection: Connection | None = None,
         acks: bytes = b"",
         session: Session | None = None,
     ) -> int:
         """One message into the log, with this turn; its time."""
-        batch, time_ns = self.intake.encode(topic, payload, kept, sender)
-        chunk = Chunk(batch, connection, acks)
+        chunk, time_ns = self.intake.encode(topic, payload, kept, connection, acks)
         if kept.get("retain"):
             message = Stored(time_ns, topic, payload, kept)
             chunk.written = lambda: self._retain(message)
@@ -324,15 +320,22 @@ class Broker:
             self.loop.call_soon(self._due)
 
     def _due(self) -> None:
+        now = time.monotonic()
+        if len(self.intake.chunks) < self._share and now - self._ended < self._patience:
+            self.loop.call_soon(self._due)  # those who shared the last sync are about to share the next
+            return
         self._turn_due = False
-        self.now = time.monotonic()
+        self.now = now
         self.turn()
+        if self._syncs:
+            self._ended = time.monotonic()
+            self._patience = min((self._ended - now) / 2, PATIENCE_SECONDS_MAX)
 
     def turn(self) -> None:
         """Write what was published, answer, send on."""
         if self.intake.chunks:
             try:
-                chunks = self.intake.write()
+                chunks, batch = self.intake.write()
             except (OSError, ChiplogError) as error:
                 self._write_failed(error)
             else:
@@ -341,9 +344,9 @@ class Broker:
                         chunk.written()
                     if chunk.acks and chunk.connection is not None:
                         chunk.connection.send(chunk.acks)
-                for chunk in chunks:
-                    self.delivery.dispatch(chunk.batch)
+                self.delivery.dispatch(batch)
                 self.delivery.flush()
+                self._share = len(chunks)
         if self._roomy:
             roomy, self._roomy = self._roomy, {}
             for session in roomy:

@@ -217,7 +217,7 @@ class Clients:
     def _publish_will(self, client_id: str, will: Will) -> None:
         if self._broker.access.may_publish(None, will.topic):
             kept = kept_properties(will.properties, will.qos, sender=client_id, retain=will.retain)
-            self._broker.put(will.topic, will.payload, kept, sender=client_id)
+            self._broker.put(will.topic, will.payload, kept)
 
     # -- looking after them
 

@@ -1,14 +1,17 @@
 """One client's connection: bytes from its socket to packets, and what each of them asks for.
 
 Messages in bulk don't come as packets: a read full of them is taken by the kernel in one call, as bytes for the
-log and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection, with
-the reason that the standard names.
+log and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection,
+with the reason that the standard names.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +54,10 @@ _PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
 class Connection(asyncio.Protocol):
     """A connection, from its CONNECT to its end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, plain: bool = False) -> None:
         self.broker = broker
+        self._plain = plain
+        """Whether what is written to the socket is what the client gets: no TLS, no frames."""
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.version = UNKNOWN
         self.session: Session | None = None
@@ -74,16 +79,26 @@ class Connection(asyncio.Protocol):
         self._rest = bytearray()
         self._need = 0
         self._closing = False
+        self._file = -1
+        """The socket's number, where bytes can be written to it as they are."""
 
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(high=self.broker.limits.out_bytes_max)
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            if self._plain:
+                self._file = found.fileno()
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broker.arrived(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._closing = True
+        self._file = -1
         self.ready = False
         self.broker.left(self)
 
@@ -213,9 +228,18 @@ class Connection(asyncio.Protocol):
         self.particular = self.aliases is not None or "maximum_packet_size" in wanted
 
     def send(self, data: bytes) -> None:
-        """Bytes to the client."""
-        if not self._closing:
-            self.transport.write(data)
+        """Bytes to the client: at once what the socket takes, where a transport would wait for the loop."""
+        if self._closing or self.transport.is_closing():
+            return
+        if self._file >= 0 and self.transport.get_write_buffer_size() == 0:
+            try:
+                sent = os.write(self._file, data)
+            except OSError:  # the socket is full, or broken: the transport knows what to do
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self.transport.write(data)
 
     def send_packet(self, packet: Any) -> None:
         """A packet to the client; one larger than it takes is left out."""

@@ -27,21 +27,20 @@ _FORMAT = Messages()
 class Chunk:
     """Messages of one publisher, as bytes for the log, and what happens when they are in it, or can't be."""
 
-    __slots__ = ("acks", "batch", "connection", "failed", "written")
+    __slots__ = ("acks", "connection", "data", "failed", "flags", "found", "starts", "written")
 
     def __init__(
-        self,
-        batch: Batch,
-        connection: Connection | None,
-        acks: bytes = b"",
-        written: Callable[[], object] | None = None,
-        failed: Callable[[], object] | None = None,
+        self, connection: Connection | None, data: bytes, starts: array[int], flags: bytes, acks: bytes, found: Any
     ) -> None:
-        self.batch = batch
         self.connection = connection
+        self.data = data
+        self.starts = starts
+        self.flags = flags
         self.acks = acks
-        self.written = written
-        self.failed = failed
+        self.found = found
+        """Where topics and payloads lie, if the kernel has told."""
+        self.written: Callable[[], object] | None = None
+        self.failed: Callable[[], object] | None = None
 
 
 class Intake:
@@ -69,47 +68,37 @@ class Intake:
 
     def add(self, chunk: Chunk, first_ns: int) -> None:
         """Messages whose times begin here, one nanosecond after the other."""
-        self._last_ns = first_ns + len(chunk.batch) - 1
+        self._last_ns = first_ns + len(chunk.starts) - 1
         self.chunks.append(chunk)
-        self.pending_bytes += len(chunk.batch.data)
+        self.pending_bytes += len(chunk.data)
 
     def encode(
-        self, topic: str, payload: bytes, properties: dict[str, Any], sender: str | None
-    ) -> tuple[Batch, int]:
+        self, topic: str, payload: bytes, properties: dict[str, Any], connection: Connection | None, acks: bytes
+    ) -> tuple[Chunk, int]:
         """One message, and its time."""
         now = self.next_time()
         data = _FORMAT.encode(_FORMAT.item(topic, payload, properties), now)
         starts = array("q", [0])
         columns = kernel.active.message_columns(data, starts, 0, 0, 1)
-        flags = kernel.active.messages_flags(data, columns[4], columns[5])
-        return Batch(data, starts, columns[:2], columns[2:4], flags, sender, columns[4:6]), now
+        flags = kernel.active.messages_flags(data, columns.property_starts, columns.property_ends)
+        return Chunk(connection, data, starts, flags, acks, columns), now
 
-    def write(self) -> list[Chunk]:
+    def write(self) -> tuple[list[Chunk], Batch]:
         """All of it, with one write. If that fails it raises, and nothing of it is in the log."""
         chunks, self.chunks = self.chunks, []
         self.pending_bytes = 0
         try:
-            if len(chunks) == 1:
-                data, starts = chunks[0].batch.data, chunks[0].batch.starts
-            else:
-                data, starts = b"".join([chunk.batch.data for chunk in chunks]), array("q")
-                shift = 0
-                for chunk in chunks:
-                    starts.extend(shift + start for start in chunk.batch.starts)
-                    shift += len(chunk.batch.data)
-            positions = self.appender.append_encoded(data, starts)
+            batch = _one(chunks[0]) if len(chunks) == 1 else _together(chunks)
+            positions = self.appender.append_encoded(batch.data, batch.starts)
         except BaseException:
             for chunk in chunks:
                 if chunk.failed is not None:
                     chunk.failed()
             self._failed = chunks
             raise
-        segment, base = positions[0]
-        for chunk in chunks:
-            chunk.batch.placed(segment, base)
-            base += len(chunk.batch.data)
-        self.messages += len(starts)
-        return chunks
+        batch.placed(*positions[0])
+        self.messages += len(batch.starts)
+        return chunks, batch
 
     def failed_connections(self) -> list[Connection]:
         """Whose messages the last write was to have."""
@@ -121,3 +110,31 @@ class Intake:
         """After a failure that is final: look at what is really there, and go on."""
         self.appender.close()
         self.appender = self._open_appender()
+
+
+def _one(chunk: Chunk) -> Batch:
+    found, connection = chunk.found, chunk.connection
+    session = None if connection is None else connection.session
+    return Batch(
+        chunk.data,
+        chunk.starts,
+        (found.topic_starts, found.topic_ends),
+        (found.payload_starts, found.payload_ends),
+        chunk.flags,
+        None if session is None else session.client_id,
+    )
+
+
+def _together(chunks: list[Chunk]) -> Batch:
+    """The messages of several publishers, behind each other."""
+    data = b"".join([chunk.data for chunk in chunks])
+    starts, shift = array("q"), 0
+    for chunk in chunks:
+        if len(chunk.starts) == 1:
+            starts.append(shift)
+        else:
+            starts.extend([shift + start for start in chunk.starts])
+        shift += len(chunk.data)
+    columns = kernel.active.message_columns(data, starts, 0, 0, len(starts))
+    flags = b"".join([chunk.flags for chunk in chunks])
+    return Batch(data, starts, columns[:2], columns[2:4], flags)
