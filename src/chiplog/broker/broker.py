@@ -276,9 +276,14 @@ class Broker:
     def _refusal(self, connection: Connection, packet: Publish) -> ReasonCode | None:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
-        if not self.access.may_publish(connection.user, packet.topic):
+        assert connection.session is not None
+        if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
+
+    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
+        """Whether a client may have a message published."""
+        return not topic.startswith("$") and self.access.may_publish(user, client_id, topic)
 
     def _answer_in_turn(self, connection: Connection, data: bytes) -> None:
         """After what is being written is: it may be what is answered."""
