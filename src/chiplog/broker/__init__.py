@@ -20,7 +20,9 @@ sessions.py        what is known of a client
 clients.py         who comes and goes
 subscriptions.py   who wants what
 memory.py          what must be known after a crash
-access.py          who may do what
+access.py          who may do what; passwords.py and rules.py read the files that say it
+listening.py       where clients come in
+websocket.py       connections inside of WebSockets
 limits.py          how much of anything
 mqtt/              the protocol, without I/O
 """

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from chiplog.broker import listening
 from chiplog.broker.access import Access
 from chiplog.broker.batches import Batch, Stored
 from chiplog.broker.clients import Clients
@@ -149,13 +150,24 @@ class Broker:
     def _open_appender(self) -> Appender:
         return self.stream.appender(segment_bytes=self._file_bytes, **self._options)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
-        """Let clients in; returns where."""
-        server = await self.loop.create_server(
-            lambda: Connection(self, plain=tls is None), host, port, ssl=tls, backlog=1024
-        )
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        websockets: bool = False,
+        origins: Iterable[str] = (),
+    ) -> list[tuple[str, int]]:
+        """Let clients in, with `websockets` those who speak MQTT inside of them; returns where."""
+        server = await listening.listen(self, host, port, tls, websockets, origins)
         self._servers.append(server)
         return [found.getsockname()[:2] for found in server.sockets]
+
+    def reload(self) -> None:
+        """Read the files of users and rules again; they count at once, also for those who are here."""
+        self.access.reload()
+        self.clients.judge_again()
 
     async def stop(self) -> None:
         """Take no more clients, say goodbye, write everything, close."""
@@ -180,6 +192,7 @@ class Broker:
         for connection in list(self.clients.connections):
             self.clients.left(connection)
         self._note_progress()
+        self.access.close()
         self._executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
@@ -280,10 +293,6 @@ class Broker:
         if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
-
-    def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
-        """Whether a client may have a message published."""
-        return not topic.startswith("$") and self.access.may_publish(user, client_id, topic)
 
     def _answer_in_turn(self, connection: Connection, data: bytes) -> None:
         """After what is being written is: it may be what is answered."""

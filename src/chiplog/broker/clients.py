@@ -75,10 +75,10 @@ class Clients:
         if refused is not None:
             raise BadPacket(refused, "the user name or password isn't right, or nobody may come in without one")
         broker, limits = self._broker, self._broker.limits
-        if packet.will is not None and not broker.may_publish(
-            packet.user_name, packet.client_id, packet.will.topic
-        ):
-            raise BadPacket(ReasonCode.NOT_AUTHORIZED, "its will may not be published")
+        if packet.will is not None:
+            topic = packet.will.topic
+            if topic.startswith("$") or not broker.access.may_publish(packet.user_name, packet.client_id, topic):
+                raise BadPacket(ReasonCode.NOT_AUTHORIZED, "its will may not be published")
         broker.turn()  # what was published before is before
         told: Properties = {}
         client_id = packet.client_id
@@ -241,6 +241,18 @@ class Clients:
         self._broker.put(will.topic, will.payload, kept)
 
     # -- looking after them
+
+    def judge_again(self) -> None:
+        """Who may do what has changed."""
+        access = self._broker.access
+        for connection in list(self.connections):
+            session = connection.session
+            if session is not None:
+                connection.publish_plain = access.may_publish_all(connection.user, session.client_id)
+                if access.knows(connection.user):
+                    self._broker.subscriptions.revoke(session)
+                else:
+                    connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
 
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""
