@@ -33,6 +33,7 @@ from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
 from chiplog.broker.history import History
 from chiplog.broker.intake import Chunk, Intake
+from chiplog.broker.keeping import Keeping
 from chiplog.broker.limits import Limits
 from chiplog.broker.memory import Memory
 from chiplog.broker.mqtt import (
@@ -53,6 +54,7 @@ from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
 from chiplog.broker.sessions import Session
 from chiplog.broker.subscriptions import Subscriptions
+from chiplog.broker.system import System
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.formats.messages import Messages
 from chiplog.log.appender import SEGMENT_BYTES, Appender
@@ -96,6 +98,7 @@ class Broker:
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
+        self.system, self.keeping = System(self), Keeping(self)
         self.handlers: dict[type, Callable[[Session, Any], None]] = {
             Pubrec: self.received,
             Pubrel: self.let_go,
@@ -145,7 +148,8 @@ class Broker:
         self.subscriptions.restore()
         self.clients.restore()
         self.memory.flush()
-        self.later(self._tick())
+        for work in (self._tick(), self.keeping.run(), self.system.run()):
+            self.later(work)
 
     def _open_appender(self) -> Appender:
         return self.stream.appender(segment_bytes=self._file_bytes, **self._options)
@@ -233,6 +237,7 @@ class Broker:
             connection.abort()
             return
         self.clients.connections.add(connection)
+        self.system.clients_max = max(self.system.clients_max, len(self.clients.connections))
 
     def left(self, connection: Connection) -> None:
         """And is closed."""

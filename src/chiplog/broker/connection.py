@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = self.broker.now
+        self.broker.system.bytes_received += len(data)
         if self._rest or self._held:
             self._rest += data
             if self._held:
@@ -257,6 +258,7 @@ class Connection(asyncio.Protocol):
         """Bytes to the client: at once what the socket takes, where a transport would wait for the loop."""
         if self._closing or self.transport.is_closing():
             return
+        self.broker.system.bytes_sent += len(data)
         if self._file >= 0 and self.transport.get_write_buffer_size() == 0:
             try:
                 sent = os.write(self._file, data)

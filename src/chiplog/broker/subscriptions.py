@@ -133,7 +133,8 @@ class Subscriptions:
             found = [memory.retained[name]] if name in memory.retained else []
         else:
             found = [message for topic, message in memory.retained.items() if matches(name, topic)]
-        found.sort()
+        found += self._broker.system.retained(name)
+        found.sort(key=lambda message: message.time_ns)
         for number, message in enumerate(found):
             if not self._broker.delivery.send_retained(session, message, verdict):
                 session.retained_left.extend((one.topic, verdict) for one in found[number:])
