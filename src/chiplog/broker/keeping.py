@@ -40,7 +40,7 @@ class Keeping:
         self.overdue = 0
         """Files that should be, and that somebody needs."""
         self.size = (0, 0)
-        """Files of the log, and their bytes, as of the last look."""
+        """Files of the log, and their bytes, as of the last time that it was measured."""
 
     async def run(self) -> None:
         """Look again and again."""
@@ -58,6 +58,7 @@ class Keeping:
         broker = self._broker
         position, who = self.needed()
         done = await broker.loop.run_in_executor(None, self._look, position)
+        await self.measure()
         if done is None:
             return None
         self.removed += len(done.removed)
@@ -105,9 +106,16 @@ class Keeping:
             )
             for path in done.removed:
                 broker.history.forget_file(path)
-        sizes = [broker.stream.segment_bytes(number) for number in broker.stream.numbers()]
-        self.size = len(sizes), sum(size or 0 for size in sizes)
         return done
+
+    async def measure(self) -> None:
+        """How large the log is."""
+        self.size = await self._broker.loop.run_in_executor(None, self._measure)
+
+    def _measure(self) -> tuple[int, int]:
+        stream = self._broker.stream
+        sizes = [stream.segment_bytes(number) for number in stream.numbers()]
+        return len(sizes), sum(size or 0 for size in sizes)
 
     def _finish_old_file(self, seconds: float) -> None:
         appender = self._broker.intake.appender

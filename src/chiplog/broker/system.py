@@ -7,6 +7,7 @@ retained messages, and then new ones every interval, at QoS 0; a client that doe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING
@@ -51,6 +52,8 @@ class System:
     async def run(self) -> None:
         """Look every interval; not at all if that is 0."""
         while self._interval:
+            with contextlib.suppress(OSError):
+                await self._broker.keeping.measure()
             self.publish()
             await asyncio.sleep(self._interval)
 
