@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from chiplog import kernel
@@ -79,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._rest = bytearray()
         self._need = 0
         self._closing = False
+        self._held = False
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
 
@@ -112,8 +114,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = self.broker.now
-        if self._rest:
+        self.broker.system.bytes_received += len(data)
+        if self._rest or self._held:
             self._rest += data
+            if self._held:
+                return
             if len(self._rest) < self._need:
                 return  # of a packet that is large: not looked at again before it is there
             data, self._rest = bytes(self._rest), bytearray()
@@ -138,7 +143,7 @@ class Connection(asyncio.Protocol):
         at, end = 0, len(data)
         limit = self.broker.limits.packet_bytes_max
         self._need = 0
-        while at < end and not self._closing:
+        while at < end and not self._closing and not self._held:
             first = data[at]
             if self.publish_plain and first & 0xF0 == _PUBLISH:
                 first_ns = self.broker.next_time()
@@ -214,6 +219,28 @@ class Connection(asyncio.Protocol):
 
     # -- for the broker
 
+    def hold(self) -> None:
+        """What comes next has to wait."""
+        self._held = True
+        self.transport.pause_reading()
+
+    def go_on(self, answer: Callable[..., None], packet: Connect, *found: Any) -> None:
+        """What it waited for is known: answer, and take what has come meanwhile."""
+        self._held = False
+        if self._closing:
+            return
+        try:
+            answer(self, packet, *found)
+        except BadPacket as error:
+            self.refuse(error.reason_code, str(error))
+        except Exception as error:
+            self.fail(error)
+        if not self._closing:
+            self.transport.resume_reading()
+            rest, self._rest = bytes(self._rest), bytearray()
+            self._need = 0
+            self.data_received(rest)
+
     def accept(self, session: Session, connect: Connect, plain: bool) -> None:
         """It is this session's from now on."""
         wanted = connect.properties
@@ -231,6 +258,7 @@ class Connection(asyncio.Protocol):
         """Bytes to the client: at once what the socket takes, where a transport would wait for the loop."""
         if self._closing or self.transport.is_closing():
             return
+        self.broker.system.bytes_sent += len(data)
         if self._file >= 0 and self.transport.get_write_buffer_size() == 0:
             try:
                 sent = os.write(self._file, data)
