@@ -84,9 +84,15 @@ class Clients:
             broker.memory.flush()
         broker.subscriptions.join(session)
         if session.in_flight or session.released:
-            broker.later(broker.delivery.resend(session))
+            session.resending = True
+            broker.later(self._resume(session, connection))
         else:
             broker.has_room(session)
+
+    async def _resume(self, session: Session, connection: Connection) -> None:
+        """What was under way first, then what comes after it."""
+        await self._broker.delivery.resend(session, connection)
+        self._broker.has_room(session)
 
     def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
         """The session of a client: the one it had, or a new one; and whether it had one."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -47,7 +48,8 @@ class Delivery:
         self._executor = executor
         self._loop = loop
         self._out: list[tuple[Connection, bytes]] = []
-        self._shared: dict[tuple[int, int, int, bytes], bytes] = {}
+        self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
+        """Packets that several get, by which rows they are; the rows are kept so that their id stays theirs."""
         self.delivered = 0
 
     # -- what was just written
@@ -150,11 +152,12 @@ class Delivery:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
         qos = min(verdict.qos, batch.flags_all & 3)
         if qos == 0:
-            key = (connection.version, id(rows), 0, verdict.properties)
-            data = self._shared.get(key)
-            if data is None:
+            key = (connection.version, id(rows), verdict.properties)
+            shared = self._shared.get(key)
+            if shared is None:
                 data, _ = self._packets(connection.version, batch, rows, 0, 1, verdict.properties)
-                self._shared[key] = data
+                shared = self._shared[key] = rows, data
+            data = shared[1]
         else:
             rows = rows[: session.room()]
             if not rows:
@@ -308,7 +311,10 @@ class Delivery:
         codes, topics = batch.topics
         place = batch.position(first)
         verdicts = [cursor.verdict(topic, place) for topic in topics]
-        after = Position(batch.segment, batch.end)
+        after, last = Position(batch.segment, batch.end), len(batch)
+        changes = cursor.next_change(place)
+        if changes is not None and changes < after:  # another subscription begins within the batch
+            after, last = changes, batch.row_of(changes)
         if not any(verdicts):
             cursor.next = after
             return
@@ -316,6 +322,8 @@ class Delivery:
         for verdict in {verdict for verdict in verdicts if verdict is not None}:
             wanted = bytes(1 if one == verdict else 0 for one in verdicts)
             rows = kernel.active.rows_where(codes, wanted, first)
+            if last < len(batch):
+                rows = rows[: bisect_left(rows, last)]
             if rows:
                 parts.append((rows, verdict))
         self._shared.clear()
@@ -373,19 +381,19 @@ class Delivery:
     async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
         """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
         for found in (batch, self.history.recent(position)):
-            if found is not None and found.position(row := found.row_of(position)) == position:
-                return found, row
+            if found is not None and (row := found.row_of(position)) < len(found):
+                if found.position(row) == position:
+                    return found, row
         found = await self._loop.run_in_executor(self._executor, self.history.read_from, position)
         return (found, 0) if found is not None and found.position(0) == position else (None, 0)
 
     # -- again, after a client was away
 
-    async def resend(self, session: Session) -> None:
-        """What was under way when the connection broke, under the same ids; then what comes after it."""
-        connection = session.connection
-        if connection is None:
-            return
-        session.resending = True
+    async def resend(self, session: Session, connection: Connection) -> None:
+        """What was under way when the connection broke, under the same ids.
+
+        Whoever calls this has set `resending`: nothing may be sent before it begins.
+        """
         try:
             batch: Batch | None = None
             for packet_id, sent in list(session.in_flight.items()):
@@ -409,8 +417,6 @@ class Delivery:
         finally:
             if session.connection is connection:
                 session.resending = False
-        for cursor in session.cursors.values():
-            self.pump(cursor)
 
 
 def _identifier(number: int) -> bytes:

@@ -48,6 +48,9 @@ class Memory:
     def open(self) -> None:
         """Restore everything."""
         self._log.open()
+        for session in self.sessions.values():  # they are sent again under their ids, and not once more as new ones
+            session.done.update(sent.position for sent in session.in_flight.values())
+            session.unordered = bool(session.in_flight)
 
     def close(self) -> None:
         """Write what is left, sync, let go."""
