@@ -1,8 +1,8 @@
 """The promise: a subscriber that was away misses nothing, whatever happens to it or to the broker. `make promise`
 
-Publishers send at QoS 1 and 2. Meanwhile durable subscribers lose their connections at random moments, most of them
-in the middle of a packet, publishers do now and then, and the broker is killed with -9. Whoever reconnects sends
-again what wasn't acknowledged, under the same packet ids. In the end
+Publishers send at QoS 1 and 2. Meanwhile durable subscribers lose their connections at random moments, most of
+them in the middle of a packet, publishers do now and then, and the broker is killed with -9. Whoever reconnects
+sends again what wasn't acknowledged, under the same packet ids. In the end
 
     every message that was acknowledged to its publisher has reached every subscriber,
     in order for each publisher and topic, by their first occurrences,
@@ -72,9 +72,10 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.acknowledged:,} messages acknowledged, {self.received:,} deliveries, {self.cuts:,} connections "
-            f"cut, {self.kills} kills, {self.seconds:.0f} s: {self.missing:,} missing, {self.out_of_order:,} out of "
-            f"order, {self.again_never:,} of QoS 2 more than once, {self.sessions_lost} sessions lost "
+            f"{self.acknowledged:,} messages acknowledged, {self.received:,} deliveries, "
+            f"{self.cuts:,} connections cut, {self.kills} kills, {self.seconds:.0f} s: "
+            f"{self.missing:,} missing, {self.out_of_order:,} out of order, "
+            f"{self.again_never:,} of QoS 2 more than once, {self.sessions_lost} sessions lost "
             f"({self.again_once:,} of QoS 1 came again, as they may)"
         )
 
@@ -196,9 +197,7 @@ class Publisher(Peer):
         topic = f"promise/{self.number}/{number % TOPICS}".encode()
         payload = PAYLOAD.pack(self.number, number % TOPICS, number // TOPICS) + bytes(number % 40)
         return bytes(
-            kernel.active.mqtt_encode_publish(
-                self.version, topic, payload, self.qos, False, False, packet_id, b""
-            )
+            kernel.active.mqtt_encode_publish(self.version, topic, payload, self.qos, False, False, packet_id, b"")
         )
 
     def welcome(self) -> None:
@@ -228,7 +227,7 @@ class Publisher(Peer):
         if out:
             self.writer.write(b"".join(out))
 
-    def packet(self, kind: int, first: int, body: bytes, answers: bytearray) -> None:  # noqa: ARG002
+    def packet(self, kind: int, first: int, body: bytes, answers: bytearray) -> None:
         packet_id = int.from_bytes(body[:2])
         if kind in (PUBACK, PUBREC) and len(body) > 2:
             assert body[2] < 0x80, f"{self.name}: message {packet_id} was refused with {body[2]}"
@@ -310,7 +309,9 @@ class Subscriber(Peer):
         self.latest[key] = max(self.latest[key], number)
 
 
-async def _publish_all(plan: Plan, broker: Any, publishers: list[Publisher], subscribers: list[Subscriber]) -> None:
+async def _publish_all(
+    plan: Plan, broker: Any, publishers: list[Publisher], subscribers: list[Subscriber]
+) -> None:
     """Have everything published, no faster than connections are cut, and kill the broker now and then."""
     tally = publishers[0].tally
     say_at = time.monotonic()
@@ -324,7 +325,8 @@ async def _publish_all(plan: Plan, broker: Any, publishers: list[Publisher], sub
             await asyncio.to_thread(broker.start)
         if time.monotonic() > say_at + 10:
             say_at = time.monotonic()
-            print(f"  {tally.acknowledged:,} acknowledged, {tally.cuts:,} cuts, {tally.kills} kills", file=sys.stderr)
+            told = f"  {tally.acknowledged:,} acknowledged, {tally.cuts:,} cuts, {tally.kills} kills"
+            print(told, file=sys.stderr)
         await asyncio.sleep(0.002)
     while any(subscriber.got < plan.messages for subscriber in subscribers):
         if all(time.monotonic() > subscriber.quiet_since + PATIENCE_S for subscriber in subscribers):

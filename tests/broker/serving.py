@@ -1,6 +1,6 @@
 """A real broker in a process of its own, and mosquitto beside it for comparison.
 
-    python -m tests.broker.serving PATH [--port 0] [--sync os] [--limits '{"clients_max": 10}'] [--file-bytes N]
+python -m tests.broker.serving PATH [--port 0] [--sync os] [--limits '{"clients_max": 10}'] [--file-bytes N]
 """
 
 from __future__ import annotations

@@ -110,9 +110,10 @@ class Talk:
     # -- what clients do
 
     def connect(
-        self, client_id: str = "", *, clean: bool = True, expiry: int | None = None, keep_alive: int = 0, **more: Any
+        self, client_id: str = "", *, clean: bool = True, expiry: int | None = None, **more: Any
     ) -> Connack:
         properties = more.pop("properties", {})
+        keep_alive = more.pop("keep_alive", 0)
         if expiry is not None and self.version == MQTT_5_0:
             properties = {**properties, "session_expiry_interval": expiry}
         self.send(Connect(client_id, self.version, clean, keep_alive, properties=properties, **more))

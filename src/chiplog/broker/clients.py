@@ -172,7 +172,7 @@ class Clients:
             self.end(session)
         else:
             broker.memory.note_session(session)
-            broker.memory.flush()
+            broker.memory.try_flush()
             self._expire_later(session)
 
     def end(self, session: Session) -> None:
@@ -182,7 +182,7 @@ class Clients:
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             broker.memory.note("end", session.client_id)
-            broker.memory.flush()
+            broker.memory.try_flush()
         if session.client_id in self._wills:  # the end of its session is the latest moment for it
             timer, will = self._wills.pop(session.client_id)
             timer.cancel()

@@ -20,9 +20,11 @@ from chiplog import kernel
 from chiplog.broker.batches import SLOW, Batch, Stored
 from chiplog.broker.history import History
 from chiplog.broker.memory import Memory
+from chiplog.broker.mqtt import ReasonCode
 from chiplog.broker.outgoing import packet_of
 from chiplog.broker.routes import Group, Routes
 from chiplog.broker.sessions import Cursor, Sent, Session, Verdict
+from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 
 if TYPE_CHECKING:
@@ -83,7 +85,14 @@ class Delivery:
 
     def flush(self) -> None:
         """Send what was prepared, after what has to be remembered of it is."""
-        self.memory.flush()
+        try:
+            self.memory.flush()
+        except (OSError, ChiplogError) as error:
+            logger.error("broker: what is sent couldn't be noted, its subscribers are disconnected: %s", error)
+            out, self._out = self._out, []
+            for connection, _ in out:
+                connection.refuse(ReasonCode.QUOTA_EXCEEDED, f"the log can't be written: {error}")
+            return
         out, self._out = self._out, []
         for connection, data in out:
             connection.send(data)
@@ -270,12 +279,13 @@ class Delivery:
         """A message that was kept for who subscribes; False if there is no room for it now."""
         connection = session.connection
         qos = min(message.qos, verdict.qos)
-        if connection is None or (qos and not session.room()):
+        if connection is None or not connection.ready or (qos and not session.room()):
             return False
         place = Position(0, 0)
         self._send_one(
             session, connection, None, message, place, qos, verdict, time.time_ns(), stored=True, retain=True
         )
+        self.flush()  # or a socket that takes no more would be noticed too late
         return True
 
     # -- catching up
@@ -381,9 +391,10 @@ class Delivery:
     async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
         """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
         for found in (batch, self.history.recent(position)):
-            if found is not None and (row := found.row_of(position)) < len(found):
-                if found.position(row) == position:
-                    return found, row
+            if found is None or (row := found.row_of(position)) == len(found):
+                continue
+            if found.position(row) == position:
+                return found, row
         found = await self._loop.run_in_executor(self._executor, self.history.read_from, position)
         return (found, 0) if found is not None and found.position(0) == position else (None, 0)
 

@@ -158,7 +158,7 @@ class Session:
         """Topics whose retained messages wait for room."""
         self.resending = False
         self.unordered = False
-        """Whether what is in flight may not be in the order of the log: after a start, what is known of QoS 2 isn't."""
+        """Whether what is in flight may not be in the order of the log, as after a start."""
         self.last_id = 0
         """The packet id that was given out last."""
 
