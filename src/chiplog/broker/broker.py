@@ -67,6 +67,7 @@ logger = logging.getLogger("chiplog")
 
 TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
+KNOWN_SECONDS = 5.0
 READERS = 2
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 
@@ -112,7 +113,7 @@ class Broker:
         self._roomy: dict[Session, None] = {}
         self._moved: dict[Session, None] = {}
         self._stopping = False
-        self._swept = 0.0
+        self._swept = self._known = 0.0
         self._syncs = sync == "always"
         self._share = 0
         self._ended = self._patience = 0.0
@@ -143,6 +144,8 @@ class Broker:
         except BaseException:
             self.intake.appender.close()
             raise
+        self.memory.learned()
+        self.memory.written = lambda: self.intake.written_ns
         self.memory.run_slice = self._on_loop
         self.delivery = Delivery(self.routes, self.history, self.memory, self._executor, self.loop)
         self.subscriptions.restore()
@@ -195,7 +198,9 @@ class Broker:
         await asyncio.sleep(0)
         for connection in list(self.clients.connections):
             self.clients.left(connection)
-        self._note_progress()
+        self.memory.note_known()
+        with contextlib.suppress(OSError, ChiplogError):  # closing will tell
+            self._note_progress()
         self.access.close()
         self._executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
@@ -471,6 +476,9 @@ class Broker:
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
                 self.clients.sweep(self.now)
+            if self.now - self._known >= KNOWN_SECONDS:
+                self._known = self.now
+                self.memory.note_known()
 
     def _note_progress(self) -> None:
         """How far sessions have got, for after a crash: they get again what they acknowledged since."""

@@ -106,9 +106,15 @@ class Clients:
             broker.memory.flush()
         broker.subscriptions.join(session)
         if session.in_flight or session.released:
-            broker.later(broker.delivery.resend(session))
+            session.resending = True
+            broker.later(self._resume(session, connection))
         else:
             broker.has_room(session)
+
+    async def _resume(self, session: Session, connection: Connection) -> None:
+        """What was under way first, then what comes after it."""
+        await self._broker.delivery.resend(session, connection)
+        self._broker.has_room(session)
 
     def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
         """The session of a client: the one it had, or a new one; and whether it had one."""
@@ -188,7 +194,7 @@ class Clients:
             self.end(session)
         else:
             broker.memory.note_session(session)
-            broker.memory.flush()
+            broker.memory.try_flush()
             self._expire_later(session)
 
     def end(self, session: Session) -> None:
@@ -198,7 +204,7 @@ class Clients:
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             broker.memory.note("end", session.client_id)
-            broker.memory.flush()
+            broker.memory.try_flush()
         if session.client_id in self._wills:  # the end of its session is the latest moment for it
             timer, will = self._wills.pop(session.client_id)
             timer.cancel()

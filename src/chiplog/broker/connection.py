@@ -49,6 +49,8 @@ logger = logging.getLogger("chiplog")
 
 _PUBACK, _PUBLISH = 0x40, 0x30
 _PINGRESP = b"\xd0\x00"
+_ANSWERS_MAX = 4
+"""Times `out_bytes_max` that answers may add to what waits for a client."""
 _PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
 
 
@@ -79,8 +81,7 @@ class Connection(asyncio.Protocol):
         self._inbound = InboundAliases(0)
         self._rest = bytearray()
         self._need = 0
-        self._closing = False
-        self._held = False
+        self._closing = self._paused = self._held = False
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
 
@@ -108,7 +109,12 @@ class Connection(asyncio.Protocol):
         self.ready = False
 
     def resume_writing(self) -> None:
-        if self.session is not None and not self._closing:
+        if self._closing:
+            return
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+        if self.session is not None:
             self.ready = True
             self.broker.has_room(self.session)
 
@@ -268,6 +274,12 @@ class Connection(asyncio.Protocol):
                 return
             data = data[sent:]
         self.transport.write(data)
+        if not (self.ready or self._paused):
+            # It gets no messages now, only answers: who reads none of these either is asked nothing more.
+            limit = _ANSWERS_MAX * self.broker.limits.out_bytes_max
+            if self.transport.get_write_buffer_size() > limit:
+                self._paused = True
+                self.transport.pause_reading()
 
     def send_packet(self, packet: Any) -> None:
         """A packet to the client; one larger than it takes is left out."""

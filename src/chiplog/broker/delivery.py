@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ from chiplog import kernel
 from chiplog.broker.batches import SLOW, Batch, Stored
 from chiplog.broker.history import History
 from chiplog.broker.memory import Memory
+from chiplog.broker.mqtt import ReasonCode
 from chiplog.broker.outgoing import packet_of
 from chiplog.broker.routes import Group, Routes
 from chiplog.broker.sessions import Cursor, Sent, Session, Verdict
+from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ class Delivery:
         self._executor = executor
         self._loop = loop
         self._out: list[tuple[Connection, bytes]] = []
-        self._shared: dict[tuple[int, int, int, bytes], bytes] = {}
+        self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
+        """Packets that several get, by which rows they are; the rows are kept so that their id stays theirs."""
         self.delivered = 0
 
     # -- what was just written
@@ -81,7 +85,14 @@ class Delivery:
 
     def flush(self) -> None:
         """Send what was prepared, after what has to be remembered of it is."""
-        self.memory.flush()
+        try:
+            self.memory.flush()
+        except (OSError, ChiplogError) as error:
+            logger.error("broker: what is sent couldn't be noted, its subscribers are disconnected: %s", error)
+            out, self._out = self._out, []
+            for connection, _ in out:
+                connection.refuse(ReasonCode.QUOTA_EXCEEDED, f"the log can't be written: {error}")
+            return
         out, self._out = self._out, []
         for connection, data in out:
             connection.send(data)
@@ -150,11 +161,12 @@ class Delivery:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
         qos = min(verdict.qos, batch.flags_all & 3)
         if qos == 0:
-            key = (connection.version, id(rows), 0, verdict.properties)
-            data = self._shared.get(key)
-            if data is None:
+            key = (connection.version, id(rows), verdict.properties)
+            shared = self._shared.get(key)
+            if shared is None:
                 data, _ = self._packets(connection.version, batch, rows, 0, 1, verdict.properties)
-                self._shared[key] = data
+                shared = self._shared[key] = rows, data
+            data = shared[1]
         else:
             rows = rows[: session.room()]
             if not rows:
@@ -267,12 +279,13 @@ class Delivery:
         """A message that was kept for who subscribes; False if there is no room for it now."""
         connection = session.connection
         qos = min(message.qos, verdict.qos)
-        if connection is None or (qos and not session.room()):
+        if connection is None or not connection.ready or (qos and not session.room()):
             return False
         place = Position(0, 0)
         self._send_one(
             session, connection, None, message, place, qos, verdict, time.time_ns(), stored=True, retain=True
         )
+        self.flush()  # or a socket that takes no more would be noticed too late
         return True
 
     # -- catching up
@@ -308,7 +321,10 @@ class Delivery:
         codes, topics = batch.topics
         place = batch.position(first)
         verdicts = [cursor.verdict(topic, place) for topic in topics]
-        after = Position(batch.segment, batch.end)
+        after, last = Position(batch.segment, batch.end), len(batch)
+        changes = cursor.next_change(place)
+        if changes is not None and changes < after:  # another subscription begins within the batch
+            after, last = changes, batch.row_of(changes)
         if not any(verdicts):
             cursor.next = after
             return
@@ -316,6 +332,8 @@ class Delivery:
         for verdict in {verdict for verdict in verdicts if verdict is not None}:
             wanted = bytes(1 if one == verdict else 0 for one in verdicts)
             rows = kernel.active.rows_where(codes, wanted, first)
+            if last < len(batch):
+                rows = rows[: bisect_left(rows, last)]
             if rows:
                 parts.append((rows, verdict))
         self._shared.clear()
@@ -373,19 +391,20 @@ class Delivery:
     async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
         """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
         for found in (batch, self.history.recent(position)):
-            if found is not None and found.position(row := found.row_of(position)) == position:
+            if found is None or (row := found.row_of(position)) == len(found):
+                continue
+            if found.position(row) == position:
                 return found, row
         found = await self._loop.run_in_executor(self._executor, self.history.read_from, position)
         return (found, 0) if found is not None and found.position(0) == position else (None, 0)
 
     # -- again, after a client was away
 
-    async def resend(self, session: Session) -> None:
-        """What was under way when the connection broke, under the same ids; then what comes after it."""
-        connection = session.connection
-        if connection is None:
-            return
-        session.resending = True
+    async def resend(self, session: Session, connection: Connection) -> None:
+        """What was under way when the connection broke, under the same ids.
+
+        Whoever calls this has set `resending`: nothing may be sent before it begins.
+        """
         try:
             batch: Batch | None = None
             for packet_id, sent in list(session.in_flight.items()):
@@ -409,8 +428,6 @@ class Delivery:
         finally:
             if session.connection is connection:
                 session.resending = False
-        for cursor in session.cursors.values():
-            self.pump(cursor)
 
 
 def _identifier(number: int) -> bytes:

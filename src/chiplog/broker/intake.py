@@ -54,6 +54,8 @@ class Intake:
         self.messages = 0
         self._failed: list[Chunk] = []
         self._last_ns = 0
+        self.written_ns = 0
+        """The time of the last message in the log, or later."""
 
     def next_time(self) -> int:
         """The time of the next message: the clock's, unless that would go back."""
@@ -64,7 +66,7 @@ class Intake:
 
     def start(self) -> None:
         """From the end of the log on."""
-        self._last_ns = self.appender.next_time()
+        self._last_ns = self.written_ns = self.appender.next_time()
 
     def add(self, chunk: Chunk, first_ns: int) -> None:
         """Messages whose times begin here, one nanosecond after the other."""
@@ -98,6 +100,7 @@ class Intake:
             raise
         batch.placed(*positions[0])
         self.messages += len(batch.starts)
+        self.written_ns = self._last_ns
         return chunks, batch
 
     def failed_connections(self) -> list[Connection]:

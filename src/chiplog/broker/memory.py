@@ -11,17 +11,21 @@ start, because it says itself which message was to be retained, and under which 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from chiplog.broker.batches import RETAIN, Batch, Stored
 from chiplog.broker.limits import Limits
 from chiplog.broker.sessions import Cursor, Sent, Session, Sub
+from chiplog.errors import ChiplogError
 from chiplog.files import Files
 from chiplog.log.position import Position
 from chiplog.state.log import Enumeration, StateLog
 
 __all__ = ["Memory"]
+
+logger = logging.getLogger("chiplog")
 
 SHARE = "$share/"
 
@@ -38,6 +42,8 @@ class Memory:
         """The time of the last message whose consequences are known."""
         self.run_slice: Callable[[Callable[[], None]], None] = lambda work: work()
         """Does some work where nothing else changes what is here: on the event loop."""
+        self.written: Callable[[], int] = lambda: self.known_ns
+        """The time of the last message that is in the log, and whose consequences are here."""
         self.end: Callable[[], Position] = lambda: Position(0, 0)
         """Up to where those who are live have been given everything."""
         self._limits = limits
@@ -48,6 +54,9 @@ class Memory:
     def open(self) -> None:
         """Restore everything."""
         self._log.open()
+        for session in self.sessions.values():  # what is sent again under its id isn't sent as a new one, too
+            session.done.update(sent.position for sent in session.in_flight.values())
+            session.unordered = bool(session.in_flight)
 
     def close(self) -> None:
         """Write what is left, sync, let go."""
@@ -68,7 +77,27 @@ class Memory:
         """Write what was noted, as durably as the policy says."""
         if self._events:
             events, self._events = self._events, []
-            self._log.update_many(events)
+            try:
+                self._log.update_many(events)
+            except BaseException:  # positions are told again anyway, everything else mustn't be forgotten
+                self._events = [event for event in events if event[0] not in ("at", "group")] + self._events
+                raise
+
+    def try_flush(self) -> None:
+        """The same, where nobody could be told that it failed: then it is written with what comes next."""
+        try:
+            self.flush()
+        except (OSError, ChiplogError) as error:
+            logger.error("broker: what has changed couldn't be written, and is kept for now: %s", error)
+
+    def note_known(self) -> None:
+        """Up to where a start needn't read the messages any more."""
+        if (written_ns := self.written()) > self.known_ns:
+            for session in self.sessions.values():
+                if session.received:
+                    self.note_session(session)
+            self.known_ns = written_ns
+            self.note("known", written_ns)
 
     def note_session(self, session: Session) -> None:
         """A session, as it is now; if it doesn't outlive its connection, that there is none."""
@@ -105,6 +134,10 @@ class Memory:
             if self._let_go.get((session.client_id, packet_id), 0) < message.time_ns:
                 session.received[packet_id] = message.time_ns
 
+    def learned(self) -> None:
+        """That was all of them."""
+        self._let_go.clear()
+
     def retain(self, message: Stored) -> Stored | None:
         """Keep a message for its topic, or, if it is empty, none. What is kept now."""
         if not message.payload:
@@ -137,6 +170,7 @@ class Memory:
             keys.extend(("session", key) for key in self.sessions)
             keys.extend(("retain", key) for key in self.retained)
             keys.extend(("group", key) for key in self.groups)
+            self.known_ns = self.written()
             log.update(["known", self.known_ns])
 
         self.run_slice(list_all)
@@ -146,6 +180,8 @@ class Memory:
     def replay(self, event: list[Any]) -> None:
         """Take a change in that was noted before."""
         kind, *rest = event
+        if kind == "let go":  # also of a session that is told of later
+            self._let_go[rest[0], rest[1]] = rest[2]
         if kind == "session":
             self._restore(rest[0])
         elif kind == "end":
@@ -180,9 +216,7 @@ class Memory:
             for packet_id in rest[0]:
                 session.complete(packet_id)
         elif kind == "let go":
-            packet_id, time_ns = rest
-            session.received.pop(packet_id, None)
-            self._let_go[session.client_id, packet_id] = time_ns
+            session.received.pop(rest[0], None)
 
     def _restore(self, told: dict[str, Any]) -> None:
         session = Session(told["id"], Position(0, 0), self._limits.in_flight_max)
@@ -205,9 +239,9 @@ class Memory:
 def _told(session: Session, end: Position) -> dict[str, Any]:
     """A session, as an event."""
     out = [
-        (packet_id, *sent.position, sent.cursor.key)
+        (packet_id, *sent.position, None if sent.cursor is None else sent.cursor.key)
         for packet_id, sent in session.in_flight.items()
-        if sent.qos == 2 and sent.cursor is not None and sent.message is None
+        if sent.qos == 2 and sent.message is None
     ]
     return {
         "id": session.client_id,

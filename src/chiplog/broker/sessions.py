@@ -107,6 +107,12 @@ class Cursor:
         text = topic.decode()
         return judge([sub for name, sub in self.subs.items() if sub.since <= position and matches(name, text)])
 
+    def next_change(self, position: Position) -> Position | None:
+        """Where, after a position, the next of its subscriptions begins; None if all have."""
+        if position >= self._settled:
+            return None
+        return min(sub.since for sub in self.subs.values() if sub.since > position)
+
     def fall_behind(self, position: Position) -> None:
         """It doesn't get any more as it comes: the first that it hasn't got is here."""
         self.live = False
@@ -151,6 +157,8 @@ class Session:
         self.retained_left: deque[tuple[str, Verdict]] = deque()
         """Topics whose retained messages wait for room."""
         self.resending = False
+        self.unordered = False
+        """Whether what is in flight may not be in the order of the log, as after a start."""
         self.last_id = 0
         """The packet id that was given out last."""
 
@@ -212,7 +220,12 @@ class Session:
 
     def at(self, cursor: Cursor, end: Position) -> Position:
         """Up to where everything of a cursor has been acknowledged."""
+        at = end if cursor.live else cursor.next
         for sent in self.in_flight.values():
             if sent.cursor is cursor and sent.message is None:
-                return sent.position
-        return end if cursor.live else cursor.next
+                at = min(at, sent.position)
+                if not self.unordered:
+                    break
+        else:
+            self.unordered = self.unordered and bool(self.in_flight)
+        return at

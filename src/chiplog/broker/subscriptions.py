@@ -221,6 +221,9 @@ class Subscriptions:
             group = self.groups[key] = Group(key, name, self._broker.history.end if kept is None else kept)
             group.live = kept is None
             self._broker.routes.add(group, name, Sub(2))
+            if kept is None:
+                self._broker.memory.groups[key] = group.next
+                self._broker.memory.note("group", key, *group.next)
         return group
 
     def _share(self, session: Session, key: str, name: str, sub: Sub) -> None:
@@ -239,11 +242,8 @@ class Subscriptions:
             if sent.cursor is group and sent.qos == 1:
                 del session.in_flight[packet_id]
                 group.returned.append(sent.position)
-        if not group.members and group.live:
+        if (not group.members and group.live) or (group.returned and group.live):
             group.fall_behind(self._broker.history.end)
-        elif group.returned:
-            group.live = False
-            group.next = self._broker.history.end if group.next < self._broker.history.end else group.next
         if group.members:
             self._broker.loop.call_soon(self._broker.delivery.pump, group)
 
