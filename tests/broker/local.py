@@ -134,6 +134,7 @@ class Paho:
     def close(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()  # it would leave its own pair of them to the garbage collector
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -373,3 +373,28 @@ def test_more_than_can_be_checked_are_told_that_the_server_is_busy(tmp_path, use
     found = [access.admit("ann", b"%d" % i, "127.0.0.1") for i in range(10)]
     assert ReasonCode.SERVER_BUSY in found
     access.close()
+
+
+def test_of_many_messages_sent_together_only_those_that_are_allowed_arrive(tmp_path, rules):
+    rules.write_text("topic readwrite a/#\ntopic read b/#\n")
+    with local(tmp_path / "log", access=Access(rules=str(rules))) as here:
+        watcher = here.client()
+        watcher.subscribe(["a/#", "b/#"])
+        for mixed in (False, True):
+            topics = ["b/x" if mixed and i % 5 == 0 else f"a/{i % 3}" for i in range(1, 400)]
+            packets = [Connect("p", MQTT_5_0)]
+            packets += [Publish(topic, b"%d" % i, 1, packet_id=i) for i, topic in enumerate(topics, 1)]
+            with socket.create_connection(("127.0.0.1", here.port), timeout=30) as raw:
+                raw.sendall(b"".join(encode(packet, MQTT_5_0, from_server=False) for packet in packets))
+                data, answers = b"", []
+                while len(answers) < 400:
+                    data += raw.recv(65536)
+                    answers, _ = decode_all(data, MQTT_5_0, from_server=True)
+            refused = {
+                answer.packet_id for answer in answers[1:] if answer.reason_code == ReasonCode.NOT_AUTHORIZED
+            }
+            assert refused == {i for i, topic in enumerate(topics, 1) if topic == "b/x"}
+            assert sorted(answer.packet_id for answer in answers[1:]) == list(range(1, 400))
+            wanted = [(topic, b"%d" % i) for i, topic in enumerate(topics, 1) if topic != "b/x"]
+            found = [watcher.receive(30) for _ in wanted]
+            assert [(message.topic, message.payload) for message in found] == wanted

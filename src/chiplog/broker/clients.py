@@ -254,7 +254,7 @@ class Clients:
         for connection in list(self.connections):
             session = connection.session
             if session is not None:
-                connection.publish_plain = access.may_publish_all(connection.user, session.client_id)
+                connection.publish_all = access.may_publish_all(connection.user, session.client_id)
                 if access.knows(connection.user):
                     self._broker.subscriptions.revoke(session)
                 else:

@@ -75,8 +75,8 @@ class Connection(asyncio.Protocol):
         self.keep_alive = 0
         self.heard = time.monotonic()
         self.normal_end = False
-        self.publish_plain = False
-        """Whether its messages may go to any topic: then the kernel takes them as they come."""
+        self.publish_all = False
+        """Whether its messages may go to any topic: then none has to be looked at."""
         self.properties = (b"\x80", b"\x80")
         """What the log keeps of its plain messages, at QoS 0 and 1."""
         self._inbound = InboundAliases(0)
@@ -155,12 +155,15 @@ class Connection(asyncio.Protocol):
         self._need = 0
         while at < end and not self._closing and self._held is None:
             first = data[at]
-            if self.publish_plain and first & 0xF0 == _PUBLISH:
+            if self.session is not None and first & 0xF0 == _PUBLISH:
                 first_ns = self.broker.next_time()
                 intake = kernel.active.mqtt_messages(
                     data, at, end, self.version, limit, first_ns, *self.properties
                 )
                 if intake.starts:
+                    if not self.publish_all and not self._may_publish(self.session, intake):
+                        at = self._take_singly(data, at, intake.end, limit)
+                        continue
                     self.broker.take(self, intake, first_ns)
                     at = intake.end
                 if intake.reason == INCOMPLETE:
@@ -180,6 +183,18 @@ class Connection(asyncio.Protocol):
             if after == at:
                 return at
             at = after
+        return at
+
+    def _may_publish(self, session: Session, intake: Any) -> bool:
+        """Whether all of these messages may be published: each topic is looked at once."""
+        _, topics = kernel.active.topic_codes(intake.data, intake.topic_starts, intake.topic_ends)
+        access = self.broker.access
+        return all(access.may_publish(self.user, session.client_id, topic.decode()) for topic in topics)
+
+    def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
+        """Messages of which some may not be published: each gets its own answer."""
+        while at < end and not self._closing:
+            at = self._take_one(data, at, end, limit)
         return at
 
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
@@ -251,12 +266,12 @@ class Connection(asyncio.Protocol):
             self._need = 0
             self.data_received(rest)
 
-    def accept(self, session: Session, connect: Connect, plain: bool) -> None:
+    def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
         """It is this session's from now on."""
         wanted = connect.properties
         self.session = session
         self.ready = True
-        self.publish_plain = plain
+        self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
         self._inbound = InboundAliases(self.broker.limits.topic_alias_max)
         self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)

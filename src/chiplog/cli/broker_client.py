@@ -63,9 +63,13 @@ class BrokerClient:
         self._window = _WINDOW
         try:
             self._socket = socket.create_connection(address, timeout)
+        except OSError as error:
+            raise NoServer(f"no broker at {self._where}: {error}") from None
+        try:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         except OSError as error:
+            self._socket.close()
             raise NoServer(f"no broker at {self._where}: {error}") from None
         self._sent = time.monotonic()
         properties: Properties = {"receive_maximum": 1000}

@@ -12,7 +12,7 @@ from typing import Any
 from chiplog.cli import codes, options
 from chiplog.cli.broker_client import BrokerClient
 from chiplog.cli.jobs_top import screen
-from chiplog.cli.output import human_bytes, human_count, human_duration, print_json, table
+from chiplog.cli.output import human_bytes, human_count, human_duration, plural, print_json, table
 from chiplog.times import format_time
 
 ROOT = "$SYS/broker/"
@@ -98,6 +98,7 @@ def lines_of(view: View) -> list[str]:
     def count(topic: str) -> str:
         return human_count(number(view.values.get(topic)))
 
+    files = plural(int(number(view.values.get("log/files"))), "file")
     up = human_duration(number(view.values.get("uptime")))
     lines = [
         f"{view.values.get('version', 'a broker')}  up {up}  clients {count('clients/connected')} "
@@ -105,7 +106,7 @@ def lines_of(view: View) -> list[str]:
         f"behind {count('clients/behind')})",
         f"subscriptions {count('subscriptions/count')}  retained {count('retained messages/count')}  "
         f"unacknowledged {count('messages/inflight')}  log {human_bytes(number(view.values.get('log/bytes')))} "
-        f"in {count('log/files')} files, up to {view.values.get('log/position', '-')}",
+        f"in {files}, up to {view.values.get('log/position', '-')}",
     ]
     rows: list[tuple[str, ...]] = [("", ">total", ">now/s", ">1min/s", ">5min/s", ">15min/s")]
     for name, topic in _RATES.items():
