@@ -56,6 +56,10 @@ class Clients:
     def connect(self, connection: Connection, packet: Connect) -> None:
         """A CONNECT: a session for it, or a reason why not."""
         broker, limits = self._broker, self._broker.limits
+        if "authentication_method" in packet.properties:
+            raise BadPacket(
+                ReasonCode.BAD_AUTHENTICATION_METHOD, "authentication in several steps isn't known here"
+            )
         allowed = broker.access.admit(packet.user_name, packet.password, connection.peer_host)
         if allowed is not None:
             raise BadPacket(allowed, "the user name or password isn't right, or nobody may come in without one")
@@ -160,6 +164,7 @@ class Clients:
         broker = self._broker
         broker.turn()
         session.connection, session.resending = None, False
+        session.wake()
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
