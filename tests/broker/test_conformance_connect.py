@@ -101,8 +101,8 @@ def test_other_protocols_are_closed(talk, protocol):
         connect_bytes(flags=2 | 0x80, rest=b"\0\1a\0\1\xff"),
     ],
     ids=[
-        "reserved flag", "qos without will", "retain without will", "will qos 3", "no will", "no user", "no password",
-        "no client id", "bytes too many", "overlong UTF-8", "surrogate", "null", "will to wildcards",
+        "reserved flag", "qos without will", "retain without will", "will qos 3", "no will", "no user",
+        "no password", "no client id", "bytes too many", "overlong UTF-8", "surrogate", "null", "will to wildcards",
         "will topic is no UTF-8", "user is no UTF-8",
     ],
 )  # fmt: skip
@@ -312,7 +312,7 @@ def test_the_broker_says_if_it_wants_shorter_keep_alives(tmp_path, talk):
     ids=[
         "PINGREQ flags", "PUBREL flags", "SUBSCRIBE flags", "UNSUBSCRIBE flags", "DISCONNECT flags", "AUTH flags",
         "type 0", "packet id 0", "reserved options", "QoS 3 of a filter", "retain handling 3", "no filter",
-        "nothing to unsubscribe", "filter is no UTF-8", "unsubscribed filter is no UTF-8", "length in too many bytes",
+        "nothing to unsubscribe", "filter is no UTF-8", "other filter is no UTF-8", "length in too many bytes",
         "length in five bytes", "QoS 3", "DUP at QoS 0", "packet id 0 at QoS 1", "topic with wildcards",
         "topic is no UTF-8", "topic with U+0000", "no topic", "subscription identifier from a client",
         "alias 0", "response topic with wildcards", "content type is no UTF-8", "response topic is no UTF-8",

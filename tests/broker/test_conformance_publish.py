@@ -236,9 +236,9 @@ def test_who_sends_more_of_quality_2_than_may_be_under_way_is_disconnected(tmp_p
 
 
 def test_what_is_said_of_a_message_is_passed_on_as_it_is(talk, name):
-    """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20] [MQTT-1.5.7-1]
+    """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]
 
-    [MQTT-1.5.4-3]
+    [MQTT-1.5.4-3] [MQTT-1.5.7-1]
     """
     told = {
         "payload_format_indicator": 1,

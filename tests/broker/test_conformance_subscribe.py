@@ -1,4 +1,4 @@
-"""Subscriptions: their options, wildcards, overlaps, groups, replays; and retained messages. Numbers of MQTT 5.0."""
+"""Subscriptions: options, wildcards, overlaps, groups, replays; and retained messages. Numbers of MQTT 5.0."""
 
 from __future__ import annotations
 
