@@ -437,6 +437,7 @@ class Broker:
 
     def has_room(self, session: Session) -> None:
         """A client can take more: who is behind may go on, with this turn."""
+        session.wake()
         if session.connection is not None and (
             session.retained_left or session.groups or not session.main.live or len(session.cursors) > 1
         ):

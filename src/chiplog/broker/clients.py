@@ -79,6 +79,10 @@ class Clients:
             topic = packet.will.topic
             if topic.startswith("$") or not broker.access.may_publish(packet.user_name, packet.client_id, topic):
                 raise BadPacket(ReasonCode.NOT_AUTHORIZED, "its will may not be published")
+        if "authentication_method" in packet.properties:
+            raise BadPacket(
+                ReasonCode.BAD_AUTHENTICATION_METHOD, "authentication in several steps isn't known here"
+            )
         broker.turn()  # what was published before is before
         told: Properties = {}
         client_id = packet.client_id
@@ -182,6 +186,7 @@ class Clients:
         broker = self._broker
         broker.turn()
         session.connection, session.resending = None, False
+        session.wake()
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:

@@ -50,6 +50,8 @@ logger = logging.getLogger("chiplog")
 
 _PUBACK, _PUBLISH = 0x40, 0x30
 _PINGRESP = b"\xd0\x00"
+_REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+"""That both versions can tell a client whose CONNECT was never taken."""
 _ANSWERS_MAX = 4
 """Times `out_bytes_max` that answers may add to what waits for a client."""
 _PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
@@ -208,7 +210,7 @@ class Connection(asyncio.Protocol):
         try:
             packet = decode(data, split.starts[0], split.bodies[0], split.ends[0], self.version)
         except BadPacket as error:
-            if self.version == UNKNOWN and error.reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+            if self.version == UNKNOWN and error.reason_code in _REASONS_OF_CONNECT:
                 self.version = 5 if connect_level(data, split.bodies[0], split.ends[0]) >= MQTT_5_0 else 4
             raise
         self._handle(packet)

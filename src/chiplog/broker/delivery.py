@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from chiplog import kernel
-from chiplog.broker.batches import SLOW, Batch, Stored
+from chiplog.broker.batches import RETAIN, SLOW, Batch, Stored
 from chiplog.broker.history import History
 from chiplog.broker.memory import Memory
 from chiplog.broker.mqtt import ReasonCode
@@ -157,7 +157,8 @@ class Delivery:
             return 0
         if verdict.no_local and batch.sender == session.client_id:
             return len(rows)
-        if connection.particular or verdict.no_local or batch.flags_all & SLOW or session.done:
+        slow = SLOW | RETAIN if verdict.retain_as_published else SLOW
+        if connection.particular or verdict.no_local or batch.flags_all & slow or session.done:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
         qos = min(verdict.qos, batch.flags_all & 3)
         if qos == 0:
@@ -406,8 +407,16 @@ class Delivery:
         Whoever calls this has set `resending`: nothing may be sent before it begins.
         """
         try:
+            for packet_id in session.released:
+                connection.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
             batch: Batch | None = None
+            again: set[int] = set()
             for packet_id, sent in list(session.in_flight.items()):
+                while len(again) >= session.in_flight_max:  # it may take fewer at once than it did
+                    await session.wait()
+                    if session.connection is not connection:
+                        return
+                    again = {one for one in again if one in session.in_flight or one in session.released}
                 message = sent.message
                 if message is None:
                     batch, row = await self._find(batch, sent.position)
@@ -423,8 +432,7 @@ class Delivery:
                     del session.in_flight[packet_id]  # it has expired, or retention has taken it
                 else:
                     connection.send(data)
-            for packet_id in session.released:
-                connection.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+                    again.add(packet_id)
         finally:
             if session.connection is connection:
                 session.resending = False

@@ -50,8 +50,8 @@ def kept_properties(
     return kept
 
 
-def told_properties(message: Stored, now_ns: int) -> Properties | None:
-    """What a subscriber is told of it; None if it has expired."""
+def told_properties(message: Stored, now_ns: int, *, again: bool = False) -> Properties | None:
+    """What a subscriber is told of it; None if it has expired, unless it is sent again."""
     told: dict[str, Any] = {}
     for name, short in NAMES.items():
         if short in message.properties:
@@ -60,9 +60,9 @@ def told_properties(message: Stored, now_ns: int) -> Properties | None:
         told["user_properties"] = [tuple(pair) for pair in told["user_properties"]]
     if "message_expiry_interval" in told:
         left = int(told["message_expiry_interval"]) - (now_ns - message.time_ns) // SECOND_NS
-        if left <= 0:
+        if left <= 0 and not again:
             return None
-        told["message_expiry_interval"] = left
+        told["message_expiry_interval"] = max(left, 0)
     return told  # type: ignore[return-value]
 
 
@@ -78,7 +78,7 @@ def packet_of(
     identifiers: bytes = b"",
 ) -> bytes | None:
     """The packet for a connection; None for a message that has expired, or is larger than the client takes."""
-    properties = told_properties(message, now_ns)
+    properties = told_properties(message, now_ns, again=dup)
     if properties is None:
         return None
     topic = message.topic

@@ -7,6 +7,7 @@ each message with the packet id that it was sent under. That is all: a client th
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,8 +160,19 @@ class Session:
         self.resending = False
         self.unordered = False
         """Whether what is in flight may not be in the order of the log, as after a start."""
+        self._waiter: asyncio.Future[None] | None = None
         self.last_id = 0
         """The packet id that was given out last."""
+
+    async def wait(self) -> None:
+        """Until something was acknowledged, or the connection is lost."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def wake(self) -> None:
+        """That has come to pass."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     @property
     def durable(self) -> bool:
