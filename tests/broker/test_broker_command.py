@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pty
 import re
@@ -19,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from chiplog.broker.passwords import change_password, read_users
-from tests.broker.local import Paho, certificate, free_port, until
+from chiplog.cli.broker import SUBCOMMANDS, subparser
+from tests.broker.local import Paho, certificate, free_port, local, until
 
 PLACE = re.compile(r"serving (.+) at (?:http://)?127\.0\.0\.1:(\d+)")
 COMMAND = [sys.executable, "-m", "chiplog", "broker"]
@@ -404,3 +406,30 @@ def test_mosquittos_clients_with_a_password(tmp_path, version, secure):
         common[common.index("secret")] = "wrong"
         refused = subprocess.run(["mosquitto_pub", *common, "-t", "a", "-m", "x"], capture_output=True, timeout=60)
         assert refused.returncode != 0
+
+
+# -- the docs
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_option_of_a_subcommand_is_described(name):
+    root = Path(__file__).parents[2] / "docs"
+    page = "broker.md" if name == "serve" else "cli.md"
+    text = (root / page).read_text()
+    if name != "serve":
+        text = text.partition("\n## chiplog broker\n")[2].partition("\n## ")[0]
+    for action in subparser(name)._actions:
+        assert action.help, action.dest
+        if action.dest in ("help", "json", "verbose"):
+            continue
+        shown = action.option_strings[-1] if action.option_strings else str(action.metavar)
+        assert re.search(rf"`[^`]*{re.escape(shown)}\b", text), f"{page} doesn't describe {shown} of {name}"
+
+
+def test_who_comes_and_goes_is_logged_with_fields(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "chiplog"), local(tmp_path / "log") as here:
+        here.client(client_id="me").close()
+        until(lambda: any("me is gone" in record.getMessage() for record in caplog.records))
+    came = next(record for record in caplog.records if "me is here" in record.getMessage())
+    assert came.client_id == "me"
+    assert came.peer.startswith("127.0.0.1:")

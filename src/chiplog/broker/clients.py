@@ -104,6 +104,8 @@ class Clients:
         session.connection, session.ended_ns = connection, None
         if present and broker.subscriptions.revoke(session):
             session.start_over()  # what is in flight may be what it may not get
+        who = {"client_id": client_id, "peer": connection.peer, "user": connection.user}
+        logger.info("broker: %s is here, from %s", client_id, connection.peer, extra=who)
         self._connack(connection, present, told)
         if session.durable or present:
             broker.memory.note_session(session)
@@ -192,6 +194,7 @@ class Clients:
             if cursor.live:
                 cursor.fall_behind(broker.history.end)
         session.ended_ns = time.time_ns()
+        logger.info("broker: %s is gone", session.client_id, extra={"client_id": session.client_id})
         will, session.will = session.will, None
         if will is not None and not connection.normal_end:
             self._will_later(session, will, taken_over=taken_over)
