@@ -1,4 +1,4 @@
-"""The brokers that are measured, and how each is spoken to: bytes to publish, bytes to subscribe, bytes to count."""
+"""The brokers that are measured, and how each is spoken to: bytes to publish, to subscribe, and to count."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
     │   └── Superseded          a younger primary writes the log: this one must not any more
+    ├── BadAccessFile           a line of a broker's file of users or of rules makes no sense (also a ValueError)
     ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
@@ -42,6 +43,7 @@ from collections.abc import Sequence
 __all__ = [
     "AppenderClosed",
     "AppenderFailed",
+    "BadAccessFile",
     "BadCommand",
     "BadEvent",
     "BadFrame",
@@ -189,6 +191,10 @@ class NotReplicated(ReplicaError):
 
 class Superseded(ReplicaError):
     """A younger primary writes the log: this one must not any more."""
+
+
+class BadAccessFile(ChiplogError, ValueError):
+    """A line of a broker's file of users or of rules makes no sense; the message names it."""
 
 
 class BadPacket(ChiplogError, ValueError):

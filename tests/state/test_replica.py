@@ -8,6 +8,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -301,7 +302,8 @@ def test_updates_wait_for_a_replica_only_if_they_are_told_to(tmp_path, children)
         name = things.log.add_destination(replica.url(), ack="received", ack_timeout=0.5)
         things["a"] = 1
         assert things.log.health().destinations[name].lag_bytes == 0
-        replica.process.send_signal(19)  # it hangs
+        replica.process.send_signal(signal.SIGSTOP)  # it hangs
+        wait_until(lambda: is_stopped(replica.process.pid))
         with pytest.raises(NotReplicated, match="The log has it"):
             things["b"] = 2
         assert things["b"] == 2, "what the log has, memory has"
@@ -526,6 +528,11 @@ def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, chi
         wait_until(lambda: converged(things, name))
         replica.stop()
         assert restored(tmp_path / "replica/things") == {"a": 1}
+
+
+def is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 def rss_bytes(pid: int) -> int:

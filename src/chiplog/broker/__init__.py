@@ -20,17 +20,31 @@ sessions.py        what is known of a client
 clients.py         who comes and goes
 subscriptions.py   who wants what
 memory.py          what must be known after a crash
-access.py          who may do what
+access.py          who may do what; passwords.py and rules.py read the files that say it
+listening.py       where clients come in
+websocket.py       connections inside of WebSockets
 limits.py          how much of anything
+keeping.py         retention, now and then
+figures.py         what is counted; system.py publishes it to $SYS topics
 mqtt/              the protocol, without I/O
 """
 
 from chiplog.broker.access import Access
 from chiplog.broker.broker import Broker
+from chiplog.broker.figures import prometheus_collector
 from chiplog.broker.limits import Limits
 from chiplog.broker.message_log import Message
 from chiplog.broker.message_reader import MessageLogReader
 from chiplog.broker.message_writer import MessageLogWriter
 from chiplog.broker.retention import Retained
 
-__all__ = ["Access", "Broker", "Limits", "Message", "MessageLogReader", "MessageLogWriter", "Retained"]
+__all__ = [
+    "Access",
+    "Broker",
+    "Limits",
+    "Message",
+    "MessageLogReader",
+    "MessageLogWriter",
+    "Retained",
+    "prometheus_collector",
+]

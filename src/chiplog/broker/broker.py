@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from chiplog.broker import listening
 from chiplog.broker.access import Access
 from chiplog.broker.batches import Batch, Stored
 from chiplog.broker.clients import Clients
@@ -32,11 +33,11 @@ from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
 from chiplog.broker.history import History
 from chiplog.broker.intake import Chunk, Intake
+from chiplog.broker.keeping import Keeping
 from chiplog.broker.limits import Limits
 from chiplog.broker.memory import Memory
 from chiplog.broker.mqtt import (
     MQTT_5_0,
-    Connect,
     Disconnect,
     Puback,
     Pubcomp,
@@ -52,6 +53,7 @@ from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
 from chiplog.broker.sessions import Session
 from chiplog.broker.subscriptions import Subscriptions
+from chiplog.broker.system import System
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.formats.messages import Messages
 from chiplog.log.appender import SEGMENT_BYTES, Appender
@@ -96,6 +98,7 @@ class Broker:
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
+        self.system, self.keeping = System(self), Keeping(self)
         self.handlers: dict[type, Callable[[Session, Any], None]] = {
             Pubrec: self.received,
             Pubrel: self.let_go,
@@ -147,18 +150,30 @@ class Broker:
         self.subscriptions.restore()
         self.clients.restore()
         self.memory.flush()
-        self.later(self._tick())
+        for work in (self._tick(), self.keeping.run(), self.system.run()):
+            self.later(work)
 
     def _open_appender(self) -> Appender:
         return self.stream.appender(segment_bytes=self._file_bytes, **self._options)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
-        """Let clients in; returns where."""
-        server = await self.loop.create_server(
-            lambda: Connection(self, plain=tls is None), host, port, ssl=tls, backlog=1024
-        )
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        websockets: bool = False,
+        origins: Iterable[str] = (),
+    ) -> list[tuple[str, int]]:
+        """Let clients in, with `websockets` those who speak MQTT inside of them; returns where."""
+        server = await listening.listen(self, host, port, tls, websockets, origins)
         self._servers.append(server)
         return [found.getsockname()[:2] for found in server.sockets]
+
+    def reload(self) -> None:
+        """Read the files of users and rules again; they count at once, also for those who are here."""
+        self.access.reload()
+        self.clients.judge_again()
 
     async def stop(self) -> None:
         """Take no more clients, say goodbye, write everything, close."""
@@ -185,6 +200,7 @@ class Broker:
         self.memory.note_known()
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()
+        self.access.close()
         self._executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
@@ -225,18 +241,11 @@ class Broker:
             connection.abort()
             return
         self.clients.connections.add(connection)
+        self.system.clients_max = max(self.system.clients_max, len(self.clients.connections))
 
     def left(self, connection: Connection) -> None:
         """And is closed."""
         self.clients.left(connection)
-
-    def connect(self, connection: Connection, packet: Connect) -> None:
-        """CONNECT."""
-        self.clients.connect(connection, packet)
-
-    def disconnect(self, connection: Connection, packet: Disconnect) -> None:
-        """DISCONNECT."""
-        self.clients.disconnect(connection, packet)
 
     # -- into the log
 
@@ -281,7 +290,8 @@ class Broker:
     def _refusal(self, connection: Connection, packet: Publish) -> ReasonCode | None:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
-        if not self.access.may_publish(connection.user, packet.topic):
+        assert connection.session is not None
+        if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from chiplog.broker.limits import NEVER
@@ -54,15 +56,33 @@ class Clients:
     # -- coming
 
     def connect(self, connection: Connection, packet: Connect) -> None:
-        """A CONNECT: a session for it, or a reason why not."""
+        """A CONNECT: whether it may come in. If that takes a while to find out, what it sends next waits."""
+        allowed = self._broker.access.admit(packet.user_name, packet.password, connection.peer_host)
+        if not isinstance(allowed, Future):
+            self._admit(connection, packet, allowed)
+            return
+        connection.hold(allowed)
+
+        def found(told: Future[ReasonCode | None]) -> None:
+            if not told.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    self._broker.loop.call_soon_threadsafe(connection.go_on, self._admit, packet, told.result())
+
+        allowed.add_done_callback(found)
+
+    def _admit(self, connection: Connection, packet: Connect, refused: ReasonCode | None) -> None:
+        """A session for it, or a reason why not."""
+        if refused is not None:
+            raise BadPacket(refused, "the user name or password isn't right, or nobody may come in without one")
         broker, limits = self._broker, self._broker.limits
+        if packet.will is not None:
+            topic = packet.will.topic
+            if topic.startswith("$") or not broker.access.may_publish(packet.user_name, packet.client_id, topic):
+                raise BadPacket(ReasonCode.NOT_AUTHORIZED, "its will may not be published")
         if "authentication_method" in packet.properties:
             raise BadPacket(
                 ReasonCode.BAD_AUTHENTICATION_METHOD, "authentication in several steps isn't known here"
             )
-        allowed = broker.access.admit(packet.user_name, packet.password, connection.peer_host)
-        if allowed is not None:
-            raise BadPacket(allowed, "the user name or password isn't right, or nobody may come in without one")
         broker.turn()  # what was published before is before
         told: Properties = {}
         client_id = packet.client_id
@@ -80,8 +100,10 @@ class Clients:
             told["server_keep_alive"] = limits.keep_alive_max
         sender = {"from": client_id}
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
-        connection.accept(session, packet, broker.access.may_publish_all(packet.user_name))
+        connection.accept(session, packet, broker.access.may_publish_all(packet.user_name, client_id))
         session.connection, session.ended_ns = connection, None
+        if present and broker.subscriptions.revoke(session):
+            session.start_over()  # what is in flight may be what it may not get
         self._connack(connection, present, told)
         if session.durable or present:
             broker.memory.note_session(session)
@@ -226,11 +248,22 @@ class Clients:
         self._publish_will(client_id, will)
 
     def _publish_will(self, client_id: str, will: Will) -> None:
-        if self._broker.access.may_publish(None, will.topic):
-            kept = kept_properties(will.properties, will.qos, sender=client_id, retain=will.retain)
-            self._broker.put(will.topic, will.payload, kept)
+        kept = kept_properties(will.properties, will.qos, sender=client_id, retain=will.retain)
+        self._broker.put(will.topic, will.payload, kept)
 
     # -- looking after them
+
+    def judge_again(self) -> None:
+        """Who may do what has changed."""
+        access = self._broker.access
+        for connection in list(self.connections):
+            session = connection.session
+            if session is not None:
+                connection.publish_plain = access.may_publish_all(connection.user, session.client_id)
+                if access.knows(connection.user):
+                    self._broker.subscriptions.revoke(session)
+                else:
+                    connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
 
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""

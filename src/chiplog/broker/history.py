@@ -142,6 +142,10 @@ class History:
         finally:
             file.close()
 
+    def forget_file(self, path: str) -> None:
+        """A file is gone: so is its list."""
+        self._files.remove(f"{path.removesuffix('.dat')}.topics")
+
     def _finish_list(self) -> None:
         """Leave a list beside the file that was finished. Without it everything works, only slower."""
         if self._topics and self._segment:

@@ -39,3 +39,13 @@ class Limits:
     """For a CONNECT, after which a connection is closed."""
     retained_max: int = 1_000_000
     """Topics with a retained message."""
+    retain_seconds: float | None = None
+    """How long messages are kept at least; None: for ever. Files go as a whole, when all in them is older."""
+    retain_bytes: int | None = None
+    """How many bytes of messages are kept at least."""
+    retain_force: bool = False
+    """Whether files go although a session hasn't got to their messages yet: those are lost to it."""
+    retain_interval_seconds: float = 60.0
+    """How often that is looked at."""
+    system_interval_seconds: float = 10.0
+    """How often $SYS topics have new values; 0: there are none."""

@@ -49,7 +49,7 @@ class Memory:
         self._limits = limits
         self._events: list[Any] = []
         self._let_go: dict[tuple[str, int], int] = {}
-        self._log = StateLog(path, replay=self._replay, enumerate=self._enumerate, files=files, **options)
+        self._log = StateLog(path, replay=self.replay, enumerate=self._enumerate, files=files, **options)
 
     def open(self) -> None:
         """Restore everything."""
@@ -177,7 +177,8 @@ class Memory:
         for first in range(0, len(keys), 100):
             self.run_slice(functools.partial(tell_all, keys[first : first + 100]))
 
-    def _replay(self, event: list[Any]) -> None:
+    def replay(self, event: list[Any]) -> None:
+        """Take a change in that was noted before."""
         kind, *rest = event
         if kind == "let go":  # also of a session that is told of later
             self._let_go[rest[0], rest[1]] = rest[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
 
 __all__ = ["Subscriptions"]
+
+logger = logging.getLogger("chiplog")
 
 
 class Subscriptions:
@@ -99,7 +102,7 @@ class Subscriptions:
             parsed = parse_filter(wanted.filter)
         except BadPacket as error:
             return error.reason_code if connection.version == MQTT_5_0 else ReasonCode.UNSPECIFIED_ERROR
-        if not broker.access.may_subscribe(connection.user, parsed.filter):
+        if not broker.access.may_subscribe(connection.user, session.client_id, parsed.filter):
             return ReasonCode.NOT_AUTHORIZED
         if session.subscriptions() >= broker.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED
@@ -130,7 +133,8 @@ class Subscriptions:
             found = [memory.retained[name]] if name in memory.retained else []
         else:
             found = [message for topic, message in memory.retained.items() if matches(name, topic)]
-        found.sort()
+        found += self._broker.system.retained(name)
+        found.sort(key=lambda message: message.time_ns)
         for number, message in enumerate(found):
             if not self._broker.delivery.send_retained(session, message, verdict):
                 session.retained_left.extend((one.topic, verdict) for one in found[number:])
@@ -176,6 +180,19 @@ class Subscriptions:
             broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
+
+    def revoke(self, session: Session) -> bool:
+        """Take away what its user may not get any more; whether there was anything."""
+        connection, revoked = session.connection, False
+        assert connection is not None
+        for name in [*session.main.subs, *filter(None, session.cursors), *session.groups]:
+            if not self._broker.access.may_subscribe(
+                connection.user, session.client_id, parse_filter(name).filter
+            ):
+                logger.warning("broker: %s may not get %s any more", session.client_id, name)
+                self._unsubscribe_one(session, name)
+                revoked = True
+        return revoked
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes

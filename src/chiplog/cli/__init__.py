@@ -12,6 +12,7 @@
     replica.py                         keeps copies of state logs
     serving.py                         what commands that serve have in common
     jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
+    broker.py broker_*.py              a command whose subcommands serve MQTT, or speak to a broker
     state.py state_*.py                a command whose subcommands read state logs
 
 A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
@@ -39,6 +40,7 @@ COMMANDS = {
     "convert": "write a log anew in another format",
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
     "jobs": "serve jobs, add them, do them, watch them",
+    "broker": "serve MQTT with a log as memory, publish, subscribe, watch",
     "replica": "keep copies of state logs, for their programs and for followers",
     "state": "inspect, restore and compare the states in a state log",
     "bench": "measure the log, and this disk beneath it",
@@ -55,8 +57,8 @@ exit codes:
   4    damage stopped the command
   5    another process holds the lock; no job or result came in time
   6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
-  7    a job server refuses it
-  8    no job server there, or the connection broke
+  7    a job server or a broker refuses it
+  8    no job server or broker there, or the connection broke
   70   an error that chiplog didn't expect: a bug
   130  interrupted
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from chiplog.errors import (
+    BadAccessFile,
     BadPosition,
     BadReply,
     BatchFailed,
@@ -44,13 +45,21 @@ class InputError(ChiplogError):
     """What came in on stdin is not what it should be."""
 
 
+class Refused(ChiplogError):
+    """A broker refuses what was asked."""
+
+
+class NoServer(ChiplogError):
+    """No broker there, or the connection broke."""
+
+
 _ERRORS: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((LogNotFound, UnknownFormat, JobNotFound), NO_LOG),
     ((CorruptRecord, HeaderMismatch), DAMAGE),
     ((LockTimeout, JobTimeout), LOCKED),
-    ((JobRefused,), REFUSED),
-    ((ConnectionLost, BadReply), NO_SERVER),
-    ((BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
+    ((JobRefused, Refused), REFUSED),
+    ((ConnectionLost, BadReply, NoServer), NO_SERVER),
+    ((BadAccessFile, BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
     ((ChiplogError, OSError), IO),
 )
 

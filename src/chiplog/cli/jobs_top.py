@@ -106,7 +106,7 @@ def run(chosen: argparse.Namespace, client: Client) -> int:
     view = View()
     view.look(client, chosen.probe)  # a server that isn't there at all is an error
     live = sys.stdout.isatty() and not chosen.once and not chosen.json
-    with contextlib.suppress(KeyboardInterrupt), _screen(live) as show:
+    with contextlib.suppress(KeyboardInterrupt), screen(live) as show:
         while True:
             if chosen.json:
                 print_json(in_json(view, chosen.limit))
@@ -192,7 +192,7 @@ def _told(name: str, seconds: deque[float]) -> str:
 
 
 @contextlib.contextmanager
-def _screen(live: bool) -> Iterator[Callable[[list[str]], None]]:
+def screen(live: bool) -> Iterator[Callable[[list[str]], None]]:
     """How lines are shown: one screen after the other in a terminal, one below the other elsewhere."""
     if not live:
         yield lambda lines: print("\n".join(lines), end="\n\n")

@@ -151,8 +151,12 @@ class Follower:
             arrived=self._replayer_data,
             renewed=self._begin_again,
             changed=self._changed.notify_all,
-        ).run()
+        ).run(self._check_going)
         raise ReplicaError(f"{link.who} closed the connection")
+
+    def _check_going(self) -> None:
+        if self._stopping.is_set():  # also where that came before there was a link to cut
+            raise ReplicaError("this follower is closed")
 
     def _hello(self, link: Link, role: str, **fields: Any) -> None:
         link.send_fields(

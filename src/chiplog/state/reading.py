@@ -24,8 +24,10 @@ from chiplog.times import format_time
 
 __all__ = ["Event", "Span", "Told", "events_of", "last_events", "open_source", "reading", "span_of", "told"]
 
-EVENT, _BEGIN, _COMMIT = 1, 2, 3
+EVENT, _BEGIN, _COMMIT, _WRITER = 1, 2, 3, 4
 _MARKER_BYTES = 9
+_MARKERS = {_BEGIN: _MARKER_BYTES, _COMMIT: _MARKER_BYTES, _WRITER: 33}
+"""What a log has besides events, and how many bytes each has."""
 _NAMED_FIELDS = ("id", "key")
 _DEPTH_MAX = 100  # of lists and dicts in each other
 
@@ -161,7 +163,7 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
             position = Position(block.segment, block.offsets[row])
             if payload and payload[0] == EVENT:
                 yield Event(position, times[row], payload[1:], block.frame_bytes(row))
-            elif len(payload) != _MARKER_BYTES or payload[0] not in (_BEGIN, _COMMIT):
+            elif not payload or len(payload) != _MARKERS.get(payload[0]):
                 raise BadEvent(
                     f"the record at {position} of {stream.path} begins with {payload[:9]!r}, expected an event or "
                     "a marker",

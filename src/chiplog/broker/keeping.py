@@ -1,0 +1,124 @@
+"""How long messages are kept: now and then a broker looks which of its log's files may go.
+
+What a session or a group of one still needs stays, however old it is, and it is told who needs it; unless `force`,
+and then it is told what is lost. A file that is written to for long is finished after half of the time, so that
+little traffic doesn't keep old messages for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from chiplog.broker.retention import Retained, retain
+from chiplog.errors import ChiplogError, LockTimeout
+from chiplog.log.position import Position
+from chiplog.times import SECOND_NS
+
+if TYPE_CHECKING:
+    from chiplog.broker.broker import Broker
+
+__all__ = ["Keeping"]
+
+logger = logging.getLogger("chiplog")
+
+_LOCK_SECONDS = 10.0
+"""To wait for who reads the log just then."""
+
+
+class Keeping:
+    """Retention, by age and by bytes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._limits = broker.limits
+        self._told = ""
+        self.removed = 0
+        """Files that are gone."""
+        self.overdue = 0
+        """Files that should be, and that somebody needs."""
+        self.size = (0, 0)
+        """Files of the log, and their bytes, as of the last time that it was measured."""
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            try:
+                await self.look()
+            except LockTimeout:
+                logger.info("broker: the log is being read without a break: its files stay for now")
+            except (OSError, ChiplogError) as error:
+                logger.error("broker: old files can't be removed: %s", error)
+            await asyncio.sleep(self._limits.retain_interval_seconds)
+
+    async def look(self) -> Retained | None:
+        """Look now. What was removed, and what had to stay; None if nothing was ever to be removed."""
+        broker = self._broker
+        position, who = self.needed()
+        done = await broker.loop.run_in_executor(None, self._look, position)
+        await self.measure()
+        if done is None:
+            return None
+        self.removed += len(done.removed)
+        self.overdue = len(done.kept)
+        told = who if done.kept else ""
+        if told and told != self._told:
+            logger.warning(
+                "broker: %d files are kept beyond their time, because %s is at %s and needs them",
+                len(done.kept), who, position,
+            )  # fmt: skip
+        self._told = told
+        return done
+
+    def needed(self) -> tuple[Position | None, str]:
+        """The first message that somebody hasn't got yet, and who that is; None if all have everything."""
+        broker, end = self._broker, self._broker.history.end
+        lowest, who = end, ""
+        for session in broker.memory.sessions.values():
+            for cursor in session.cursors.values():
+                if cursor.subs or session.in_flight:
+                    position = session.at(cursor, end)
+                    if position < lowest:
+                        lowest, who = position, f"the session of {session.client_id!r}"
+        for group in broker.subscriptions.groups.values():
+            position = broker.subscriptions.group_at(group, end)
+            if position < lowest:
+                lowest, who = position, f"the group of {group.key!r}"
+        return (lowest, who) if who else (None, "")
+
+    def _look(self, keep_from: Position | None) -> Retained | None:
+        """On a thread."""
+        broker, limits, done = self._broker, self._limits, None
+        seconds = limits.retain_seconds
+        if seconds is not None:
+            self._finish_old_file(seconds)
+        if seconds is not None or limits.retain_bytes is not None:
+            before_ns = None if seconds is None else time.time_ns() - int(seconds * SECOND_NS)
+            done = retain(
+                broker.stream,
+                before_ns=before_ns,
+                keep_bytes=limits.retain_bytes,
+                keep_from=keep_from,
+                force=limits.retain_force,
+                timeout=_LOCK_SECONDS,
+            )
+            for path in done.removed:
+                broker.history.forget_file(path)
+        return done
+
+    async def measure(self) -> None:
+        """How large the log is."""
+        self.size = await self._broker.loop.run_in_executor(None, self._measure)
+
+    def _measure(self) -> tuple[int, int]:
+        stream = self._broker.stream
+        sizes = [stream.segment_bytes(number) for number in stream.numbers()]
+        return len(sizes), sum(size or 0 for size in sizes)
+
+    def _finish_old_file(self, seconds: float) -> None:
+        appender = self._broker.intake.appender
+        begun_ns = appender.position.segment  # files are named by the time of their first message
+        if time.time_ns() - begun_ns > seconds / 2 * SECOND_NS:
+            appender.roll()

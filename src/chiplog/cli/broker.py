@@ -1,0 +1,165 @@
+"""`chiplog broker`: an MQTT broker whose memory is a log, and what a person or a script does with it.
+
+Each subcommand has a parser of its own, made when it is asked for:
+
+    broker_serve.py     serve: the broker
+    broker_talk.py      pub, sub
+    broker_sessions.py  sessions: who was here, and how far they have got
+    broker_top.py       top: the broker, as it changes
+    broker_passwd.py    passwd: users and their passwords
+    broker_client.py    the client that pub, sub and top have
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from chiplog.cli import codes, options, serving
+
+if TYPE_CHECKING:
+    from chiplog.cli.broker_client import BrokerClient
+
+SUBCOMMANDS = {
+    "serve": "serve MQTT, with a log as memory",
+    "pub": "publish a message, or one for each line of standard input",
+    "sub": "print messages as they come, also those since a time",
+    "sessions": "who has a session, and how far it has got, from the files",
+    "top": "watch a broker: clients, messages, bytes",
+    "passwd": "give a user of a file a password, or remove the user",
+}
+PORT = 1883
+SERVER = f"127.0.0.1:{PORT}"
+_ENVIRONMENT = """\
+environment:
+  MQTT_SERVER    where the broker is, if --server doesn't say
+  MQTT_PASSWORD  the password, if --password-file doesn't say"""
+_MODULES = {"pub": "talk", "sub": "talk"}
+_CLIENTS = ("pub", "sub", "top")
+
+
+class _BrokerParser(options.CommandParser):
+    """Parses the rest of the line with the parser of the subcommand."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        outer = super().parse_args(args, namespace)
+        chosen = subparser(outer.subcommand).parse_args(outer.arguments)
+        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
+        chosen.subcommand = outer.subcommand
+        return chosen
+
+
+def parser() -> argparse.ArgumentParser:
+    summaries = "\n".join(f"  {name:<9} {summary}" for name, summary in SUBCOMMANDS.items())
+    parser = _BrokerParser(
+        prog="chiplog broker",
+        description=f"An MQTT broker whose memory is a log, and what is done with it.\n\n{summaries}",
+        epilog="examples:\n"
+        "  chiplog broker serve --log messages\n"
+        "  chiplog broker sub 'sensors/#'\n"
+        "  chiplog broker pub sensors/attic 21.5\n"
+        "  chiplog broker sub 'sensors/#' --since -15m\n\n"
+        "chiplog broker SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_common(parser)
+    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
+    return parser
+
+
+def subparser(name: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand."""
+    summary = SUBCOMMANDS[name]
+    epilog = _ENVIRONMENT if name in _CLIENTS else "docs/broker.md tells the rest."
+    parser = options.command_parser(f"broker {name}", summary[0].upper() + summary[1:] + ".", epilog=epilog)
+    _module(name).add_options(name, parser)
+    if name in _CLIENTS:
+        _add_connection(parser)
+    return parser
+
+
+def _module(name: str) -> Any:
+    return import_module(f"chiplog.cli.broker_{_MODULES.get(name, name)}")
+
+
+def _subcommand(text: str) -> str:
+    if text not in SUBCOMMANDS:
+        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
+    return text
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", metavar="HOST:PORT", help=f"where the broker is (default: {SERVER})")
+    parser.add_argument("--user", metavar="NAME", help="the user's name")
+    parser.add_argument("--password-file", metavar="FILE", help="a file with the user's password")
+    parser.add_argument(
+        "--client-id", metavar="ID", default="", help="the client's id (default: the broker's choice)"
+    )
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument(
+        "--timeout",
+        type=options.some_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long to wait for an answer (default: 30)",
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    module = _module(chosen.subcommand)
+    code: int
+    if chosen.subcommand not in _CLIENTS:
+        code = module.run(chosen)
+        return code
+    with client(chosen) as found:
+        code = module.run(chosen, found)
+        return code
+
+
+def client(chosen: argparse.Namespace) -> BrokerClient:
+    """A connection to the broker that was chosen."""
+    from chiplog.cli.broker_client import BrokerClient
+
+    where = chosen.server or os.environ.get("MQTT_SERVER") or SERVER
+    try:
+        address = serving.address(PORT)(where)
+    except argparse.ArgumentTypeError as error:
+        raise codes.UsageError(str(error)) from None
+    expiry = getattr(chosen, "session", None)
+    if expiry and not chosen.client_id:
+        raise codes.UsageError("--session needs --client-id: it is by that id that the broker knows it again")
+    return BrokerClient(
+        address,
+        client_id=chosen.client_id,
+        user=chosen.user,
+        password=_password(chosen),
+        tls=_tls(chosen),
+        session_expiry=int(expiry or 0),
+        timeout=chosen.timeout,
+    )
+
+
+def _password(chosen: argparse.Namespace) -> bytes | None:
+    if chosen.password_file is None:
+        text = os.environ.get("MQTT_PASSWORD")
+        return None if not text or chosen.user is None else text.encode()
+    if chosen.user is None:
+        raise codes.UsageError("--password-file needs --user")
+    with open(chosen.password_file, "rb") as file:
+        return file.read(65_535).rstrip(b"\r\n")
+
+
+def _tls(chosen: argparse.Namespace) -> Any:
+    if chosen.tls_ca is None and not chosen.tls:
+        return None
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=chosen.tls_ca)
+    except ssl.SSLError as error:
+        raise codes.UsageError(f"{chosen.tls_ca} has no certificates: {error}") from None
