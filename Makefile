@@ -9,7 +9,7 @@ CRASH_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs bench-state soak-spark docs crash fuzz kill cluster pipeline clean
+.PHONY: help demo test check bench bench-spark bench-jobs bench-state soak-spark docs crash fuzz promise load kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -57,9 +57,18 @@ docs: $(VENV)/.ready-docs
 crash: $(VENV)/.ready
 	$(RUN) -m tests.crash.soak --seconds $(CRASH_SECONDS) --seed $(CRASH_SEED)
 
-## make fuzz    a million lines that no client would send, at a job server; FUZZ_SEED=0
+## make fuzz    a million lines that no client would send, at a job server, and as many packets at a broker; FUZZ_SEED=0
 fuzz: $(VENV)/.ready
 	$(RUN) -m tests.jobs.fuzz --seed $(FUZZ_SEED)
+	$(RUN) -m tests.broker.fuzz --seed $(FUZZ_SEED)
+
+## make promise  200,000 messages through a broker that is killed 20 times, to subscribers that are cut off 1,000 times
+promise: $(VENV)/.ready
+	$(RUN) -m tests.broker.promise
+
+## make load    a broker with a subscriber that never reads, 10,000 idle ones, and one that is 5 million messages behind
+load: $(VENV)/.ready
+	$(RUN) -m tests.broker.load
 
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready

@@ -1,4 +1,4 @@
-"""Many clients and much to catch up with, in sizes that a test can wait for or in full: `python -m tests.broker.load`
+"""Many clients, and much to catch up with: `make load`, and in sizes that a test can wait for.
 
 slow     1,000 subscribers, one of which never reads: what the others' latency is, with and without it
 idle     10,000 connections that do nothing: bytes for each
@@ -23,6 +23,7 @@ from tests.broker.serving import Served, served
 
 PUBLISH, PUBACK = 3, 4
 NANOSECONDS = struct.Struct(">Q")
+_clients: list[Client] = []
 FOREVER: Any = {"session_expiry_interval": 0xFFFF_FFFF}
 
 
@@ -43,6 +44,7 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        _clients.append(self)
 
     def data_received(self, data: bytes) -> None:
         data = self.left + data
@@ -100,26 +102,20 @@ async def slow(broker: Served, subscribers: int, messages: int, payload_bytes: i
     """Two halves: in the second, one more subscriber never reads; medians of both."""
     some = [await client(broker.port, f"s{n}", wants="fan/#") for n in range(subscribers)]
     publisher = await client(broker.port, "publisher")
-    sent = 0
 
     async def half() -> float:
-        nonlocal sent
         for one in some:
-            one.ages_ns = []
-        for _ in range(messages):
+            one.got, one.ages_ns = 0, []
+        for number in range(1, messages + 1):
             payload = bytes(payload_bytes - 8) + NANOSECONDS.pack(time.monotonic_ns())
             publisher.transport.write(message(b"fan/out", payload))
-            sent += 1
-            await until(lambda: all(one.got == sent for one in some))
+            await until(lambda count=number: all(one.got == count for one in some))
         return statistics.median(age for one in some for age in one.ages_ns or ()) / 1e6
 
     await half()  # once for nothing: everything is warm then
     without = await half()
-    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, limit=1)
-    writer.write(encode(Connect("never-reads", MQTT_5_0), MQTT_5_0, from_server=False))
-    writer.write(encode(Subscribe(1, [Subscription("#", 0)]), MQTT_5_0, from_server=False))
-    await reader.readexactly(1)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    never_reads = await client(broker.port, "never-reads", wants="#")
+    never_reads.transport.pause_reading()
     filler = await client(broker.port, "filler")
     before = broker.rss_bytes()
     stuffed = 0
@@ -131,7 +127,6 @@ async def slow(broker: Served, subscribers: int, messages: int, payload_bytes: i
     await filler.answers.get()
     with_it = await half()
     after = broker.rss_bytes()
-    writer.transport.abort()
     return Slow(without, with_it, before, after, stuffed)
 
 
@@ -141,10 +136,8 @@ async def slow(broker: Served, subscribers: int, messages: int, payload_bytes: i
 async def idle(broker: Served, count: int) -> float:
     before = broker.rss_bytes()
     some = [await client(broker.port, f"idle-{n}") for n in range(count)]
-    after = broker.rss_bytes()
-    for one in some:
-        one.transport.abort()
-    return (after - before) / count
+    assert all(not one.transport.is_closing() for one in some)
+    return (broker.rss_bytes() - before) / count
 
 
 # -- one that is far behind
@@ -207,13 +200,22 @@ async def behind(broker: Served, count: int) -> Behind:
     return Behind(published, count / seconds, went_on / seconds, before, most)
 
 
+async def _whole(work: Any) -> Any:
+    try:
+        return await work
+    finally:
+        for one in _clients:
+            one.transport.abort()
+        _clients.clear()
+        await asyncio.sleep(0.1)
+
+
 def run(work: Any) -> Any:
     try:
         import uvloop
-
-        return uvloop.run(work)
     except ImportError:
-        return asyncio.run(work)
+        return asyncio.run(_whole(work))
+    return uvloop.run(_whole(work))
 
 
 def main() -> int:

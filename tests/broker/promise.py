@@ -20,7 +20,6 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -356,21 +355,18 @@ async def keep(plan: Plan, broker: Any) -> Tally:
         publisher.connected = False
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
     await work
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
     tally.seconds = time.monotonic() - began
     tally.missing = sum(plan.messages - subscriber.got for subscriber in subscribers)
     return tally
 
 
 def run(plan: Plan, broker: Any) -> Tally:
-    loop: Callable[[Any], Tally] = asyncio.run
     try:
         import uvloop
-
-        loop = uvloop.run
     except ImportError:
-        pass
-    return loop(keep(plan, broker))
+        return asyncio.run(keep(plan, broker))
+    return uvloop.run(keep(plan, broker))
 
 
 def main() -> int:

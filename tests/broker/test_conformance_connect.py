@@ -102,8 +102,8 @@ def test_other_protocols_are_closed(talk, protocol):
     ],
     ids=[
         "reserved flag", "qos without will", "retain without will", "will qos 3", "no will", "no user",
-        "no password", "no client id", "bytes too many", "overlong UTF-8", "surrogate", "null", "will to wildcards",
-        "will topic is no UTF-8", "user is no UTF-8",
+        "no password", "no client id", "bytes too many", "overlong UTF-8", "surrogate", "null",
+        "will to wildcards", "will topic is no UTF-8", "user is no UTF-8",
     ],
 )  # fmt: skip
 def test_a_connect_that_is_malformed_gets_nobody_in(talk, data):
