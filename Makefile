@@ -9,7 +9,7 @@ CRASH_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs bench-state soak-spark docs crash fuzz promise load kill cluster pipeline clean
+.PHONY: help demo test check bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash fuzz promise load kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ bench-jobs: $(VENV)/.ready-bench
 ## make bench-state  updates during an enumeration, and restoring beside Redis, shelve and sqlite3
 bench-state: $(VENV)/.ready-bench
 	$(RUN) -m benchmarks --only state-updates --only state-restore
+
+## make bench-broker  the broker beside mosquitto, nats-server and redis-server, which have to be installed
+bench-broker: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks.broker
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs

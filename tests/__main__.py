@@ -1,6 +1,7 @@
-"""`python -m tests`: every test, those on Spark beside all others, because each half waits for much of its time.
+"""`python -m tests`: every test, in two halves beside each other, because each waits for much of its time.
 
-Options are pytest's, and go to both. What the tests on Spark say is shown when the others are through.
+One half is the tests on Spark and some others, so that both take about as long. Options are pytest's, and go to
+both. What one half says is shown when the other is through.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 
-SPARK = "tests/spark"
+BESIDE = ("tests/spark", "tests/commitlog", "tests/faults", "tests/state")
 NOTHING_COLLECTED = 5
 
 
@@ -18,18 +19,19 @@ def main(options: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *options]
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
-        on_spark = subprocess.Popen([*pytest, SPARK], stdout=said, stderr=subprocess.STDOUT)
+        beside = subprocess.Popen([*pytest, *BESIDE], stdout=said, stderr=subprocess.STDOUT)
         try:
-            others = subprocess.call([*pytest, "tests", "src", f"--ignore={SPARK}"])
-            spark = on_spark.wait()
+            others = subprocess.call([*pytest, "tests", "src", *(f"--ignore={folder}" for folder in BESIDE)])
+            print(f"\nafter {time.monotonic() - began:.0f} s; the other half, {', '.join(BESIDE)}:", flush=True)
+            found = beside.wait()
         finally:
-            if on_spark.poll() is None:
-                on_spark.terminate()
-                on_spark.wait()
+            if beside.poll() is None:
+                beside.terminate()
+                beside.wait()
         said.seek(0)
-        print(f"\n{SPARK}, meanwhile:\n{said.read()}")
-    print(f"both in {time.monotonic() - began:.0f} s: {'passed' if _fine(others, spark) else 'FAILED'}")
-    return 0 if _fine(others, spark) else 1
+        print(said.read())
+    print(f"both in {time.monotonic() - began:.0f} s: {'passed' if _fine(others, found) else 'FAILED'}")
+    return 0 if _fine(others, found) else 1
 
 
 def _fine(*codes: int) -> bool:
