@@ -1,6 +1,6 @@
-"""Which statements of MQTT 5.0 the tests hold the broker to: the table in docs/mqtt.md, made from their docstrings.
+"""Which statements of MQTT 5.0 the tests hold the broker to: the table in docs/mqtt.md, made from docstrings.
 
-    python -m tests.broker.statements      writes the table anew
+python -m tests.broker.statements      writes the table anew
 """
 
 from __future__ import annotations
