@@ -100,6 +100,7 @@ def test_a_user_can_be_removed_and_the_rest_stays_as_it_is(tmp_path):
         f" ann:{Password.of(b'x')}",
         f"bob:{Password.of(b'x')}",
     ],
+    ids=[str(number) for number in range(10)],  # the same in every process: what is hashed isn't
 )
 def test_a_line_that_makes_no_sense_is_named(tmp_path, line):
     path = tmp_path / "users"
