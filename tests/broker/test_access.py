@@ -339,3 +339,37 @@ def test_subscribe_answers_each_filter_by_itself(tmp_path, users, rules):
         ann = here.client(user="ann", password=b"ann's")
         ann._send(Subscribe(7, [Subscription("sensors/a", 1), Subscription("no", 1)]))
         assert list(ann._wait_for(Suback).reason_codes) == [1, ReasonCode.NOT_AUTHORIZED]
+
+
+def test_another_user_who_takes_a_session_over_gets_nothing_that_was_under_way(tmp_path, users, rules):
+    rules.write_text("user ann\ntopic a\nuser bob\ntopic b\n")
+    with local(tmp_path / "log", access=Access(users=users, rules=str(rules))) as here:
+        ann = here.client(user="ann", password=b"ann's", client_id="shared", session_expiry=100)
+        ann.subscribe(["a"])
+        other = here.client(user="ann", password=b"ann's")
+        other.publish("a", b"for ann")
+        other.flush()
+        until(lambda: here.do(lambda: here.broker.memory.sessions["shared"].in_flight))
+        ann._socket.close()  # before it has acknowledged anything
+        bob = here.client(user="bob", password=b"bob's", client_id="shared", session_expiry=100)
+        bob.subscribe(["b"])
+        bob.publish("b", b"for bob")
+        bob.flush()
+        assert bob.receive(30).payload == b"for bob"
+
+
+def test_who_leaves_isnt_checked_any_more(tmp_path, users):
+    access = Access(users=users)
+    checks = [access.admit("ann", b"%d" % i, "127.0.0.1") for i in range(20)]
+    assert sum(check.cancel() for check in checks) > 10
+    assert access.admit("ann", b"ann's", "127.0.0.1").result(60) is None
+    until(lambda: access._waiting == 0)
+    access.close()
+
+
+def test_more_than_can_be_checked_are_told_that_the_server_is_busy(tmp_path, users, monkeypatch):
+    monkeypatch.setattr("chiplog.broker.access._WAITING_MAX", 2)
+    access = Access(users=users)
+    found = [access.admit("ann", b"%d" % i, "127.0.0.1") for i in range(10)]
+    assert ReasonCode.SERVER_BUSY in found
+    access.close()

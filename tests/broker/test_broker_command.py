@@ -205,7 +205,7 @@ def test_users_rules_and_reading_them_again(tmp_path):
         done("sub", "b", "--wait", 0, *server, "--user", "ann", **ann)
         acl.write_text("user ann\nnonsense\n")
         here.process.send_signal(signal.SIGHUP)
-        here.wait_for(lambda: "stay as they were" in here.said)
+        here.wait_for(lambda: "stays as it was" in here.said)
         assert "acl, line 2" in here.said
         done("sub", "b", "--wait", 0, *server, "--user", "ann", **ann)
         (tmp_path / "password").write_text("wrong\n")

@@ -85,7 +85,9 @@ class Access:
             self._waiting += 1
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="chiplog-passwords")
-        return self._executor.submit(self._check, known, password, proof)
+        check = self._executor.submit(self._check, known, password, proof)
+        check.add_done_callback(self._checked)
+        return check
 
     def _proof(self, user: str, password: bytes, known: Password | None) -> bytes:
         parts = (user.encode(), password, b"" if known is None else known.salt + known.hash)
@@ -94,17 +96,18 @@ class Access:
 
     def _check(self, known: Password | None, password: bytes, proof: bytes) -> ReasonCode | None:
         """On the thread. For a user that there isn't it takes as long as for one that there is."""
-        try:
-            found = known or self._nobody
-            if found is None or not found.is_of(password) or known is None:
-                return ReasonCode.BAD_USER_NAME_OR_PASSWORD
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered = {}
-            self._remembered[proof] = time.monotonic() + REMEMBERED_SECONDS
-            return None
-        finally:
-            with self._lock:
-                self._waiting -= 1
+        found = known or self._nobody
+        if found is None or not found.is_of(password) or known is None:
+            return ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        if len(self._remembered) >= _REMEMBERED_MAX:
+            self._remembered = {}
+        self._remembered[proof] = time.monotonic() + REMEMBERED_SECONDS
+        return None
+
+    def _checked(self, _: object) -> None:
+        """Also if its client has left, and nobody wants to know any more."""
+        with self._lock:
+            self._waiting -= 1
 
     # -- and then
 

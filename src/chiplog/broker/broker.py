@@ -38,7 +38,6 @@ from chiplog.broker.limits import Limits
 from chiplog.broker.memory import Memory
 from chiplog.broker.mqtt import (
     MQTT_5_0,
-    Connect,
     Disconnect,
     Puback,
     Pubcomp,
@@ -247,14 +246,6 @@ class Broker:
     def left(self, connection: Connection) -> None:
         """And is closed."""
         self.clients.left(connection)
-
-    def connect(self, connection: Connection, packet: Connect) -> None:
-        """CONNECT."""
-        self.clients.connect(connection, packet)
-
-    def disconnect(self, connection: Connection, packet: Disconnect) -> None:
-        """DISCONNECT."""
-        self.clients.disconnect(connection, packet)
 
     # -- into the log
 

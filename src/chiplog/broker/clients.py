@@ -61,7 +61,7 @@ class Clients:
         if not isinstance(allowed, Future):
             self._admit(connection, packet, allowed)
             return
-        connection.hold()
+        connection.hold(allowed)
 
         def found(told: Future[ReasonCode | None]) -> None:
             if not told.cancelled():
@@ -98,8 +98,8 @@ class Clients:
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
         connection.accept(session, packet, broker.access.may_publish_all(packet.user_name, client_id))
         session.connection, session.ended_ns = connection, None
-        if present:
-            broker.subscriptions.revoke(session)
+        if present and broker.subscriptions.revoke(session):
+            session.start_over()  # what is in flight may be what it may not get
         self._connack(connection, present, told)
         if session.durable or present:
             broker.memory.note_session(session)

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from chiplog import kernel
@@ -81,7 +82,8 @@ class Connection(asyncio.Protocol):
         self._inbound = InboundAliases(0)
         self._rest = bytearray()
         self._need = 0
-        self._closing = self._paused = self._held = False
+        self._closing = self._paused = False
+        self._held: Future[Any] | None = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
 
@@ -103,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._file = -1
         self.ready = False
+        if self._held is not None:
+            self._held.cancel()
         self.broker.left(self)
 
     def pause_writing(self) -> None:
@@ -121,9 +125,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = self.broker.now
         self.broker.system.bytes_received += len(data)
-        if self._rest or self._held:
+        if self._rest or self._held is not None:
             self._rest += data
-            if self._held:
+            if self._held is not None:
                 return
             if len(self._rest) < self._need:
                 return  # of a packet that is large: not looked at again before it is there
@@ -149,7 +153,7 @@ class Connection(asyncio.Protocol):
         at, end = 0, len(data)
         limit = self.broker.limits.packet_bytes_max
         self._need = 0
-        while at < end and not self._closing and not self._held:
+        while at < end and not self._closing and self._held is None:
             first = data[at]
             if self.publish_plain and first & 0xF0 == _PUBLISH:
                 first_ns = self.broker.next_time()
@@ -201,7 +205,7 @@ class Connection(asyncio.Protocol):
             if self.version != UNKNOWN:
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
             self.version = packet.version
-            broker.connect(self, packet)
+            broker.clients.connect(self, packet)
         elif session is None:
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a packet before the CONNECT was answered")
         elif isinstance(packet, Publish):
@@ -211,7 +215,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(packet, Pingreq):
             self.send(_PINGRESP)
         elif isinstance(packet, Disconnect):
-            broker.disconnect(self, packet)
+            broker.clients.disconnect(self, packet)
         elif type(packet) in broker.handlers:
             broker.handlers[type(packet)](session, packet)
         else:
@@ -225,14 +229,14 @@ class Connection(asyncio.Protocol):
 
     # -- for the broker
 
-    def hold(self) -> None:
-        """What comes next has to wait."""
-        self._held = True
+    def hold(self, for_what: Future[Any]) -> None:
+        """What comes next has to wait. If the client doesn't, nobody needs to know any more."""
+        self._held = for_what
         self.transport.pause_reading()
 
     def go_on(self, answer: Callable[..., None], packet: Connect, *found: Any) -> None:
         """What it waited for is known: answer, and take what has come meanwhile."""
-        self._held = False
+        self._held = None
         if self._closing:
             return
         try:

@@ -181,9 +181,9 @@ class Subscriptions:
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
-    def revoke(self, session: Session) -> None:
-        """Take away what its user may not get any more."""
-        connection = session.connection
+    def revoke(self, session: Session) -> bool:
+        """Take away what its user may not get any more; whether there was anything."""
+        connection, revoked = session.connection, False
         assert connection is not None
         for name in [*session.main.subs, *filter(None, session.cursors), *session.groups]:
             if not self._broker.access.may_subscribe(
@@ -191,6 +191,8 @@ class Subscriptions:
             ):
                 logger.warning("broker: %s may not get %s any more", session.client_id, name)
                 self._unsubscribe_one(session, name)
+                revoked = True
+        return revoked
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes

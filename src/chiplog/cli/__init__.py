@@ -57,8 +57,8 @@ exit codes:
   4    damage stopped the command
   5    another process holds the lock; no job or result came in time
   6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
-  7    a job server refuses it
-  8    no job server there, or the connection broke
+  7    a job server or a broker refuses it
+  8    no job server or broker there, or the connection broke
   70   an error that chiplog didn't expect: a bug
   130  interrupted
 """

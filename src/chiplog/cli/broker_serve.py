@@ -176,7 +176,7 @@ async def _serve(chosen: argparse.Namespace, access: Access, tls: ssl.SSLContext
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
-        loop.add_signal_handler(signal.SIGHUP, _reload, broker)
+        loop.add_signal_handler(signal.SIGHUP, _reload, broker, chosen, tls)
         sessions, retained = len(broker.memory.sessions), len(broker.memory.retained)
         say(f"{chosen.log}: {human_count(sessions)} sessions, {human_count(retained)} retained messages")
         await _listen(broker, chosen, tls)
@@ -226,14 +226,17 @@ def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
     return server
 
 
-def _reload(broker: Broker) -> None:
-    """SIGHUP: the files of users and rules have changed."""
+def _reload(broker: Broker, chosen: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
+    """SIGHUP: the files of users and rules have changed, or the certificate."""
     try:
         broker.reload()
+        if tls is not None:
+            serving.tls(chosen.tls_cert, chosen.tls_key)  # first into another one: half of it would be worse
+            tls.load_cert_chain(chosen.tls_cert, chosen.tls_key)
     except (OSError, ChiplogError) as error:
-        say(f"{codes.explain(error)[1]}: users and rules stay as they were")
+        say(f"{codes.explain(error)[1]}: what can't be read stays as it was")
     else:
-        say("users and rules are read again")
+        say("users, rules and certificates are read again")
     sys.stderr.flush()
 
 

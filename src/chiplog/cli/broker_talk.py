@@ -82,7 +82,9 @@ def _sub(chosen: argparse.Namespace, client: BrokerClient) -> int:
             parse_filter(name)
         except BadPacket as error:
             raise codes.UsageError(error.why) from None
-    client.subscribe(wanted, qos=chosen.qos, retain_handling=2 if chosen.no_retained else 0)
+    # Who comes back to a session has got what was retained already.
+    handling = 2 if chosen.no_retained else 1 if chosen.session else 0
+    client.subscribe(wanted, qos=chosen.qos, retain_handling=handling)
     left = chosen.count
     with contextlib.suppress(KeyboardInterrupt):
         while left is None or left > 0:
