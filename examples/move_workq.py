@@ -54,18 +54,8 @@ def write_old_log(path: Path) -> list[uuid.UUID]:
 
 def start_server(path: Path) -> tuple[subprocess.Popen[str], str]:
     """`workq-server`, and where it serves."""
-    command = [
-        sys.executable,
-        "-m",
-        "chiplog",
-        "jobs",
-        "serve",
-        "-listen",
-        "127.0.0.1:0",
-        "-cmdlog-path",
-        str(path),
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "chiplog", "jobs", "serve", "-listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*command, "-cmdlog-path", str(path)], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"serving jobs at (\S+)", line):

@@ -33,7 +33,7 @@ def make_worker(address: str) -> Worker:
         return str(1 / int(job.payload))
 
     @worker.job("report")
-    def report(job: Attempt) -> str | None:
+    def report(_: Attempt) -> str | None:
         tries["report"] += 1
         if tries["report"] == 1:
             done.wait(60)  # hangs, as programs do, until long after its time
@@ -60,9 +60,8 @@ def main() -> None:
                 print(f"{name}: {'done' if outcome.success else 'given up'}: {outcome.result.decode()}")
             worker.stop()
             thread.join()
-        print(
-            f"{worker.counters.completed} completed, {worker.counters.failed} failures, {worker.counters.late} late"
-        )
+        did = worker.counters
+        print(f"{did.completed} completed, {did.failed} failures, {did.late} late")
 
 
 if __name__ == "__main__":
