@@ -9,7 +9,7 @@ CRASH_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash fuzz promise load kill cluster pipeline clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash fuzz promise load kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ bench-broker: $(VENV)/.ready-bench
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html is ready"
+
+## make dist    wheel and source distribution in dist/, each then installed and tried in an empty environment
+dist: $(VENV)/.ready-dist
+	@rm -rf build dist && mkdir build
+	$(RUN) -m build --no-isolation --outdir dist . >build/dist.txt 2>&1 || { tail -50 build/dist.txt; exit 1; }
+	$(RUN) -m pytest tests/project/test_dist.py --dist-folder dist
 
 ## make crash   random crash states for CRASH_SECONDS=60, from CRASH_SEED=0 on
 crash: $(VENV)/.ready
@@ -105,4 +111,8 @@ $(VENV)/.ready-bench: $(VENV)/.ready requirements/bench.txt
 
 $(VENV)/.ready-docs: $(VENV)/.ready requirements/docs.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@touch $@
+
+$(VENV)/.ready-dist: $(VENV)/.ready requirements/dist.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dist.txt
 	@touch $@

@@ -18,14 +18,14 @@ kernel = Extension(
     ["src/chiplog/_kernel.pyx"],
     depends=[*glob("src/chiplog/*.h"), *glob("src/chiplog/_kernel_*.pxi")],
     include_dirs=["src/chiplog"],
-    extra_compile_args=["-O3", "-fno-strict-aliasing"],
+    extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"],
 )
 jobs = [
     Extension(
         f"chiplog.jobs.{name}",
         [f"src/chiplog/jobs/{name}.py"],
         depends=glob("src/chiplog/jobs/*.pxd"),  # a module is compiled against the types of the others
-        extra_compile_args=["-O2", "-Wno-bool-compare"],
+        extra_compile_args=["-O2", "-g0", "-Wno-bool-compare"],
     )
     for name in COMPILED
 ]

