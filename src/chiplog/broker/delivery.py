@@ -158,7 +158,7 @@ class Delivery:
         if verdict.no_local and batch.sender == session.client_id:
             return len(rows)
         slow = SLOW | RETAIN if verdict.retain_as_published else SLOW
-        if connection.particular or verdict.no_local or batch.flags_all & slow or session.done:
+        if connection.particular or verdict.no_local or batch.flags_all & slow or cursor.done:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
         qos = min(verdict.qos, batch.flags_all & 3)
         if qos == 0:
@@ -240,7 +240,7 @@ class Delivery:
             taken += 1
             message = batch.message(row)
             if (v.no_local and message.properties.get("from") == session.client_id) or (
-                qos == 2 and position in session.done
+                qos == 2 and position in cursor.done
             ):
                 continue
             self._send_one(session, connection, cursor, message, position, qos, v, now_ns, stored=False)

@@ -55,7 +55,9 @@ class Memory:
         """Restore everything."""
         self._log.open()
         for session in self.sessions.values():  # what is sent again under its id isn't sent as a new one, too
-            session.done.update(sent.position for sent in session.in_flight.values())
+            for sent in session.in_flight.values():
+                if sent.cursor is not None:
+                    sent.cursor.done.add(sent.position)
             session.unordered = bool(session.in_flight)
 
     def close(self) -> None:
@@ -109,8 +111,7 @@ class Memory:
     def note_at(self, session: Session, cursor: Cursor, position: Position) -> None:
         """How far it has got."""
         self.note("at", session.client_id, cursor.key, *position)
-        if session.done:
-            session.done = {one for one in session.done if one >= position}
+        cursor.forget_before(position)
 
     def note_retained(self, topic: str, message: Stored | None) -> None:
         """The message that who subscribes gets at once."""
@@ -202,9 +203,10 @@ class Memory:
     def _change(self, session: Session, kind: str, rest: list[Any]) -> None:
         if kind == "at":
             key, *position = rest
-            if key in session.cursors:
-                session.cursors[key].next = Position(*position)
-                session.done = {one for one in session.done if one >= Position(*position)}
+            cursor = session.cursors.get(key)
+            if cursor is not None:
+                cursor.next = Position(*position)
+                cursor.forget_before(cursor.next)
         elif kind == "out":
             for packet_id, segment, offset, key in rest[0]:
                 session.in_flight[packet_id] = Sent(Position(segment, offset), 2, session.cursors.get(key))
@@ -221,9 +223,10 @@ class Memory:
     def _restore(self, told: dict[str, Any]) -> None:
         session = Session(told["id"], Position(0, 0), self._limits.in_flight_max)
         session.expiry_seconds, session.ended_ns = told["expiry"], told["ended"]
-        for key, position, subs in told["cursors"]:
+        for key, position, subs, done in told["cursors"]:
             cursor = session.cursors.setdefault(key, Cursor(key, session, Position(*position)))
             cursor.next = Position(*position)
+            cursor.done = {Position(*one) for one in done}
             for name, sub in subs:
                 cursor.add(name, _sub(sub))
         session.groups = {name: _sub(sub) for name, sub in told["groups"]}
@@ -232,7 +235,6 @@ class Memory:
         session.released = dict.fromkeys(told["released"])
         session.last_id = told["last_id"]
         session.received = dict(told["received"])
-        session.done = {Position(*one) for one in told["done"]}
         self.sessions[session.client_id] = session
 
 
@@ -248,14 +250,14 @@ def _told(session: Session, end: Position) -> dict[str, Any]:
         "expiry": session.expiry_seconds,
         "ended": session.ended_ns,
         "cursors": [
-            (cursor.key, session.at(cursor, end), list(cursor.subs.items())) for cursor in session.cursors.values()
+            (cursor.key, session.at(cursor, end), list(cursor.subs.items()), list(cursor.done))
+            for cursor in session.cursors.values()
         ],
         "groups": list(session.groups.items()),
         "out": out,
         "released": list(session.released),
         "last_id": session.last_id,
         "received": list(session.received.items()),
-        "done": list(session.done),
     }
 
 

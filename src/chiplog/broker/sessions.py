@@ -73,6 +73,8 @@ class Cursor:
         """Whether it has everything, and gets what comes as it comes."""
         self.reading = False
         self.subs: dict[str, Sub] = {}
+        self.done: set[Position] = set()
+        """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
         self._cache: dict[bytes, Verdict | None] = {}
         self._settled = Position(0, 0)
 
@@ -114,6 +116,11 @@ class Cursor:
             return None
         return min(sub.since for sub in self.subs.values() if sub.since > position)
 
+    def forget_before(self, position: Position) -> None:
+        """Everything before it has been acknowledged."""
+        if self.done:
+            self.done = {one for one in self.done if one >= position}
+
     def fall_behind(self, position: Position) -> None:
         """It doesn't get any more as it comes: the first that it hasn't got is here."""
         self.live = False
@@ -152,8 +159,6 @@ class Session:
         """Packet ids of QoS 2 that the client has received, and that it is to be told to forget."""
         self.received: dict[int, int] = {}
         """Packet ids of QoS 2 that the client has sent and not released, with the times of their messages."""
-        self.done: set[Position] = set()
-        """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
         self.will: Will | None = None
         self.retained_left: deque[tuple[str, Verdict]] = deque()
         """Topics whose retained messages wait for room."""
@@ -222,8 +227,8 @@ class Session:
             return None
         del self.in_flight[packet_id]
         self.released[packet_id] = None
-        if sent.cursor is not None and sent.message is None:
-            self.done.add(sent.position)
+        if sent.cursor is not None and sent.cursor.session is not None and sent.message is None:
+            sent.cursor.done.add(sent.position)
         return sent
 
     def complete(self, packet_id: int) -> bool:
