@@ -7,9 +7,13 @@ import io
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import chiplog
+import chiplog.errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,6 +57,19 @@ def test_every_page_is_in_the_sites_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name in navigation, page.name
+
+
+def test_every_public_name_is_in_the_api_reference():
+    text = (ROOT / "docs/api.md").read_text()
+    shown = set(re.findall(r"^::: chiplog\.(\S+)$", text, re.MULTILINE))
+    last = {name.rpartition(".")[2] for name in shown}
+    for package in ("errors", "commitlog", "state", "spark", "testing", "jobs", "broker"):
+        public = import_module(f"chiplog.{package}").__all__
+        assert package in shown or set(public) <= last, set(public) - last
+    assert set(chiplog.__all__) - set(chiplog.errors.__all__) <= last
+    for name in shown:  # a page, or an object in one
+        module, _, thing = f"chiplog.{name}".rpartition(".")
+        assert hasattr(import_module(module), thing) or import_module(f"chiplog.{name}"), name
 
 
 def test_the_demo_runs():

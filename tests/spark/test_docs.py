@@ -12,7 +12,7 @@ from tests.project.test_docs import FENCE, ROOT
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/spark.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/spark.md", "docs/tutorial.md"])
 def test_every_block_for_spark_prints_what_is_shown(spark, page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A relative path is one of the process that Spark was started in: give blocks the one that they mean.
