@@ -55,18 +55,6 @@ def test_every_page_is_in_the_sites_navigation():
         assert page.name in navigation, page.name
 
 
-def test_the_demo_runs():
-    result = subprocess.run(
-        [sys.executable, "-m", "examples.demo"], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    assert "0 are lost" in result.stdout
-    assert "all right" in result.stdout
-    assert "all there" in result.stdout
-    assert "1000 results, all of them right" in result.stdout
-    assert "\033" not in result.stdout, "no colours when nobody watches"
-
-
 def test_nothing_names_a_home_folder_or_where_packages_come_from():
     listed = subprocess.run(
         ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
