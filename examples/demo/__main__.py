@@ -115,7 +115,7 @@ def lacks_for_spark() -> str:
 
 
 def start(screen: Screen, factory: Factory) -> None:
-    screen.heading("1  A factory", "two servers and two programs, each a process with a log of its own")
+    screen.heading("1  A factory", "four processes, each with a log of its own")
     with screen.busy("four processes started"):
         factory.start()
     for child, what in (
@@ -131,8 +131,7 @@ def start(screen: Screen, factory: Factory) -> None:
 def work(screen: Screen, factory: Factory, clients: Clients, ledger: Ledger, seconds: float) -> None:
     screen.heading(
         "2  At work",
-        f"{len(MACHINES)} machines publish, {len(QUEUES)} queues get jobs, {WORKERS} workers do them, "
-        f"{len(ITEMS)} items come and go",
+        f"{len(MACHINES)} machines, {len(QUEUES)} queues of jobs, {WORKERS} workers, {len(ITEMS)} items in store",
     )
     with Watch(screen, ledger, seconds) as watch:
         clients.start()
@@ -166,7 +165,7 @@ def check(screen: Screen, factory: Factory, clients: Clients, ledger: Ledger, lo
     rows = [
         (one.what, one.where, one.before_the_kill, one.acknowledged, one.found, _lost(one.lost)) for one in held
     ]
-    screen.table(["what", "looked for", ">before the kill", ">acknowledged", ">found", ">lost"], rows)
+    screen.table(["what", "looked for in", ">before kill", ">acknowledged", ">found", ">lost"], rows)
     again = sum(count - 1 for count in clients.subscriber.received.values())
     lost = sum(one.lost for one in held)
     screen.say(
@@ -186,24 +185,31 @@ def _lost(count: int) -> str:
 def finish(screen: Screen, folder: Path, *, spark: bool) -> None:
     place = Path(os.path.relpath(folder))
     screen.heading("That was it", "everything is in files, and all processes have ended")
+    places = {"logs/": "the four logs"}
     if spark:
-        screen.say(f"  {place}/report.html      [bold]look at this one[/], in any browser")
-        screen.say(f"  {place}/results/         its tables, as Parquet and in results/delta as Delta")
-        screen.say(f"  {place}/tables/          the logs themselves, as Delta tables that can be kept up to date")
-    screen.say(f"  {place}/logs/            the four logs")
-    screen.say("\n   What to try next:")
-    tries = [
-        (f"dump --limit 5 {place}/logs/broker/messages", "what the machines told"),
-        (f"verify {place}/logs/jobs", "every checksum"),
-        (f"state inspect {place}/logs/stock", "the dict, without its program"),
-        (f"jobs serve -cmdlog-path {place}/logs/jobs", "the job server again, where it left off"),
-        (f"broker serve --log {place}/logs/broker", "the broker, too; then broker sub 'factory/#' --since -1h"),
-    ]
+        places = {
+            "report.html": "[bold]look at this one[/], in any browser",
+            "results/": "its tables, as Parquet, and in results/delta as Delta",
+            "tables/": "the logs as Delta tables; another ingest goes on where this one ended",
+            "restored/": "the stock as of the kill, a state log of its own",
+            **places,
+        }
+    for name, what in places.items():
+        screen.say(f"  {f'{place}/{name}':<18} {what}")
+    screen.say("\n   What to try next, after [bold]. .venv/bin/activate[/]:")
+    tries = {
+        f"chiplog dump --limit 5 {place}/logs/broker/messages": "what machines told",
+        f"chiplog verify {place}/logs/jobs": "every checksum",
+        f"chiplog state inspect {place}/logs/stock": "without its program",
+        f"chiplog jobs serve -cmdlog-path {place}/logs/jobs": "where it left off",
+        f"chiplog broker serve --log {place}/logs/broker": "the same; and then:",
+        "chiplog broker sub 'factory/#' --since -1h": "the past hour again",
+        "python -m examples.recovery": "a torn log, repaired",
+    }
     if spark:
-        tries.append((f"pipeline jobs {place}/logs/jobs", "the life of every job, by yourself"))
-    for command, why in tries:
-        screen.say(f"  .venv/bin/chiplog {command:<46} [dim]{why}[/]")
-    screen.say("  .venv/bin/python -m examples.recovery                          [dim]a torn log, repaired[/]")
+        tries[f"chiplog pipeline jobs {place}/logs/jobs"] = "the life of each job"
+    for command, why in tries.items():
+        screen.say(f"  {command:<51} [dim]{why}[/]")
     screen.say("The README goes on from here.")
 
 

@@ -26,7 +26,7 @@ def analyze(
     screen: Screen, folder: Path, starting: Starting, ledger: Ledger, held: list[Held], subscriber: Subscriber
 ) -> None:
     screen.heading("4  Tables and plots", "the logs as they lie there, on Spark")
-    with screen.busy("Spark is there: it was started while the factory worked"):
+    with screen.busy("Spark has started, since the factory went to work"):
         spark = starting.session()
     ingest_all(screen, spark, folder)
     found = compute(screen, spark, folder, ledger.killed_ns)
@@ -127,12 +127,17 @@ def compute(screen: Screen, spark: SparkSession, folder: Path, killed_ns: int) -
 
 
 def show_queues(screen: Screen, queues: list[dict[str, Any]]) -> None:
-    names = ["jobs", "completed", "failed", "attempts"]
-    times = ["waiting_ms_p50", "waiting_ms_p99", "running_ms_p50", "running_ms_p99"]
+    names = {"jobs": "jobs", "completed": "done", "failed": "failed", "attempts": "attempts"}
+    times = {
+        "waiting_ms_p50": "waits ms p50",
+        "waiting_ms_p99": "p99",
+        "running_ms_p50": "runs ms p50",
+        "running_ms_p99": "p99",
+    }
     rows = [
         [row["name"], *(row[name] for name in names), *(f"{row[name]:,.1f}" for name in times)] for row in queues
     ]
-    screen.table(["queue", *(f">{name.replace('_ms', ' ms').replace('_', ' ')}" for name in names + times)], rows)
+    screen.table(["queue", *(f">{name}" for name in (*names.values(), *times.values()))], rows)
 
 
 def agree(screen: Screen, folder: Path, ledger: Ledger, by_spark: list[dict[str, Any]]) -> None:

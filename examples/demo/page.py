@@ -48,7 +48,7 @@ def add_promise(report: Report, ledger: Ledger, held: list[Held]) -> None:
     kinds = {"messages": MESSAGES, "jobs": JOBS, "stock changes": STATE, "datapoints": POINTS}
     figures = {name: f"{ledger.count(kind):,}" for name, kind in kinds.items()}
     report.add_figures({**figures, "acknowledged and lost": f"{lost:,}"})
-    columns = ["what", "looked for", "before the kill", "acknowledged", "found", "lost"]
+    columns = ["what", "looked for in", "before the kill", "acknowledged", "found", "lost"]
     report.add_table("Is it all there?", columns, [(*one, one.lost) for one in held])
 
 

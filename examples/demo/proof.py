@@ -37,11 +37,11 @@ class Held(NamedTuple):
 def prove(ledger: Ledger, logs: Path, jobs: str, received: dict[str, int]) -> list[Held]:
     """A row for each kind. The job server runs, at `jobs`; nobody acknowledges anything any more."""
     found: list[tuple[str, str, set[str]]] = [
-        (MESSAGES, "in the broker's log", messages_in(logs / "broker" / "messages")),
-        (MESSAGES, "at the subscriber", set(received)),
-        *((kind, "asked of the job server", keys) for kind, keys in _jobs(ledger, jobs).items()),
-        (STATE, "in the state log", {str(serial) for _, _, _, serial in changes_in(logs / "stock")}),
-        (POINTS, "in the commit log", _points(logs / "meters")),
+        (MESSAGES, "broker's log", messages_in(logs / "broker" / "messages")),
+        (MESSAGES, "subscriber", set(received)),
+        *((kind, "job server", keys) for kind, keys in _jobs(ledger, jobs).items()),
+        (STATE, "state log", {str(serial) for _, _, _, serial in changes_in(logs / "stock")}),
+        (POINTS, "commit log", _points(logs / "meters")),
     ]
     held = []
     for kind, where, keys in found:

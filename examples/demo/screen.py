@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,7 @@ from chiplog.cli.draw import can_draw, sparkline
 from examples.demo.ledger import KINDS, Ledger
 
 SAMPLE_S = 0.25
-SAMPLES = 40
+SAMPLES = 28
 PLAIN_PAUSE_S = 4.0
 
 
@@ -39,12 +40,13 @@ class Screen:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns that begin with `>` are numbers."""
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
         for name in columns:
             table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
         for row in rows:
             table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
         self.console.print(_indented(table))
+        self.console.print()
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
@@ -111,14 +113,12 @@ class Watch:
             table.add_column(name, justify="left" if not name else "right", header_style="dim")
         for kind in KINDS:
             rates = list(self._rates[kind])
-            drawn = sparkline(rates) if self._draws else ""
+            drawn = Text(sparkline(rates).ljust(SAMPLES) if self._draws else "", "blue", no_wrap=True)
             lately = sum(rates[-4:]) / 4
-            table.add_row(f"[bold]{self._counts[kind]:,}[/]", kind, f"{lately:,.0f}", f"[blue]{drawn}[/]")
+            table.add_row(f"[bold]{self._counts[kind]:,}[/]", kind, f"{lately:,.0f}", drawn)
         bar = ProgressBar(total=self._seconds, completed=min(self.elapsed, self._seconds), width=60)
         return Group(Text(), _indented(table), Text(), _indented(bar))
 
 
-def _indented(inner: object) -> Table:
-    grid = Table.grid(padding=(0, 0, 0, 3))
-    grid.add_row(inner)  # type: ignore[arg-type]
-    return grid
+def _indented(inner: RenderableType) -> Padding:
+    return Padding(inner, (0, 0, 0, 3))

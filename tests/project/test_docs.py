@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
