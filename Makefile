@@ -14,7 +14,7 @@ SECONDS ?= 600
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
-## make demo    set up, then write a log, kill the writer, recover, replay, clean
+## make demo    set up, then all of it end to end: servers, clients, kill -9, proof, Spark, demo/report.html
 demo: $(VENV)/.ready
 	@$(RUN) -m examples.demo
 

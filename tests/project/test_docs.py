@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -70,18 +69,6 @@ def test_every_public_name_is_in_the_api_reference():
     for name in shown:  # a page, or an object in one
         module, _, thing = f"chiplog.{name}".rpartition(".")
         assert hasattr(import_module(module), thing) or import_module(f"chiplog.{name}"), name
-
-
-def test_the_demo_runs():
-    result = subprocess.run(
-        [sys.executable, "-m", "examples.demo"], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    assert "0 are lost" in result.stdout
-    assert "all right" in result.stdout
-    assert "all there" in result.stdout
-    assert "1000 results, all of them right" in result.stdout
-    assert "\033" not in result.stdout, "no colours when nobody watches"
 
 
 def test_nothing_names_a_home_folder_or_where_packages_come_from():

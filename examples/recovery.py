@@ -1,6 +1,6 @@
-"""`make demo`: a log is written, its writer killed, the log recovered, replayed, cleaned and verified. Many
-producers write datapoints to a commit log that is rotated under them. A job server is killed in the middle of a
-thousand jobs.
+"""The engine alone, `python -m examples.recovery`: a log is written, its writer killed, the log torn, recovered,
+replayed, cleaned and verified. Many producers write datapoints to a commit log that is rotated under them. A job
+server is killed in the middle of a thousand jobs.
 
 Everything is real: a process of its own appends orders from four threads, each waiting for its sync, and
 is ended with kill -9. What it had acknowledged by then must be there afterwards.
@@ -25,9 +25,9 @@ from chiplog.formats.m3 import Datapoint, Series
 from chiplog.log.verify import verify
 from examples import jobs
 
-FOLDER = Path("demo/orders.log")
-METRICS = Path("demo/metrics")
-COMMANDS = Path("demo/jobs.log")
+FOLDER = Path("demo/recovery/orders.log")
+METRICS = Path("demo/recovery/metrics")
+COMMANDS = Path("demo/recovery/jobs.log")
 CUSTOMERS = ["ada", "grace", "edsger", "barbara", "donald", "radia", "leslie", "margaret"]
 WRITER_SECONDS = 2.5
 WATCHED = sys.stdout.isatty()
@@ -83,7 +83,7 @@ def write_orders(path: str) -> None:
 def write_and_kill() -> list[Position]:
     heading("1  Write ahead", "four threads append orders; each append returns when its record is synced")
     writer = subprocess.Popen(
-        [sys.executable, "-m", "examples.demo", str(FOLDER)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "examples.recovery", str(FOLDER)], stdout=subprocess.PIPE, text=True
     )
     assert writer.stdout is not None
     acknowledged: list[Position] = []
