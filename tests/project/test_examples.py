@@ -75,7 +75,5 @@ def test_every_example_is_listed_and_run_by_a_test():
     listed = (EXAMPLES / "README.md").read_text()
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for path in EXAMPLES.glob("[a-z]*.py"):
-        if path.stem.startswith("demo"):  # make demo, which test_docs.py runs
-            continue
         assert f"examples.{path.stem}`" in listed, path.name
         assert f"examples.{path.stem}" in tests or f'run("{path.stem}")' in tests, path.name
