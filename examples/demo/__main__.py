@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes; emptied first")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(format="   chiplog says: %(message)s", level=logging.ERROR, stream=sys.stdout)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of an interruption at length
     # The children needn't find out, and tell, once more.
     os.environ.setdefault("CHIPLOG_KERNEL", "compiled" if kernel.COMPILED else "python")
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -194,8 +195,9 @@ def finish(screen: Screen, folder: Path, *, spark: bool) -> None:
             "restored/": "the stock as of the kill, a state log of its own",
             **places,
         }
+    width = len(str(place)) + 14
     for name, what in places.items():
-        screen.say(f"  {f'{place}/{name}':<18} {what}")
+        screen.say(f"  {f'{place}/{name}':<{width}} {what}")
     screen.say("\n   What to try next, after [bold]. .venv/bin/activate[/]:")
     tries = {
         f"chiplog dump --limit 5 {place}/logs/broker/messages": "what machines told",
@@ -208,8 +210,9 @@ def finish(screen: Screen, folder: Path, *, spark: bool) -> None:
     }
     if spark:
         tries[f"chiplog pipeline jobs {place}/logs/jobs"] = "the life of each job"
+    width = max(map(len, tries)) + 2
     for command, why in tries.items():
-        screen.say(f"  {command:<51} [dim]{why}[/]")
+        screen.say(f"  {command:<{width}} [dim]{why}[/]")
     screen.say("The README goes on from here.")
 
 

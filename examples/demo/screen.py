@@ -121,4 +121,4 @@ class Watch:
 
 
 def _indented(inner: RenderableType) -> Padding:
-    return Padding(inner, (0, 0, 0, 3))
+    return Padding(inner, (0, 0, 0, 3), expand=False)
