@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 pytest.importorskip("pyspark")
-from chiplog.spark.pipeline.report import DOTS_MAX, SERIES_MAX, Report  # noqa: E402 - after the check
+from chiplog.spark.pipeline.report import DOTS_MAX, SERIES_MAX, Report
 
 
 def plots(page: Report) -> list[ElementTree.Element]:
