@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -43,7 +44,7 @@ def test_with_decades_each_step_is_ten_times_the_last_and_zero_is_at_the_bottom(
     page.add_dots("times", {"x": [(0, 0.02), (1, 0.2), (2, 2.0), (3, 20.0), (4, 0.0)]}, decades=True)
     (plot,) = plots(page)
     heights = [float(dot.get("cy")) for dot in plot.iter("circle")]
-    steps = [high - low for high, low in zip(heights[:3], heights[1:4], strict=True)]
+    steps = [high - low for high, low in pairwise(heights[:4])]
     assert steps == pytest.approx([steps[0]] * 3, abs=0.2)
     assert steps[0] > 10
     assert heights[4] == max(heights)
