@@ -1,7 +1,7 @@
-"""`python -m tests`: every test, in two halves beside each other, because each waits for much of its time.
+"""`python -m tests`: every test, in groups beside each other, because each waits for some of its time.
 
-One half is the tests on Spark and some others, so that both take about as long. Options are pytest's, and go to
-both. What one half says is shown when the other is through.
+The groups take about as long as each other. Options are pytest's, and go to all. What one says is shown when it
+and those before it are through.
 """
 
 from __future__ import annotations
@@ -11,31 +11,39 @@ import sys
 import tempfile
 import time
 
-BESIDE = ("tests/spark", "tests/commitlog", "tests/faults", "tests/state")
+GROUPS = (
+    ("tests/spark", "tests/commitlog"),
+    ("tests/broker", "tests/jobs", "tests/state", "tests/faults"),
+)
 NOTHING_COLLECTED = 5
 
 
 def main(options: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *options]
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as said:
-        beside = subprocess.Popen([*pytest, *BESIDE], stdout=said, stderr=subprocess.STDOUT)
-        try:
-            others = subprocess.call([*pytest, "tests", "src", *(f"--ignore={folder}" for folder in BESIDE)])
-            print(f"\nafter {time.monotonic() - began:.0f} s; the other half, {', '.join(BESIDE)}:", flush=True)
-            found = beside.wait()
-        finally:
-            if beside.poll() is None:
-                beside.terminate()
-                beside.wait()
-        said.seek(0)
-        print(said.read())
-    print(f"both in {time.monotonic() - began:.0f} s: {'passed' if _fine(others, found) else 'FAILED'}")
-    return 0 if _fine(others, found) else 1
-
-
-def _fine(*codes: int) -> bool:
-    return all(code in (0, NOTHING_COLLECTED) for code in codes) and any(code == 0 for code in codes)
+    rest = ("tests", "src", *(f"--ignore={folder}" for group in GROUPS for folder in group))
+    running = []
+    codes = []
+    try:
+        for group in GROUPS:
+            said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the group runs
+            running.append(
+                (group, said, subprocess.Popen([*pytest, *group], stdout=said, stderr=subprocess.STDOUT))
+            )
+        codes.append(subprocess.call([*pytest, *rest]))
+        for group, said, process in running:
+            codes.append(process.wait())
+            said.seek(0)
+            print(f"\n{', '.join(group)}, after {time.monotonic() - began:.0f} s:\n{said.read()}", flush=True)
+    finally:
+        for _, said, process in running:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+            said.close()
+    fine = all(code in (0, NOTHING_COLLECTED) for code in codes) and 0 in codes
+    print(f"all in {time.monotonic() - began:.0f} s: {'passed' if fine else 'FAILED'}")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

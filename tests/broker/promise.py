@@ -98,7 +98,11 @@ class Peer:
                 continue
             try:
                 await self._talk(reader)
-            except (OSError, asyncio.IncompleteReadError):
+            except (
+                OSError,
+                RuntimeError,
+                asyncio.IncompleteReadError,
+            ):  # uvloop raises the second on a closed one
                 pass
             finally:
                 if not self.writer.is_closing():

@@ -35,7 +35,7 @@ class OfMessages(Kind):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_crash_loses_or_changes_an_acknowledged_message(name, sector_bytes, crash_count):
     history = run(SHORT[name], sector_bytes=sector_bytes, kind=OfMessages())
-    for state in different(history, history.disk.states_everywhere(limit=150)):
+    for state in different(history, history.disk.states_everywhere(limit=60)):
         check(history, state)
         crash_count(state)
 

@@ -46,7 +46,9 @@ class Parts(HTMLParser):
         self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
 
 
-def test_the_demo_loses_nothing_and_leaves_tables_and_a_page(tmp_path):
+def test_the_demo_loses_nothing_and_leaves_tables_and_a_page(tmp_path, request):
+    if not request.config.getoption("--long"):
+        pytest.skip("it takes a minute: --long runs it, and so does make demo")
     pytest.importorskip("pyspark")
     deltalake = pytest.importorskip("deltalake")
     folder = tmp_path / "demo"
@@ -102,7 +104,9 @@ def test_without_spark_the_demo_says_so_and_ends_well(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_an_interrupted_demo_ends_what_it_started(tmp_path, number):
+def test_an_interrupted_demo_ends_what_it_started(tmp_path, number, request):
+    if number == signal.SIGTERM and not request.config.getoption("--long"):
+        pytest.skip("it goes the same way as SIGINT: --long tries it")
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}

@@ -48,7 +48,7 @@ __all__ = ["Connection"]
 
 logger = logging.getLogger("chiplog")
 
-_PUBACK, _PUBLISH = 0x40, 0x30
+_CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 """That both versions can tell a client whose CONNECT was never taken."""
@@ -157,6 +157,8 @@ class Connection(asyncio.Protocol):
         self._need = 0
         while at < end and not self._closing and self._held is None:
             first = data[at]
+            if self.version == UNKNOWN and first != _CONNECT:  # whatever it goes on with
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
             if self.session is not None and first & 0xF0 == _PUBLISH:
                 first_ns = self.broker.next_time()
                 intake = kernel.active.mqtt_messages(
