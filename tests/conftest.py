@@ -54,9 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", action="store_true", help="start a Spark cluster for the tests that need one")
     parser.addoption("--dist-folder", help="where `make dist` put the wheel and the source distribution")
     parser.addoption(
-        "--long", action="store_true", help="run what takes a minute: the demo, the declarative pipeline twice"
+        "--long",
+        action="store_true",
+        help="run what takes minutes: the demo, more crash states, the pipeline twice",
     )
-    parser.addoption("--kill-rounds", type=int, default=200, help="how often test_kill.py kills a writer")
+    parser.addoption("--kill-rounds", type=int, default=100, help="how often test_kill.py kills a writer")
 
 
 def pytest_report_header() -> str:

@@ -80,9 +80,12 @@ SHORT: dict[str, list[Action]] = {
 
 @pytest.mark.parametrize("sector_bytes", [512, 4096, 64])
 @pytest.mark.parametrize("name", SHORT)
-def test_no_crash_of_a_short_history_loses_or_changes_an_acknowledged_record(name, sector_bytes, crash_count):
+def test_no_crash_of_a_short_history_loses_or_changes_an_acknowledged_record(
+    name, sector_bytes, crash_count, request
+):
     history = run(SHORT[name], sector_bytes=sector_bytes)
-    for state in different(history, history.disk.states_everywhere(limit=300)):
+    limit = 300 if request.config.getoption("--long") else 120
+    for state in different(history, history.disk.states_everywhere(limit=limit)):
         check(history, state)
         crash_count(state)
 
@@ -97,7 +100,9 @@ def test_no_kill_of_the_process_loses_anything_that_append_returned_for(name):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_record(seed, crash_count):
+def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_record(seed, crash_count, request):
+    if seed >= 10 and not request.config.getoption("--long"):
+        pytest.skip("the other half of the histories is for --long")
     history = run(random_actions(seed, 40), sector_bytes=(64, 512)[seed % 2])
     rng = random.Random(seed)
     moments = sorted(rng.sample(range(len(history.disk.events) + 1), 40))

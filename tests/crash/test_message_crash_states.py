@@ -35,7 +35,7 @@ class OfMessages(Kind):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_crash_loses_or_changes_an_acknowledged_message(name, sector_bytes, crash_count):
     history = run(SHORT[name], sector_bytes=sector_bytes, kind=OfMessages())
-    for state in different(history, history.disk.states_everywhere(limit=60)):
+    for state in different(history, history.disk.states_everywhere(limit=40)):
         check(history, state)
         crash_count(state)
 
@@ -54,7 +54,7 @@ def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_message(see
     actions = [(word, number % 2 if word == "open" else number) for word, number in random_actions(seed, 40)]
     history = run(actions, sector_bytes=(64, 512)[seed % 2], kind=OfMessages())
     moments = sorted(random.Random(seed).sample(range(len(history.disk.events) + 1), 30))
-    states = (state for moment in moments for state in history.disk.states(moment, limit=20, seed=seed))
+    states = (state for moment in moments for state in history.disk.states(moment, limit=10, seed=seed))
     for state in different(history, states):
         check(history, state)
         crash_count(state)

@@ -47,7 +47,7 @@ def scanned(data: bytes):
 # From packets to messages of the log
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(VERSIONED, st.sampled_from([LARGE, 10, 150]), st.sampled_from([4096, 0, 1, 2, -1]), st.tuples(MAPS, MAPS))
 def test_what_is_taken_becomes_the_same_messages(versioned, packet_bytes_max, packets_max, maps):
     version, buffer = versioned
@@ -70,7 +70,7 @@ def test_what_is_taken_becomes_the_same_messages(versioned, packet_bytes_max, pa
     assert found[2:6] == places[:4]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(HEADS, VERSIONS, st.integers(-1, 14), st.integers(-1, 14), st.integers(-1, 2**62), MAPS | NO_MAPS)
 def test_odd_arguments_are_refused_by_both(buffer, version, start, stop, time_ns, properties):
     same("mqtt_messages", buffer, start, stop, version, LARGE, time_ns, properties, b"\x80")
@@ -126,7 +126,7 @@ def test_one_message_may_be_larger_than_a_portion():
 # From messages of the log to packets
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data(), st.sampled_from([4, 5, 5, 3]), st.integers(-1, 3), st.integers(-1, 3))
 def test_both_deliver_the_same_or_refuse(data, version, qos_max, first_id):
     count = data.draw(st.integers(0, 4))
@@ -196,7 +196,7 @@ def test_columns_are_arrays_of_eight_bytes():
 # Columns of messages
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(hostile(), st.integers(0, 10**6), st.integers(-1, 5), st.integers(-1, 5))
 def test_columns_are_what_a_scan_found(data, base, first, last):
     scan = plain.messages_scan(data, 0, len(data), base, 100)
@@ -218,7 +218,7 @@ MARKERS = [0x80, 0x81, 0xDF, 0xDE, 0xDD, 0xC6, 0xD9, 0xC1]
 ODD_VALUES = st.integers(-1, 3) | st.booleans() | VALUES
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.dictionaries(KEYS, ODD_VALUES, max_size=5) | PROPERTIES)
 @example({"qos": 2, "retain": True, "from": "x", "id": [1, {"qos": 1}]})
 @example({"qos": 1, "expiry": 60})
@@ -235,7 +235,7 @@ def test_flags_say_what_the_properties_do(properties):
         assert flags == qos | (broker.FLAG_RETAIN if retain else 0)
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.dictionaries(KEYS, ODD_VALUES, max_size=4), st.data())
 def test_flags_of_anything_are_equal(properties, data):
     """Changed bytes, cut off, or followed by more; what isn't a map is never taken for a plain one."""
@@ -297,7 +297,7 @@ def test_many_topics_are_told_apart(length):
     assert len(set(distinct)) == len(distinct) == max(codes) + 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(-1, 4), max_size=12),
     st.binary(max_size=6),

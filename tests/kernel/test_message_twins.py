@@ -81,7 +81,7 @@ def test_messages_are_encoded_equally_and_any_msgpack_reader_reads_them(items, t
 
 
 @given(hostile(), st.integers(0, 50), st.integers(0, 4), st.integers(0, 10**6))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_scans_of_anything_are_equal(data, start, limit, base):
     start = min(start, len(data))
     scan = same("messages_scan", data, start, len(data), base, limit)
@@ -94,7 +94,7 @@ def test_scans_of_anything_are_equal(data, start, limit, base):
 
 
 @given(hostile(), st.integers(0, 50), st.integers(0, 300), st.integers(0, 2**62), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_hops_and_finds_in_anything_are_equal(data, start, offset_min, time_min, final):
     start = min(start, len(data))
     same("messages_hop", data, start, len(data), offset_min, time_min)

@@ -75,7 +75,7 @@ def first_packet(buffer: bytes, start: int, version: int):
         return error
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(VERSIONED, st.sampled_from([LARGE, 10, 150]), st.sampled_from([4096, 0, 1, 2]))
 @example((5, b"\x30\x04\0\1a\0" * 3), LARGE, 4096)
 @example((4, b"\x32\x80\x00"), LARGE, 4096)
@@ -89,7 +89,7 @@ def test_both_find_the_same_packets_and_messages(versioned, packet_bytes_max, pa
     same("mqtt_pubacks", buffer, 0, len(buffer))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(HEADS, VERSIONS, st.integers(-1, 14), st.integers(-1, 14))
 def test_both_read_only_what_they_are_told_to(buffer, version, start, stop):
     same("mqtt_split", buffer, start, stop, LARGE)
@@ -98,7 +98,7 @@ def test_both_read_only_what_they_are_told_to(buffer, version, start, stop):
     same("mqtt_publishes", buffer, 0, len(buffer), 3, LARGE)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(VERSIONED)
 @example((5, bytes.fromhex("30 0b 0001 61 07 0b01 0b02 0b03 01")))  # subscription identifiers, from a client
 @example((5, bytes.fromhex("30 84 00 0001 61 00")))  # a length that has more bytes than it needs
@@ -179,7 +179,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.lists(st.sampled_from(ODD) | st.sampled_from([b"abcdefgh", b"/"]), max_size=8).map(b"".join), VERSIONS)
 @example(b"abcdefgh" + b"+", 4)
 @example(b"abcd+fghabcdefgh", 4)

@@ -213,7 +213,7 @@ TOLD_OF_BOTH = Rotate(
 BROKEN = Rotate(TOLD_OF_BOTH.between, 2)
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 @example([*FULL, TOLD_OF_BOTH, Transfer(3, 0, 1)])
 @example([*FULL, BROKEN, Transfer(0, 3, 9), Closed(1), TOLD_OF_BOTH, Deposit(0, 1)])
@@ -229,7 +229,7 @@ def test_a_power_loss_anywhere_restores_what_was_synced(crash_count, steps):
         logging.disable(logging.NOTSET)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 @example([*FULL, TOLD_OF_BOTH, Transfer(3, 0, 1)])
 @example([*FULL, BROKEN, Transfer(0, 3, 9), Closed(1), TOLD_OF_BOTH, Deposit(0, 1)])
