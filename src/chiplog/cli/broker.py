@@ -40,35 +40,19 @@ _MODULES = {"pub": "talk", "sub": "talk"}
 _CLIENTS = ("pub", "sub", "top")
 
 
-class _BrokerParser(options.CommandParser):
-    """Parses the rest of the line with the parser of the subcommand."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        outer = super().parse_args(args, namespace)
-        chosen = subparser(outer.subcommand).parse_args(outer.arguments)
-        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
-        chosen.subcommand = outer.subcommand
-        return chosen
-
-
 def parser() -> argparse.ArgumentParser:
-    summaries = "\n".join(f"  {name:<9} {summary}" for name, summary in SUBCOMMANDS.items())
-    parser = _BrokerParser(
-        prog="chiplog broker",
-        description=f"An MQTT broker whose memory is a log, and what is done with it.\n\n{summaries}",
-        epilog="examples:\n"
+    return options.SubcommandParser(
+        "broker",
+        "An MQTT broker whose memory is a log, and what is done with it.",
+        "examples:\n"
         "  chiplog broker serve --log messages\n"
         "  chiplog broker sub 'sensors/#'\n"
         "  chiplog broker pub sensors/attic 21.5\n"
         "  chiplog broker sub 'sensors/#' --since -15m\n\n"
         "chiplog broker SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        SUBCOMMANDS,
+        subparser,
     )
-    options.add_common(parser)
-    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
-    return parser
 
 
 def subparser(name: str) -> argparse.ArgumentParser:
@@ -84,12 +68,6 @@ def subparser(name: str) -> argparse.ArgumentParser:
 
 def _module(name: str) -> Any:
     return import_module(f"chiplog.cli.broker_{_MODULES.get(name, name)}")
-
-
-def _subcommand(text: str) -> str:
-    if text not in SUBCOMMANDS:
-        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
-    return text
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
@@ -155,11 +133,8 @@ def _password(chosen: argparse.Namespace) -> bytes | None:
 
 
 def _tls(chosen: argparse.Namespace) -> Any:
-    if chosen.tls_ca is None and not chosen.tls:
-        return None
+    if chosen.tls_ca is not None:
+        return serving.client_tls(chosen.tls_ca)
     import ssl
 
-    try:
-        return ssl.create_default_context(cafile=chosen.tls_ca)
-    except ssl.SSLError as error:
-        raise codes.UsageError(f"{chosen.tls_ca} has no certificates: {error}") from None
+    return ssl.create_default_context() if chosen.tls else None

@@ -40,35 +40,19 @@ environment:
   WORKQ_TOKEN   the token, if --token-file doesn't say"""
 
 
-class _JobsParser(options.CommandParser):
-    """Parses the rest of the line with the parser of the subcommand."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        outer = super().parse_args(args, namespace)
-        chosen = subparser(outer.subcommand).parse_args(outer.arguments)
-        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
-        chosen.subcommand = outer.subcommand
-        return chosen
-
-
 def parser() -> argparse.ArgumentParser:
-    summaries = "\n".join(f"  {name:<9} {summary}" for name, summary in SUBCOMMANDS.items())
-    parser = _JobsParser(
-        prog="chiplog jobs",
-        description=f"A job server, and what is done with its jobs.\n\n{summaries}",
-        epilog="examples:\n"
+    return options.SubcommandParser(
+        "jobs",
+        "A job server, and what is done with its jobs.",
+        "examples:\n"
         "  chiplog jobs serve -cmdlog-path cmdlog\n"
         "  chiplog jobs add mail 'to: you'\n"
         "  chiplog jobs lease mail --wait 10s\n"
         "  chiplog jobs top\n\n"
         "chiplog jobs SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        SUBCOMMANDS,
+        subparser,
     )
-    options.add_common(parser)
-    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
-    return parser
 
 
 def subparser(name: str) -> argparse.ArgumentParser:
@@ -93,12 +77,6 @@ def _epilog(name: str) -> str:
 
 def _module(name: str) -> Any:
     return import_module(f"chiplog.cli.jobs_{name if name in ('inspect', 'top') else 'do'}")
-
-
-def _subcommand(text: str) -> str:
-    if text not in SUBCOMMANDS:
-        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
-    return text
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
@@ -151,9 +129,6 @@ def _token(path: str | None) -> str | bytes | None:
 def _tls(chosen: argparse.Namespace) -> Any:
     if chosen.tls_ca is None:
         return chosen.tls
-    import ssl
+    from chiplog.cli import serving  # asyncio comes along
 
-    try:
-        return ssl.create_default_context(cafile=chosen.tls_ca)
-    except ssl.SSLError as error:
-        raise codes.UsageError(f"{chosen.tls_ca} has no certificates: {error}") from None
+    return serving.client_tls(chosen.tls_ca)

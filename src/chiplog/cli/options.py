@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from chiplog.cli import codes
 from chiplog.errors import ChiplogError
@@ -32,6 +32,54 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(codes.USAGE, f"chiplog: {message}: try {self.prog} --help\n")
+
+
+class SubcommandParser(CommandParser):
+    """A parser of a command with subcommands, which has the rest of the line parsed by that of the subcommand.
+
+    `subcommands` has a summary for each, and `subparser` makes its parser when it is asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        epilog: str,
+        subcommands: Mapping[str, str],
+        subparser: Callable[[str], argparse.ArgumentParser],
+    ) -> None:
+        summaries = "\n".join(f"  {one:<9} {summary}" for one, summary in subcommands.items())
+        super().__init__(
+            prog=f"chiplog {name}",
+            description=f"{description}\n\n{summaries}",
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._subparser = subparser
+        add_common(self)
+        self.add_argument(
+            "subcommand", metavar="SUBCOMMAND", type=subcommand_of(subcommands), help="one of those above"
+        )
+        self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        outer = super().parse_args(args, namespace)
+        chosen = self._subparser(outer.subcommand).parse_args(outer.arguments)
+        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
+        chosen.subcommand = outer.subcommand
+        return chosen
+
+
+def subcommand_of(subcommands: Mapping[str, str]) -> Callable[[str], str]:
+    """A parser of a subcommand's name."""
+
+    def parse(text: str) -> str:
+        if text not in subcommands:
+            raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(subcommands)}")
+        return text
+
+    return parse
 
 
 def command_parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:

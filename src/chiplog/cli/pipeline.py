@@ -80,7 +80,9 @@ def parser() -> argparse.ArgumentParser:
         "  chiplog pipeline clean cmdlog --rule expired-jobs --apply\n"
         "  chiplog pipeline ingest orders.log orders.table --follow --every 10s",
     )
-    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
+    parser.add_argument(
+        "subcommand", metavar="SUBCOMMAND", type=options.subcommand_of(SUBCOMMANDS), help="one of those above"
+    )
     parser.add_argument("path", metavar="PATH", help="the log's directory, or with --recursive a folder of logs")
     parser.add_argument("target", metavar="TARGET", nargs="?", help="ingest: the table's folder")
     parser.add_argument("--recursive", action="store_true", help="every log in the folder, at any depth")
@@ -180,12 +182,6 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="ingest: how fresh with --follow (default: 10)",
     )
-
-
-def _subcommand(text: str) -> str:
-    if text not in SUBCOMMANDS:
-        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
-    return text
 
 
 def _time(text: str) -> int:

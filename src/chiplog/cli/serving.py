@@ -53,6 +53,14 @@ def tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     return context
 
 
+def client_tls(authorities: str) -> ssl.SSLContext:
+    """A client's side of TLS, which trusts the certificates of a file."""
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except ssl.SSLError as error:
+        raise codes.UsageError(f"{authorities} has no certificates: {error}") from None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach it."""
     return host in ("localhost", "::1") or host.startswith("127.")

@@ -20,35 +20,19 @@ SUBCOMMANDS = {
 }
 
 
-class _StateParser(options.CommandParser):
-    """Parses the rest of the line with the parser of the subcommand."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        outer = super().parse_args(args, namespace)
-        chosen = subparser(outer.subcommand).parse_args(outer.arguments)
-        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
-        chosen.subcommand = outer.subcommand
-        return chosen
-
-
 def parser() -> argparse.ArgumentParser:
-    summaries = "\n".join(f"  {name:<9} {summary}" for name, summary in SUBCOMMANDS.items())
-    parser = _StateParser(
-        prog="chiplog state",
-        description=f"What a state log has, without the program that wrote it.\n\n{summaries}",
-        epilog="examples:\n"
+    return options.SubcommandParser(
+        "state",
+        "What a state log has, without the program that wrote it.",
+        "examples:\n"
         "  chiplog state inspect bank\n"
         "  chiplog state inspect bank --events --limit 10\n"
         "  chiplog state restore bank yesterday --as-of -24h\n"
         "  chiplog state diff prices --as-of -1h --and -1m\n\n"
         "chiplog state SUBCOMMAND --help shows the options of a subcommand.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        SUBCOMMANDS,
+        subparser,
     )
-    options.add_common(parser)
-    parser.add_argument("subcommand", metavar="SUBCOMMAND", type=_subcommand, help="one of those above")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
-    return parser
 
 
 def subparser(name: str) -> argparse.ArgumentParser:
@@ -67,12 +51,6 @@ def subparser(name: str) -> argparse.ArgumentParser:
 
 def _module(name: str) -> Any:
     return import_module(f"chiplog.cli.state_{name}")
-
-
-def _subcommand(text: str) -> str:
-    if text not in SUBCOMMANDS:
-        raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(SUBCOMMANDS)}")
-    return text
 
 
 def run(chosen: argparse.Namespace) -> int:
