@@ -20,10 +20,10 @@ from chiplog import kernel
 from chiplog.broker.batches import RETAIN, SLOW, Batch, Stored
 from chiplog.broker.history import History
 from chiplog.broker.memory import Memory
-from chiplog.broker.mqtt import ReasonCode
+from chiplog.broker.mqtt import PACKET_ID_MAX, ReasonCode
 from chiplog.broker.outgoing import packet_of
 from chiplog.broker.routes import Group, Routes
-from chiplog.broker.sessions import Cursor, Sent, Session, Verdict
+from chiplog.broker.sessions import Cursor, Sent, Session, Verdict, judge
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 
@@ -143,7 +143,8 @@ class Delivery:
             share = -(-(len(rows) - taken) // len(members))
             member = members.pop(0)
             sub = group.members[member]
-            verdict = Verdict(sub.qos, _identifier(sub.identifier), sub.retain_as_published, False)
+            verdict = judge([sub])
+            assert verdict is not None
             taken += self._send(member, group, batch, rows[taken : taken + share], verdict)
         return taken
 
@@ -172,9 +173,9 @@ class Delivery:
             rows = rows[: session.room()]
             if not rows:
                 return 0
-            first = session.take_ids(len(rows)) if rows else 0
+            first = session.next_id()
             data, used = self._packets(connection.version, batch, rows, verdict.qos, first, verdict.properties)
-            session.last_id = (first + used - 2) % 65535 + 1 if used else (first - 2) % 65535 + 1
+            session.take_ids(used)
             self._note_sent(session, cursor, batch, rows, verdict.qos, first)
         self._out.append((connection, data))
         self.delivered += len(rows)
@@ -212,7 +213,7 @@ class Delivery:
                 in_flight[packet_id] = Sent(position, qos, cursor)
                 if qos == 2:
                     twice.append((packet_id, *position, cursor.key))
-                packet_id = packet_id % 65535 + 1
+                packet_id = packet_id % PACKET_ID_MAX + 1
         if twice and session.durable:
             self.memory.note("out", session.client_id, twice)
 
@@ -260,16 +261,15 @@ class Delivery:
         stored: bool,
         retain: bool = False,
     ) -> None:
-        packet_id = session.take_ids(1) if qos else 0
+        packet_id = session.next_id() if qos else 0
         retain = retain or (verdict.retain_as_published and bool(message.properties.get("retain")))
         data = packet_of(
             connection, message, qos, packet_id, now_ns, retain=retain, identifiers=verdict.properties
         )
         if data is None:  # expired, or larger than the client takes: it counts as sent
-            if qos:
-                session.last_id = (packet_id - 2) % 65535 + 1
             return
         if qos:
+            session.take_ids(1)
             session.in_flight[packet_id] = Sent(position, qos, cursor, message if stored else None)
             if qos == 2 and session.durable and cursor is not None and not stored:
                 self.memory.note("out", session.client_id, [(packet_id, *position, cursor.key)])
@@ -436,11 +436,3 @@ class Delivery:
         finally:
             if session.connection is connection:
                 session.resending = False
-
-
-def _identifier(number: int) -> bytes:
-    from chiplog.broker.mqtt import PacketType, property_bytes
-
-    if not number:
-        return b""
-    return property_bytes({"subscription_identifiers": [number]}, PacketType.PUBLISH, from_server=True)

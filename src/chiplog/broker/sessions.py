@@ -205,11 +205,14 @@ class Session:
         span = max((self.last_id - packet_id) % PACKET_ID_MAX + 1 for packet_id in oldest)
         return int(max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0))
 
-    def take_ids(self, count: int) -> int:
-        """The first of `count` ids that follow each other; after 65,535 comes 1."""
-        first = self.last_id % PACKET_ID_MAX + 1
-        self.last_id = (self.last_id + count - 1) % PACKET_ID_MAX + 1
-        return first
+    def next_id(self) -> int:
+        """The packet id to be given out next; after 65,535 comes 1."""
+        return int(self.last_id % PACKET_ID_MAX + 1)
+
+    def take_ids(self, count: int) -> None:
+        """So many ids, from the next one on, have been given out."""
+        if count:
+            self.last_id = (self.last_id + count - 1) % PACKET_ID_MAX + 1
 
     # -- what comes back
 
