@@ -244,10 +244,7 @@ class IndexBuilder:
 
     def mark_batch(self, starts: array[int], base: int, time_ns: int) -> None:
         """Note what is due among records of one time that start at `base` plus `starts`."""
-        row = bisect_left(starts, self.next_mark - base)
-        while row < len(starts):
-            self.mark(base + starts[row], time_ns)
-            row = bisect_left(starts, self.next_mark - base, row)
+        self.mark_rows(starts, base, lambda _: time_ns)
 
     def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
         """The same of records that have a time each: `time_of` tells that of the one at a start."""

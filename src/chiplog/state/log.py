@@ -276,9 +276,7 @@ class StateLog:
         return self._appender
 
     def _append(self, event: Any) -> Position:
-        appender = self._appender
-        if appender is None:
-            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+        appender = self._opened()
         payload = EVENT + self._codec.encode(event)
         position = appender.append(payload)
         self._since_bytes += len(payload) + RECORD_BYTES
@@ -315,9 +313,7 @@ class StateLog:
 
     def _snapshot(self, *, begin: bool) -> None:
         """Enumerate everything into a new generation, or again into one that isn't whole."""
-        appender = self._appender
-        if appender is None:
-            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+        appender = self._opened()
         if begin:
             self._complete = False
             appender.roll()
@@ -374,8 +370,7 @@ class StateLog:
         log is rotated first, so that the copy begins with a snapshot of now; `rotate=False` sends the last one.
         For the options see `chiplog.state.destinations.Destinations.add`.
         """
-        if self._appender is None:
-            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+        self._opened()
         if rotate:
             self.rotate()
         return self._destinations.add(where, name=name, **options)

@@ -19,15 +19,13 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, Stream
 from chiplog.log.walk import Block
 from chiplog.state.mirror import FORMAT
+from chiplog.state.replaying import BEGIN, COMMIT, EVENT, MARKER_BYTES
 from chiplog.state.sources import directory_of
 from chiplog.times import format_time
 
 __all__ = ["Event", "Span", "Told", "events_of", "last_events", "open_source", "reading", "span_of", "told"]
 
-EVENT, _BEGIN, _COMMIT, _WRITER = 1, 2, 3, 4
-_MARKER_BYTES = 9
-_MARKERS = {_BEGIN: _MARKER_BYTES, _COMMIT: _MARKER_BYTES, _WRITER: 33}
-"""What a log has besides events, and how many bytes each has."""
+_BEGIN, _COMMIT = BEGIN[0], COMMIT[0]
 _NAMED_FIELDS = ("id", "key")
 _DEPTH_MAX = 100  # of lists and dicts in each other
 
@@ -136,7 +134,7 @@ def _markers(block: Block) -> Iterator[tuple[int, int, int]]:
     starts, ends, buffer = block.scan.starts, block.scan.ends, block.buffer
     for row in range(block.first, block.last):
         start = starts[row]
-        if ends[row] - start == _MARKER_BYTES and buffer[start] in (_BEGIN, _COMMIT):
+        if ends[row] - start == MARKER_BYTES[BEGIN] and buffer[start] in (_BEGIN, _COMMIT):
             yield row, buffer[start], int.from_bytes(buffer[start + 1 : ends[row]], "big")
 
 
@@ -161,9 +159,9 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
         for row in range(block.first, block.last):
             payload = bytes(block.buffer[starts[row] : ends[row]])
             position = Position(block.segment, block.offsets[row])
-            if payload and payload[0] == EVENT:
+            if payload[:1] == EVENT:
                 yield Event(position, times[row], payload[1:], block.frame_bytes(row))
-            elif not payload or len(payload) != _MARKERS.get(payload[0]):
+            elif len(payload) != MARKER_BYTES.get(payload[:1]):
                 raise BadEvent(
                     f"the record at {position} of {stream.path} begins with {payload[:9]!r}, expected an event or "
                     "a marker",

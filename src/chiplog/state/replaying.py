@@ -15,11 +15,12 @@ from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Snapshot
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "RECORD_BYTES", "WRITER", "Replayer"]
+__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer"]
 
 EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
 RECORD_BYTES = 20  # that a record takes beside its payload, about
-_IDENTITY_BYTES = 33
+MARKER_BYTES = {BEGIN: 9, COMMIT: 9, WRITER: 33}
+"""What a log has besides events, and how many bytes each has."""
 
 Replay = Callable[[Any], object]
 
@@ -102,14 +103,15 @@ class Replayer:
 
     def _marker(self, payload: bytes, position: Position, after: Position) -> None:
         kind = payload[:1]
-        if kind == BEGIN and len(payload) == 9:
+        right = len(payload) == MARKER_BYTES.get(kind)
+        if kind == BEGIN and right:
             self.generation, self.complete = int.from_bytes(payload[1:], "big"), False
             self.begin_segment = position.segment
-        elif kind == COMMIT and len(payload) == 9:
+        elif kind == COMMIT and right:
             if self.generation:  # or it is the end of one whose begin is gone
                 self.complete, self.bytes_since_snapshot = True, 0
                 self.snapshot = Snapshot(Position(self.begin_segment, FORMAT.header_bytes), after)
-        elif kind == WRITER and len(payload) == _IDENTITY_BYTES:
+        elif kind == WRITER and right:
             try:
                 self.identity = Identity.decode(payload[1:])
             except struct.error as error:

@@ -32,7 +32,8 @@ from chiplog.log.verify import verify
 from chiplog.log.walk import Block
 from chiplog.state import sources
 from chiplog.state.mirror import FORMAT
-from chiplog.state.reading import EVENT, Span, open_source, reading, span_of
+from chiplog.state.reading import Span, open_source, reading, span_of
+from chiplog.state.replaying import EVENT
 
 __all__ = ["RestoreFailed", "RestoreReport", "restore"]
 
@@ -147,7 +148,7 @@ class _Writer:
         self.records += last - first
         starts, ends = block.scan.starts, block.scan.ends
         self.events += sum(
-            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT for row in range(first, last)
+            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT[0] for row in range(first, last)
         )
 
     def _put(self, data: bytes | memoryview) -> None:

@@ -12,7 +12,6 @@
     FLUSH       | 1 if synced, else 0 |                     asks for an ACK
     ACK         | segment 8 | offset 8 |                    everything before this has arrived, or is synced
     COMMITTED   | begin 8 8 | end 8 8 |                     a generation is whole: forget what came before
-    FENCE       msgpack   take nothing from a primary of a lower epoch any more
 
 A length is looked at before anything is read or kept, and before a HELLO was accepted no frame may be longer than
 a few kilobytes. Every wait has an end.
@@ -54,7 +53,6 @@ class Kind(IntEnum):
     FLUSH = 6
     ACK = 7
     COMMITTED = 8
-    FENCE = 9
 
 
 class Frame(NamedTuple):
