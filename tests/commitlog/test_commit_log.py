@@ -387,9 +387,9 @@ def test_tasks_and_threads_use_one_log(tmp_path):
             assert len(await log.write_batch([b"a", b"b"])) == 2
             path = await log.rotate_logs()
             assert log.active_logs() == [path]
+            await asyncio.to_thread(thread.join)
             await log.flush()
             assert log.queue_length() == 0
-            await asyncio.to_thread(thread.join)
 
     asyncio.run(main())
     assert len(payloads(tmp_path / "log")) == 252
