@@ -28,29 +28,29 @@ check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-## make bench   the speed of it all, beside peers and physical limits, in one run
+## make bench   the speed of it all, beside peers and physical limits, in one run; written into docs/ and the README
 bench: $(VENV)/.ready-bench
-	$(RUN) -m benchmarks
+	$(RUN) -m benchmarks --out docs
 
-## make bench-spark  Spark over a log of 1 GiB, beside Parquet and the limits of its transport
-bench-spark: $(VENV)/.ready
-	$(RUN) -m benchmarks.spark
+## make bench-spark  of that, only Spark over a log of 1 GiB, beside Parquet and the limits of its transport
+bench-spark: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks --only spark --out docs
 
 ## make soak-spark  a Spark stream over a log that is appended to at 100,000 records/s, for SECONDS=600
 soak-spark: $(VENV)/.ready
 	$(RUN) -m benchmarks.soak_spark --seconds $(SECONDS)
 
-## make bench-jobs  the job server beside beanstalkd, which has to be installed
+## make bench-jobs  only the job server beside beanstalkd, which has to be installed
 bench-jobs: $(VENV)/.ready-bench
-	$(RUN) -m benchmarks.jobs
+	$(RUN) -m benchmarks --only jobs --out docs
 
-## make bench-state  updates during an enumeration, and restoring beside Redis, shelve and sqlite3
+## make bench-state  only updates during an enumeration, and restoring beside Redis, shelve and sqlite3
 bench-state: $(VENV)/.ready-bench
-	$(RUN) -m benchmarks --only state-updates --only state-restore
+	$(RUN) -m benchmarks --only state --out docs
 
-## make bench-broker  the broker beside mosquitto, nats-server and redis-server, which have to be installed
+## make bench-broker  only the broker beside mosquitto, nats-server and redis-server, which have to be installed
 bench-broker: $(VENV)/.ready-bench
-	$(RUN) -m benchmarks.broker
+	$(RUN) -m benchmarks --only broker --out docs
 
 ## make docs    the documentation as a site, in site/
 docs: $(VENV)/.ready-docs

@@ -1,7 +1,7 @@
 """How fast chiplog is, beside its peers and the physical limits, all measured in one run.
 
-    python -m benchmarks                  everything, in a few minutes
-    python -m benchmarks --only append    one figure
+    python -m benchmarks                  everything, in half an hour
+    python -m benchmarks --only append    one figure, or a group of them: engine, state, spark, jobs, broker
     python -m benchmarks --quick          smaller and rougher
 
 What is where:
@@ -18,6 +18,10 @@ What is where:
     opening.py     bytes read by opening
     growth.py      1 GiB beside 100 MiB
     starting.py    import time, the command's start
+    state.py       updates while enumerating, restoring
+    spark.py       a log through Spark                   soak_spark.py  for ten minutes, by itself
+    jobs.py        the job server
+    broker.py      the broker                            broker_peers.py  mosquitto, NATS, Redis
 
     report.py      tables, JSON                          plot.py      the picture
     machine.py     what it ran on

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure import Settings
 from benchmarks.plot import svg
 from benchmarks.report import Report, markdown, summary, terminal, write_between_markers
-from benchmarks.suite import BENCHMARKS, run
+from benchmarks.suite import BENCHMARKS, GROUPS, chosen, run
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,13 @@ ROOT = Path(__file__).parents[1]
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", metavar="NAME", action="append", choices=BENCHMARKS, help=", ".join(BENCHMARKS))
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=[*GROUPS, *BENCHMARKS],
+        help="; ".join(f"{group}: {', '.join(figures)}" for group, figures in GROUPS.items()),
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the work in 3 rounds: rough")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where to write logs; default: the system's temp")
@@ -26,11 +32,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where to write benchmarks.json, .svg and, into an existing page, .md; "
-        "default: docs for a whole run, nowhere for --only and --quick",
+        help="where to write benchmarks.json, .svg and, into an existing page, .md, beside what other figures "
+        "were found on the same machine; docs writes the README's table as well; default: nowhere",
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="write .svg and .md anew from the .json there; measure nothing"
+        "--write-docs", action="store_true", help="measure nothing: the docs anew from their benchmarks.json"
     )
     return parser.parse_args(arguments)
 
@@ -43,8 +49,13 @@ def write(report: Report, out: Path) -> None:
     page = out / "benchmarks.md"
     if page.exists():
         write_between_markers(page, markdown(report))
-    if out == ROOT / "docs":
-        write_between_markers(ROOT / "README.md", summary(report))
+    if out.resolve() == ROOT / "docs":
+        write_between_markers(ROOT / "README.md", summary(report, GROUPS))
+
+
+def read(out: Path) -> Report:
+    """What was written there."""
+    return Report.from_json((out / "benchmarks.json").read_text(encoding="utf-8"))
 
 
 def show_progress(line: str) -> None:
@@ -60,9 +71,10 @@ def show_progress(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run; 0 whether or not goals were reached, for they depend on the machine."""
     options = parse(arguments)
+    out: Path | None = options.out
     if options.write_docs:
-        out = options.out or ROOT / "docs"
-        write(Report.from_json((out / "benchmarks.json").read_text(encoding="utf-8")), out)
+        out = out or ROOT / "docs"
+        write(read(out), out)
         return 0
     with tempfile.TemporaryDirectory(prefix="chiplog-bench-", dir=options.dir) as directory:
         settings = Settings(
@@ -71,13 +83,13 @@ def main(arguments: list[str] | None = None) -> int:
             scale=0.1 if options.quick else 1.0,
             tell=show_progress,
         )
-        report = run(settings, options.only or list(BENCHMARKS))
+        report = run(settings, chosen(options.only or []))
     sys.stdout.write(report.to_json() if options.json else terminal(report))
-    whole = not options.only and not options.quick
-    out = options.out or (ROOT / "docs" if whole else None)
     if out is not None:
+        if (out / "benchmarks.json").exists():
+            report = report.beside(read(out), list(BENCHMARKS))
         write(report, out)
-    return 0
+    return 0 if report.figures else 2
 
 
 if __name__ == "__main__":

@@ -1,42 +1,42 @@
-"""The broker beside mosquitto, NATS JetStream and Redis Streams: `make bench-broker`.
+"""The broker beside mosquitto, NATS JetStream and Redis Streams.
 
 All of them serve the same client process over loopback, with payloads of 100 bytes. They take turns in short
 slices, and ratios are formed within each round, because machines are noisy. What each promises when it
 acknowledges differs: mosquitto keeps messages in memory and writes a snapshot now and then, the nats-server of
 Debian can't sync every message, Redis with `appendfsync no` hands them to the operating system as we do with `os`.
-
-Figures:
-
-    publish    messages/s, by publishers with up to 100 unacknowledged, or that wait for each acknowledgement
-    fan out    messages/s that arrive at 1, 10 and 100 subscribers together
-    latency    from publish to receive, at 1,000 messages/s
-    catch up   messages/s to a durable subscriber that was away
-    always     messages/s, each synced and waited for, by 16 and 64 publishers, beside `appendfsync always`
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import shutil
-import statistics
 import struct
-import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 
 import uvloop
 
 from benchmarks.broker_peers import PAYLOAD, Chiplog, Mosquitto, Mqtt, Nats, Peer, Redis
-from benchmarks.jobs import percentile
-from benchmarks.machine import describe
+from benchmarks.measure import (
+    Case,
+    Figure,
+    Settings,
+    goal_of,
+    interleave,
+    percentile,
+    ratio_goal,
+    require,
+    row,
+    row_of,
+)
 
 WINDOW = 100
 PACKETS = 1000
 SUBSCRIBERS = (1, 10, 100)
 BACKLOG = 200_000
+SLICE_SECONDS = 1.0
+ROUNDS_MAX = 5
+GOAL = 1.0
 
 
 # -- clients
@@ -49,10 +49,14 @@ class Client(asyncio.Protocol):
         self.peer = peer
         self._hello, self._left = peer.hello(client_id, durable)
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         transport.write(self._hello)  # type: ignore[attr-defined]
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self.gone.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         if self._left > 0:
@@ -154,7 +158,13 @@ async def connected(client: Client) -> Client:
     return client
 
 
-# -- figures
+async def close(*clients: Client) -> None:
+    for client in clients:
+        client.transport.close()
+    await asyncio.wait_for(asyncio.gather(*(client.gone for client in clients)), 20)
+
+
+# -- loads
 
 
 async def publishing(peer: Peer, publishers: int, qos: int, window: int, seconds: float) -> float:
@@ -170,8 +180,7 @@ async def publishing(peer: Peer, publishers: int, qos: int, window: int, seconds
     for one in everyone:
         one.running = False
     await asyncio.sleep(0.1)
-    for one in everyone:
-        one.transport.close()
+    await close(*everyone)
     return rate
 
 
@@ -190,12 +199,11 @@ async def fanning_out(peer: Peer, subscribers: int, seconds: float) -> float:
     rate = (sum(one.count for one in everyone) - before) / (time.perf_counter() - began)
     publisher.running = False
     await asyncio.sleep(0.3)
-    for one in (*everyone, publisher):
-        one.transport.close()
+    await close(*everyone, publisher)
     return rate
 
 
-async def latency(peer: Peer, seconds: float) -> list[float]:
+async def latencies(peer: Peer, seconds: float) -> list[float]:
     subscriber = Subscriber(peer, 0, 0)
     await connected(subscriber)
     subscriber.subscribe()
@@ -213,8 +221,7 @@ async def latency(peer: Peer, seconds: float) -> list[float]:
             sent += 1
         await asyncio.sleep(0.0002)
     await asyncio.sleep(0.3)
-    for one in (subscriber, publisher):
-        one.transport.close()
+    await close(subscriber, publisher)
     return subscriber.latencies
 
 
@@ -223,7 +230,7 @@ async def catching_up(peer: Peer, backlog: int) -> float:
     await connected(away)
     away.subscribe()
     await asyncio.sleep(0.2)
-    away.transport.close()
+    await close(away)
     await asyncio.sleep(0.2)
     publisher = Publisher(peer, 0, 1, WINDOW)
     await connected(publisher)
@@ -240,151 +247,152 @@ async def catching_up(peer: Peer, backlog: int) -> float:
     while back.count < backlog and time.perf_counter() < deadline:
         await asyncio.sleep(0.001)
     rate = back.count / (time.perf_counter() - began)
-    for one in (back, publisher):
-        one.transport.close()
+    await close(back, publisher)
     return rate
 
 
-# -- a run
+# -- figures
 
 
-class Run:
-    """All of it, told as it goes."""
+@contextmanager
+def running(settings: Settings, *kinds: tuple[type[Peer], str]) -> Iterator[list[Peer]]:
+    """Brokers with these policies, in folders of their own, while a block lasts."""
+    require("mosquitto", "nats-server", "redis-server")
+    with settings.scratch() as path:
+        path.chmod(0o755)  # mosquitto gives up root's rights before it looks at its folder
+        peers = [kind(kind.__name__.lower(), policy, path / kind.__name__) for kind, policy in kinds]
+        try:
+            for peer in peers:
+                peer.start()
+            yield peers
+        finally:
+            for peer in peers:
+                peer.stop()
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.rows: list[dict[str, object]] = []
 
-    def compare(self, what: str, ours: Peer, peers: list[Peer], measure, goal: dict[str, float]) -> None:  # type: ignore[no-untyped-def]
-        """A rate of ours and of each peer, in turns."""
-        rates: dict[str, list[float]] = {peer.name: [] for peer in (ours, *peers)}
-        for _ in range(self.options.rounds):
-            for peer in (ours, *peers):
-                rates[peer.name].append(uvloop.run(measure(peer)))
-        row: dict[str, object] = {"what": what, ours.name: statistics.median(rates[ours.name])}
-        line = f"{what:<44} {statistics.median(rates[ours.name]):>10,.0f}/s"
-        for peer in peers:
-            ratios = [a / max(b, 1e-9) for a, b in zip(rates[ours.name], rates[peer.name], strict=True)]
-            ratio, wanted = statistics.median(ratios), goal.get(peer.name)
-            row[peer.name] = statistics.median(rates[peer.name])
-            row[f"to {peer.name}"] = ratio
-            verdict = (
-                "" if wanted is None else f", goal {wanted}: {'reached' if ratio >= wanted else 'NOT reached'}"
+OURS = (Chiplog, "os")
+UNSYNCED = (OURS, (Mosquitto, "memory"), (Nats, "unsynced"), (Redis, "no"))
+
+
+def compare(
+    settings: Settings,
+    figure: Figure,
+    what: str,
+    peers: list[Peer],
+    load: Callable[[Peer], Coroutine[None, None, float]],
+    goals: dict[str, float] | None = None,
+) -> None:
+    """A rate of ours and of each peer, in turns, and the ratios of the first to the others."""
+
+    def case(peer: Peer) -> Case:
+        role = "chiplog" if isinstance(peer, Chiplog) else "peer"
+        return Case(f"{peer.name}, {what}", peer.policy, role, lambda: uvloop.run(load(peer)))
+
+    ours, *others = interleave(settings, [case(peer) for peer in peers], min(settings.rounds, ROUNDS_MAX))
+    figure.rows += [row(one, "messages/s") for one in (ours, *others)]
+    for peer, one in zip(peers[1:], others, strict=True):
+        wanted = (goals or {}).get(peer.name)
+        figure.goals.append(ratio_goal(f"{what}, to {peer.name}", ours, one, at_least=wanted))
+
+
+def _seconds(settings: Settings) -> float:
+    return max(SLICE_SECONDS * settings.scale, 0.05)
+
+
+def publish(settings: Settings) -> Figure:
+    """Messages of QoS 0, of QoS 1 with many under way, and of QoS 1 by publishers that wait for each answer."""
+    figure = Figure("broker-publish", "Messages published, nothing synced")
+    seconds = _seconds(settings)
+    with running(settings, *UNSYNCED) as peers:
+        for publishers in (1, 16):
+            who = f"{publishers} publisher{'s' if publishers > 1 else ''}"
+            compare(
+                settings,
+                figure,
+                f"QoS 0, {who}",
+                peers[:3],
+                lambda peer, n=publishers: publishing(peer, n, 0, WINDOW, seconds),
             )
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            line += f"   {peer.name} {row[peer.name]:>10,.0f}/s: {ratio:.2f} ({spread}{verdict})"
-        self.rows.append(row)
-        say(line)
-
-    def run(self, folder: Path) -> None:
-        seconds = self.options.seconds
-        ours, mosquitto = Chiplog("chiplog", "os", folder / "o"), Mosquitto("mosquitto", "memory", folder / "m")
-        nats, redis = Nats("nats", "unsynced", folder / "n"), Redis("redis", "no", folder / "r")
-        with running(ours, mosquitto, nats, redis):
-            for publishers in (1, 16):
-                self.compare(
-                    f"QoS 0, {publishers} publishers",
-                    ours,
-                    [mosquitto, nats],
-                    lambda peer, n=publishers: publishing(peer, n, 0, WINDOW, seconds),
-                    {},
-                )
-                self.compare(
-                    f"QoS 1, {publishers} publishers, {WINDOW} under way each",
-                    ours,
-                    [mosquitto, nats, redis],
-                    lambda peer, n=publishers: publishing(peer, n, 1, WINDOW, seconds),
-                    {"mosquitto": 1.0},
-                )
-                self.compare(
-                    f"QoS 1, {publishers} publishers, each waiting",
-                    ours,
-                    [mosquitto, nats, redis],
-                    lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
-                    {},
-                )
-            for subscribers in SUBSCRIBERS:
-                self.compare(
-                    f"fan out to {subscribers} subscribers",
-                    ours,
-                    [mosquitto],
-                    lambda peer, n=subscribers: fanning_out(peer, n, seconds),
-                    {},
-                )
-            self.latencies(ours, mosquitto)
-            self.compare(
-                f"catch up with {self.options.backlog:,} messages",
-                ours,
-                [mosquitto],
-                lambda peer: catching_up(peer, self.options.backlog),
-                {},
+            compare(
+                settings,
+                figure,
+                f"QoS 1, {who}, {WINDOW} under way each",
+                peers,
+                lambda peer, n=publishers: publishing(peer, n, 1, WINDOW, seconds),
+                {"mosquitto": GOAL},
             )
-        ours, redis = Chiplog("chiplog", "always", folder / "oa"), Redis("redis", "always", folder / "ra")
-        with running(ours, redis):
-            for publishers in (16, 64):
-                self.compare(
-                    f"always, {publishers} publishers, each waiting",
-                    ours,
-                    [redis],
-                    lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
-                    {"redis": 1.0},
-                )
-
-    def latencies(self, *peers: Peer) -> None:
-        row: dict[str, object] = {"what": "latency at 1,000/s"}
-        for peer in peers:
-            found = uvloop.run(latency(peer, self.options.seconds * 3))
-            row[peer.name] = {"p50 µs": percentile(found, 0.5) * 1e6, "p99 µs": percentile(found, 0.99) * 1e6}
-            say(
-                f"latency at 1,000/s, {peer.name}: p50 {percentile(found, 0.5) * 1e6:,.0f} µs, "
-                f"p99 {percentile(found, 0.99) * 1e6:,.0f} µs"
+            compare(
+                settings,
+                figure,
+                f"QoS 1, {who}, waiting",
+                peers,
+                lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
             )
-        self.rows.append(row)
+    figure.notes.append(
+        "Mosquitto keeps messages in memory, and Debian's nats-server 2.9 can't sync every message: both answer "
+        "before anything is on a disk. Redis has appendfsync no."
+    )
+    return figure
 
 
-class running:  # noqa: N801 - read as a word
-    """Brokers, while a block lasts."""
-
-    def __init__(self, *peers: Peer) -> None:
-        self._peers = peers
-
-    def __enter__(self) -> None:
-        for peer in self._peers:
-            peer.start()
-
-    def __exit__(self, *_: object) -> None:
-        for peer in self._peers:
-            peer.stop()
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def fan_out(settings: Settings) -> Figure:
+    """What arrives at 1, 10 and 100 subscribers together."""
+    figure = Figure("broker-fan-out", "Messages that arrive at all subscribers together")
+    seconds = _seconds(settings)
+    with running(settings, OURS, (Mosquitto, "memory")) as peers:
+        for count in SUBSCRIBERS:
+            who = f"{count} subscriber{'s' if count > 1 else ''}"
+            compare(
+                settings,
+                figure,
+                who,
+                peers,
+                lambda peer, n=count: fanning_out(peer, n, seconds),
+            )
+    return figure
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a slice")
-    parser.add_argument("--backlog", type=int, default=BACKLOG, help="messages to catch up with")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="for the logs")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
-    missing = [name for name in ("mosquitto", "nats-server", "redis-server") if shutil.which(name) is None]
-    if missing:
-        say(f"not installed: {', '.join(missing)}. On Debian, apt-get install {' '.join(missing)}")
-        return 2
-    say("; ".join(f"{name}: {value}" for name, value in describe(options.directory).items()))
-    folder = Path(tempfile.mkdtemp(prefix="bench-broker-", dir=options.directory))
-    folder.chmod(0o755)
-    try:
-        run = Run(options)
-        run.run(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if options.json:
-        print(json.dumps(run.rows, indent=2))
-    return 0
+def latency(settings: Settings) -> Figure:
+    """From publish to receive, at 1,000 messages/s."""
+    figure = Figure("broker-latency", "From publish to receive, at 1,000 messages/s")
+    rounds = min(settings.rounds, ROUNDS_MAX)
+    with running(settings, OURS, (Mosquitto, "memory")) as peers:
+        found: dict[str, list[list[float]]] = {peer.name: [] for peer in peers}
+        for number in range(rounds):
+            for peer in peers:
+                settings.tell(f"round {number + 1} of {rounds}: {peer.name}")
+                found[peer.name].append(uvloop.run(latencies(peer, _seconds(settings))))
+    for part in (0.5, 0.99):
+        name = f"p{part * 100:.0f}"
+        ours, theirs = ([percentile(one, part) * 1e6 for one in rounds] for rounds in found.values())
+        figure.rows.append(row_of(f"chiplog, {name}", "µs", ours, "os"))
+        figure.rows.append(row_of(f"mosquitto, {name}", "µs", theirs, "memory", "peer"))
+        figure.goals.append(goal_of(f"latency, {name}, to mosquitto", ours, theirs))
+    return figure
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def catch_up(settings: Settings) -> Figure:
+    """What a durable subscriber gets that was away."""
+    backlog = settings.count(BACKLOG, least=1000)
+    figure = Figure("broker-catch-up", f"A durable subscriber catches up with {backlog:,} messages")
+    with running(settings, OURS, (Mosquitto, "memory")) as peers:
+        compare(settings, figure, "catch up", peers, lambda peer: catching_up(peer, backlog))
+    figure.notes.append("Ours reads them from the log; mosquitto has them in its memory.")
+    return figure
+
+
+def always(settings: Settings) -> Figure:
+    """Each message synced and waited for."""
+    figure = Figure("broker-always", "Messages published, each synced before its answer")
+    seconds = _seconds(settings)
+    with running(settings, (Chiplog, "always"), (Redis, "always")) as peers:
+        for publishers in (16, 64):
+            compare(
+                settings,
+                figure,
+                f"{publishers} publishers, waiting",
+                peers,
+                lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
+                {"redis": GOAL},
+            )
+    return figure

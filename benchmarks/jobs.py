@@ -1,4 +1,4 @@
-"""The job server beside beanstalkd: `make bench-jobs`.
+"""The job server beside beanstalkd.
 
 Both serve the same client process, over as many connections, with payloads of 100 bytes. They take turns in short
 slices, and ratios are formed within each round, because machines are noisy. A cycle is what a job's life takes:
@@ -7,17 +7,12 @@ add, lease and complete here; put, reserve and delete there.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
-import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,15 +21,31 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.machine import describe
-from benchmarks.measure import payload
+from benchmarks.measure import (
+    Case,
+    Figure,
+    Settings,
+    count_goal,
+    goal_of,
+    interleave,
+    payload,
+    percentile,
+    plain_row,
+    ratio_goal,
+    require,
+    row,
+    row_of,
+)
 
 PAYLOAD = payload()
 CONNECTIONS = (1, 16, 64)
 GOALS = {("os", 16): 1.0, ("os", 64): 1.0, ("always", 16): 5.0, ("always", 64): 5.0}
+JOBS = 1_000_000
 MEMORY_GOAL = 700
 STALL_GOAL = 3.0
-FIGURES = ("cycles/s", "p50 µs", "p99 µs")
+SLICE_SECONDS = 0.5
+ROUNDS_MAX = 9
+RESTARTS_MAX = 3
 _numbers = itertools.count(1)
 
 
@@ -104,16 +115,19 @@ def spawn(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def both(policy: str, directory: Path) -> Iterator[tuple[Running, Running]]:
-    folders = [Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=directory)) for name in ("ours", "theirs")]
-    servers = chiplog(folders[0], policy), beanstalkd(folders[1], policy)
-    try:
-        yield servers
-    finally:
-        for server in servers:
-            server.end()
+def both(settings: Settings, policy: str) -> Iterator[tuple[Running, Running]]:
+    """Ours and theirs, with empty folders; whatever was begun is ended."""
+    require("beanstalkd")
+    with settings.scratch() as path:
+        folders = path / "ours", path / "theirs"
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        servers = chiplog(folders[0], policy), beanstalkd(folders[1], policy)
+        try:
+            yield servers
+        finally:
+            for server in servers:
+                server.end()
 
 
 # -- clients
@@ -138,11 +152,15 @@ class Cycle(asyncio.Protocol):
         self._step = 0
         self._began = 0.0
         self._transport: asyncio.Transport | None = None
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._send(self.first())
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self.gone.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         told = self._told
@@ -220,16 +238,18 @@ class Beanstalk(Cycle):
 
 
 async def load(server: Running, connections: int, seconds: float) -> Slice:
+    """Jobs through their lives for a while, until the last of them has ended: cycles is the rate."""
     told = Slice()
     loop = asyncio.get_running_loop()
-    for _ in range(connections):
-        await loop.create_connection(lambda: server.client(told), "127.0.0.1", server.port)
+    clients = [server.client(told) for _ in range(connections)]
+    for client in clients:
+        await loop.create_connection(lambda client=client: client, "127.0.0.1", server.port)
     began = time.perf_counter()
     before = told.cycles
     await asyncio.sleep(seconds)
     cycles, elapsed = told.cycles - before, time.perf_counter() - began
     told.running = False
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(asyncio.gather(*(client.gone for client in clients)), 20)
     told.cycles = round(cycles / elapsed)
     return told
 
@@ -252,113 +272,112 @@ def fill(server: Running, count: int) -> None:
 # -- figures
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+def cycles_os(settings: Settings) -> Figure:
+    """Without a sync on either side."""
+    return _cycles(settings, "os", "Jobs added, leased and completed")
 
 
-def cycles(policy: str, options: argparse.Namespace) -> list[dict[str, object]]:
-    rows = []
-    with both(policy, options.directory) as servers:
+def cycles_always(settings: Settings) -> Figure:
+    """With a sync before each answer, on either side."""
+    return _cycles(settings, "always", "Jobs added, leased and completed, each synced")
+
+
+def _cycles(settings: Settings, policy: str, title: str) -> Figure:
+    figure = Figure(f"jobs-{policy}", title)
+    seconds = max(SLICE_SECONDS * settings.scale, 0.05)
+    with both(settings, policy) as servers:
         for server in servers:
             server.begin()
         for connections in CONNECTIONS:
-            ratios, rates, latencies = [], {"chiplog": [], "beanstalkd": []}, {"chiplog": [], "beanstalkd": []}
-            for number in range(options.rounds + 1):
-                slices = {}
-                for server in servers if number % 2 else reversed(servers):
-                    slices[server.name] = uvloop.run(load(server, connections, options.seconds))
-                if number == 0:
-                    continue  # it warms up
-                for name, found in slices.items():
-                    rates[name].append(found.cycles)
-                    latencies[name] += found.latencies
-                ratios.append(slices["chiplog"].cycles / max(slices["beanstalkd"].cycles, 1))
-            goal = GOALS.get((policy, connections))
-            row: dict[str, object] = {
-                "policy": policy,
-                "connections": connections,
-                "ratio": statistics.median(ratios),
-                "low": min(ratios),
-                "high": max(ratios),
-                "goal": goal,
-            }
-            for name in rates:
-                row[f"{name} cycles/s"] = statistics.median(rates[name])
-                row[f"{name} p50 µs"] = percentile(latencies[name], 0.5) * 1e6
-                row[f"{name} p99 µs"] = percentile(latencies[name], 0.99) * 1e6
-            rows.append(row)
-            say(told_cycles(row))
-    return rows
+            latencies: dict[str, list[float]] = {server.name: [] for server in servers}
+
+            def rate(
+                server: Running, count: int = connections, found: dict[str, list[float]] = latencies
+            ) -> float:
+                told = uvloop.run(load(server, count, seconds))
+                found[server.name] += told.latencies
+                return float(told.cycles)
+
+            ours, theirs = (
+                Case(
+                    f"{server.name}, {connections} connections",
+                    policy if server.name == "chiplog" else {"os": "-F", "always": "-f 0"}[policy],
+                    "chiplog" if server.name == "chiplog" else "peer",
+                    lambda server=server, rate=rate: rate(server),
+                )
+                for server in servers
+            )
+            series = interleave(settings, [ours, theirs], min(settings.rounds, ROUNDS_MAX))
+            figure.rows += [row(one, "cycles/s") for one in series]
+            text = f"{policy}, {connections} connections, to beanstalkd"
+            figure.goals.append(ratio_goal(text, *series, at_least=GOALS.get((policy, connections))))
+            figure.notes.append(_told_latencies(connections, latencies))
+    return figure
 
 
-def told_cycles(row: dict[str, object]) -> str:
-    goal, ratio = row["goal"], row["ratio"]
-    verdict = "" if goal is None else f" (goal {goal}: {'reached' if ratio >= goal else 'NOT reached'})"
-    ours, theirs = ([row[f"{name} {what}"] for what in FIGURES] for name in ("chiplog", "beanstalkd"))
-    return (
-        f"{row['policy']:>6}, {row['connections']:>2} connections: {ours[0]:>7,.0f} cycles/s, beanstalkd "
-        f"{theirs[0]:>7,.0f}: {ratio:.2f} ({row['low']:.2f} to {row['high']:.2f}){verdict}; "
-        f"p50 {ours[1]:,.0f} and {theirs[1]:,.0f} µs, p99 {ours[2]:,.0f} and {theirs[2]:,.0f} µs"
-    )
+def _told_latencies(connections: int, latencies: dict[str, list[float]]) -> str:
+    told = [
+        f"{name} {percentile(found, 0.5) * 1e6:,.0f} µs and {percentile(found, 0.99) * 1e6:,.0f} µs"
+        for name, found in latencies.items()
+    ]
+    return f"p50 and p99 of an answer, {connections} connections: {', '.join(told)}."
 
 
-def restarts(options: argparse.Namespace) -> dict[str, float]:
+def restarts(settings: Settings) -> Figure:
     """With a million waiting jobs: how long a start takes, and how much memory a job."""
-    figures: dict[str, float] = {}
-    with both("os", options.directory) as servers:
+    count = settings.count(JOBS, least=1000)
+    figure = Figure("jobs-restart", f"A start with {count:,} waiting jobs")
+    seconds: dict[str, list[float]] = {}
+    with both(settings, "os") as servers:
         for server in servers:
+            settings.tell(f"adding jobs: {server.name}")
             server.begin()
             before = server.rss_bytes()
-            fill(server, options.jobs)
-            figures[f"{server.name} bytes per job"] = (server.rss_bytes() - before) / options.jobs
+            fill(server, count)
+            taken = (server.rss_bytes() - before) / count
+            figure.rows.append(plain_row(f"{server.name}, memory of a waiting job", "bytes", taken))
+            if server.name == "chiplog":
+                figure.goals.append(count_goal("memory of a waiting job", taken, "bytes", at_most=MEMORY_GOAL))
             server.end(signal.SIGTERM)
-        seconds: dict[str, list[float]] = {"chiplog": [], "beanstalkd": []}
-        for _ in range(3):
+            seconds[server.name] = []
+        for number in range(min(settings.rounds, RESTARTS_MAX)):
             for server in servers:
+                settings.tell(f"round {number + 1}: starting {server.name}")
                 seconds[server.name].append(server.begin())
                 server.end(signal.SIGTERM)
-        for name, found in seconds.items():
-            figures[f"{name} restart s"] = statistics.median(found)
-    ratio = figures["restart ratio"] = figures["beanstalkd restart s"] / figures["chiplog restart s"]
-    ours, theirs = figures["chiplog bytes per job"], figures["beanstalkd bytes per job"]
-    say(
-        f"restart with {options.jobs:,} waiting jobs: {figures['chiplog restart s']:.2f} s, beanstalkd "
-        f"{figures['beanstalkd restart s']:.2f} s: {ratio:.2f} "
-        f"(goal 1.0: {'reached' if ratio >= 1 else 'NOT reached'})"
-    )
-    told = "reached" if ours <= MEMORY_GOAL else "NOT reached"
-    say(f"memory per waiting job: {ours:.0f} B (goal {MEMORY_GOAL}: {told}), beanstalkd {theirs:.0f} B")
-    return figures
+    figure.rows += [row_of(f"{name}, until it answers", "s", found) for name, found in seconds.items()]
+    goal = goal_of("start, to beanstalkd", seconds["beanstalkd"], seconds["chiplog"], at_least=1.0)
+    figure.goals.insert(0, goal)
+    return figure
 
 
-def stalls(options: argparse.Namespace) -> dict[str, float]:
+def many(settings: Settings) -> Figure:
     """The p99 of an answer with a million waiting jobs, while a hundred thousand become due in one second."""
-    folders = [Path(tempfile.mkdtemp(prefix="bench-stall-", dir=options.directory)) for _ in range(2)]
-    full, empty = (chiplog(folder, "os") for folder in folders)
-    try:
-        full.begin()
-        empty.begin()
-        fill_queue(full, "waiting", options.jobs)
-        due = time.time() + 8
-        schedule(full, options.jobs // 10, due)
-        time.sleep(max(0.0, due - 1 - time.time()))
-        latencies: dict[str, list[float]] = {"full": [], "empty": []}
-        while time.time() < due + 3:
-            for name, server in (("full", full), ("empty", empty)):
-                latencies[name] += uvloop.run(load(server, 16, 0.25)).latencies
-    finally:
-        for server in (full, empty):
-            server.end()
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-    p99 = {name: percentile(found, 0.99) for name, found in latencies.items()}
-    ratio = p99["full"] / p99["empty"]
-    say(
-        f"p99 with {options.jobs:,} waiting jobs and {options.jobs // 10:,} due in one second: "
-        f"{p99['full'] * 1e6:,.0f} µs, empty {p99['empty'] * 1e6:,.0f} µs: {ratio:.2f} "
-        f"(goal at most {STALL_GOAL}: {'reached' if ratio <= STALL_GOAL else 'NOT reached'})"
-    )
-    return {"full p99 µs": p99["full"] * 1e6, "empty p99 µs": p99["empty"] * 1e6, "stall ratio": ratio}
+    count = settings.count(JOBS, least=1000)
+    latencies: dict[str, list[float]] = {"full": [], "empty": []}
+    with settings.scratch() as path:
+        servers = {name: chiplog(path / name, "os") for name in latencies}
+        try:
+            for server in servers.values():
+                server.begin()
+            settings.tell("adding jobs")
+            fill_queue(servers["full"], "waiting", count)
+            due = time.time() + 2 + 6 * settings.scale
+            schedule(servers["full"], count // 10, due)
+            settings.tell("answering")
+            time.sleep(max(0.0, due - 1 - time.time()))
+            while time.time() < due + 3:
+                for name, server in servers.items():
+                    latencies[name] += uvloop.run(load(server, 16, 0.25)).latencies
+        finally:
+            for server in servers.values():
+                server.end()
+    full, empty = (percentile(found, 0.99) for found in latencies.values())
+    figure = Figure("jobs-many", f"Answers with {count:,} waiting jobs and {count // 10:,} due in one second")
+    figure.rows = [plain_row("p99 of an answer", "µs", full * 1e6), plain_row("with no job", "µs", empty * 1e6)]
+    text = f"p99 of an answer with {count:,} jobs, to none"
+    figure.goals = [goal_of(text, [full], [empty], at_most=STALL_GOAL)]
+    return figure
 
 
 def fill_queue(server: Running, name: str, count: int) -> None:
@@ -379,36 +398,3 @@ def send_all(server: Running, commands: Iterator[bytes]) -> None:
             answered = 0
             while answered < len(some):
                 answered += connection.recv(1 << 16).count(b"\n")
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a slice")
-    parser.add_argument("--jobs", type=int, default=1_000_000, help="that wait, where many do")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="for the logs")
-    parser.add_argument("--only", choices=["cycles", "restarts", "stalls"])
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
-    if shutil.which("beanstalkd") is None:
-        say("beanstalkd is not installed: on Debian, apt-get install beanstalkd")
-        return 2
-    say("; ".join(f"{name}: {value}" for name, value in describe(options.directory).items()))
-    figures: dict[str, object] = {"machine": describe(options.directory)}
-    if options.only in (None, "cycles"):
-        figures["cycles"] = [row for policy in ("os", "always") for row in cycles(policy, options)]
-    if options.only in (None, "restarts"):
-        figures |= restarts(options)
-    if options.only in (None, "stalls"):
-        figures |= stalls(options)
-    if options.json:
-        print(json.dumps(figures))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

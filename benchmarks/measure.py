@@ -14,10 +14,11 @@ of them, and a ratio is formed within each round. The first round warms up and i
 from __future__ import annotations
 
 import gc
+import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,17 @@ from typing import Literal
 Role = Literal["chiplog", "peer", "limit"]
 
 PAYLOAD_BYTES = 100
+
+
+class NotInstalled(Exception):
+    """A peer that a figure can't do without."""
+
+
+def require(*programs: str) -> None:
+    """The programs that a figure is about are there, or it can't be measured."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        raise NotInstalled(f"{', '.join(missing)} not installed: on Debian, apt-get install {' '.join(missing)}")
 
 
 def payload() -> bytes:
@@ -120,6 +132,7 @@ class Figure:
     rows: list[Row] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    date: str = ""
 
 
 def interleave(settings: Settings, cases: list[Case], rounds: int | None = None) -> list[Series]:
@@ -140,8 +153,12 @@ def interleave(settings: Settings, cases: list[Case], rounds: int | None = None)
 
 def row(series: Series, unit: str) -> Row:
     """A series as a line of a table."""
-    case, rates = series.case, series.rates
-    return Row(case.name, case.sync, case.role, unit, statistics.median(rates), min(rates), max(rates))
+    return row_of(series.case.name, unit, series.rates, series.case.sync, series.case.role)
+
+
+def row_of(name: str, unit: str, values: Sequence[float], sync: str = "-", role: Role = "chiplog") -> Row:
+    """Values, one for each round, as a line of a table."""
+    return Row(name, sync, role, unit, statistics.median(values), min(values), max(values))
 
 
 def plain_row(name: str, unit: str, value: float, sync: str = "-") -> Row:
@@ -153,13 +170,30 @@ def ratio_goal(
     text: str, series: Series, to: Series, *, at_least: float | None = None, at_most: float | None = None
 ) -> Goal:
     """A goal for the ratio of two series: the median of the rounds' own ratios."""
-    ratios = [a / b for a, b in zip(series.rates, to.rates, strict=True)]
+    return goal_of(text, series.rates, to.rates, at_least=at_least, at_most=at_most)
+
+
+def goal_of(
+    text: str,
+    values: Sequence[float],
+    to: Sequence[float],
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Goal:
+    """The same for values, one for each round."""
+    ratios = [a / b if b else math.inf for a, b in zip(values, to, strict=True)]
     return Goal(text, statistics.median(ratios), min(ratios), max(ratios), at_least, at_most)
 
 
 def count_goal(text: str, value: float, unit: str, *, at_most: float | None = None) -> Goal:
     """A goal for something that is counted."""
     return Goal(text, value, value, value, at_most=at_most, unit=unit)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Of values in any order, the one that this share of them isn't above."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def fastest(series: list[Series], name: str) -> Series:

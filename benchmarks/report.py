@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from benchmarks.measure import Figure, Goal, Row
 
 BEGIN = "<!-- figures: written by python -m benchmarks -->"
 END = "<!-- end of figures -->"
+MACHINE = ("processor", "cores", "memory", "filesystem", "python")
+"""What has to be the same for figures to be shown beside each other."""
 
 
 @dataclass
@@ -29,6 +32,13 @@ class Report:
             for goal, fields in zip(figure.goals, plain["goals"], strict=True):
                 fields["reached"] = goal.reached if has_bound(goal) else None
         return json.dumps(document, indent=2) + "\n"
+
+    def beside(self, older: Report, order: list[str]) -> Report:
+        """With the figures of an older run that this one hasn't, in an order; none of another machine."""
+        if any(self.machine.get(fact) != older.machine.get(fact) for fact in MACHINE):
+            return self
+        figures = {one.name: one for one in (*older.figures, *self.figures)}
+        return replace(self, figures=[figures[name] for name in order if name in figures])
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -50,7 +60,7 @@ def number(value: float, unit: str) -> str:
     if unit == "bytes":
         text, prefix = _scaled(value)
         return f"{text} {prefix}B" if prefix else f"{text} B"
-    if unit in ("records/s", "writes/s", "segments", "files"):
+    if unit in ("segments", "files") or (unit.endswith("/s") and unit != "GB/s"):
         text, prefix = _scaled(value)
         return f"{text} {prefix + ' ' if prefix else ''}{unit}"
     if unit == "GB/s" and value < 0.1:
@@ -150,11 +160,12 @@ def _table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
 def markdown(report: Report) -> str:
     """Everything, for the documentation."""
     lines = [", ".join(f"{name} {value}" for name, value in report.machine.items()) + ".", ""]
-    lines += [f"{report.rounds} rounds, after one to warm up.", *report.notes, "", "### Goals", ""]
+    lines += [f"{report.rounds} rounds, after one to warm up; fewer where one takes long.", *report.notes]
+    lines += ["", "### Goals", ""]
     goals = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
     lines += _table(("what", "measured", "low .. high", "goal", ""), [_goal_line(goal) for goal in goals])
     for figure in report.figures:
-        lines += ["", f"### {figure.title}", ""]
+        lines += ["", f"### {figure.title}", "", f"`{figure.name}`, {figure.date}.", ""]
         lines += _table(("", "sync", "median", "low .. high", ""), [_row_line(row) for row in figure.rows])
         shown = [goal for goal in figure.goals if not has_bound(goal)]
         if shown:
@@ -164,13 +175,17 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(report: Report) -> str:
-    """The goals alone, for the README."""
+def summary(report: Report, groups: Mapping[str, Iterable[str]]) -> str:
+    """The goals alone, by group, for the README."""
     machine = report.machine
-    goals = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
-    lines = _table(("what", "measured", "goal", ""), [_goal_line(g)[:2] + _goal_line(g)[3:] for g in goals])
-    where = f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['filesystem']}, "
-    return "\n".join([*lines, "", where + f"{machine['python']}.", ""])
+    lines = []
+    for group, names in groups.items():
+        figures = [figure for figure in report.figures if figure.name in set(names)]
+        goals = [goal for figure in figures for goal in figure.goals if has_bound(goal)]
+        lines += [(f"**{group}**, {figures[-1].date[:10]}", "", "", "")] if goals else []
+        lines += [_goal_line(goal)[:2] + _goal_line(goal)[3:] for goal in goals]
+    where = f"{machine['processor']}, {machine['cores']} cores, {machine['filesystem']}, {machine['python']}."
+    return "\n".join([*_table(("what", "measured", "goal", ""), lines), "", where, ""])
 
 
 def write_between_markers(path: Path, text: str) -> None:

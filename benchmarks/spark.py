@@ -1,18 +1,9 @@
-"""Spark over a log, beside Parquet and the limits of Spark's own transport: `make bench-spark`.
-
-Everything is measured in one session, in turns. The log is made once, in `--folder`, and kept for the next
-run unless it is a temporary one.
-"""
+"""Spark over a log, beside Parquet and the limits of Spark's own transport, in one session and in turns."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
-import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,16 +13,33 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from benchmarks.measure import (
+    Case,
+    Figure,
+    Settings,
+    count_goal,
+    interleave,
+    ratio_goal,
+    row,
+)
 from chiplog import Stream
-from chiplog.log.stream import Stream as LogStream
 from chiplog.spark import session
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import read_options
 from chiplog.spark.pipeline.ingest import ingest
 from chiplog.spark.planning import find_logs, plan
+from chiplog.times import format_time
 
 RECORD = 100
 BATCH = 8192
+LOG_BYTES = 1 << 30
+SEGMENTS = 10_000
+ROUNDS_MAX = 5
+PARQUET_GOAL = 0.6
+TRANSPORT_GOAL = 0.85
+TUPLES_GOAL = 5.0
+WRITER_GOAL = 1.0
+PLAN_GOAL = 3.0
 
 
 class Tasks(DataSourceReader):
@@ -75,71 +83,75 @@ class Ready(DataSource):
         return Tasks(int(self.options["parts"]), int(self.options["rows"]), tuples=tuples)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024, help="the log's size")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--segments", type=int, default=10_000, help="how many a plan is timed for")
-    parser.add_argument("--folder", help="where to keep the log")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    folder = Path(options.folder or tempfile.mkdtemp(prefix="chiplog-bench-"))
-    try:
-        figures = run(folder, options)
-    finally:
-        if not options.folder:
-            shutil.rmtree(folder, ignore_errors=True)
-    if options.json:
-        print(json.dumps(figures))
-    return 0
-
-
-def run(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    rows = options.mib * (1 << 20) // (RECORD + 20)
-    log = folder / f"log-{options.mib}"
-    if not log.exists():
+def reading(settings: Settings) -> Figure:
+    """All of a log through Spark, to a sum and to Parquet."""
+    rows = settings.count(LOG_BYTES, least=1 << 20) // (RECORD + 20)
+    rounds = min(settings.rounds, ROUNDS_MAX)
+    with settings.scratch() as path:
+        log, parquet = path / "log", path / "parquet"
+        settings.tell("writing the log")
         write_log(log, rows)
-    spark = session("local[2]", spark_driver_memory="3g")
-    spark.dataSource.register(Ready)
-    parquet = folder / f"parquet-{options.mib}"
-    if not parquet.exists():
-        read(spark, log).write.option("compression", "none").parquet(str(parquet))
+        spark = session("local[2]", spark_driver_memory="3g")
+        try:
+            spark.dataSource.register(Ready)
+            read(spark, log).write.option("compression", "none").parquet(str(parquet))
+            reads = interleave(settings, _reads(spark, log, parquet, rows), rounds)
+            writes = interleave(settings, _writes(spark, log, path / "written", rows), min(rounds, 3))
+        finally:
+            spark.stop()
+        touched, segments = narrow(log)
+    figure = Figure("spark-read", f"Spark over a log of {rows:,} records of {RECORD} bytes, local[2]")
+    figure.rows = [row(one, "rows/s") for one in (*reads, *writes)]
+    ours, of_parquet, ready, tuples = reads
+    figure.goals = [
+        ratio_goal("sum(length(payload)), to uncompressed Parquet", ours, of_parquet, at_least=PARQUET_GOAL),
+        ratio_goal("… to a source of ready-made batches", ours, ready, at_least=TRANSPORT_GOAL),
+        ratio_goal("… to a source of tuples", ours, tuples, at_least=TUPLES_GOAL),
+        ratio_goal("ingest to Parquet, to Spark's own writer", *writes, at_least=WRITER_GOAL),
+        count_goal(
+            f"segments read for a hundredth of the time, of {segments}",
+            touched,
+            "segments",
+            at_most=segments / 100 + 1,
+        ),
+    ]
+    figure.notes.append(
+        "The log's checksums are checked, all of them. An ingest syncs what it writes, Spark's writer doesn't. "
+        "The source of ready-made batches is what Spark's transport can do at best; that of tuples is what a "
+        "source without Arrow costs, over a twentieth of the rows."
+    )
+    return figure
+
+
+def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Case]:
+    """The same rows as a sum, from each source."""
     parts = len(plan(read_options({"path": str(log)}), find_logs(str(log), recursive=False), splits=True))
-    say(f"{rows:,} records of {RECORD} bytes in {options.mib} MiB, {parts} tasks, local[2]")
+    few = max(rows // 20, 1000)
     ready = spark.read.format("ready").options(parts=str(parts), rows=str(rows))
-    cases: dict[str, Callable[[], Any]] = {
-        "chiplog": lambda: total(read(spark, log)),
-        "parquet": lambda: total(spark.read.parquet(str(parquet))),
-        "ready-made batches": lambda: total(ready.load("x")),
-    }
-    seconds = in_turns(cases, options.rounds)
-    few = rows // 20
     slow = spark.read.format("ready").options(parts="2", rows=str(few), tuples="true")
-    seconds["tuples"] = timed(lambda: total(slow.load("x"))) * rows / few
-    figures = {
-        "of parquet": seconds["parquet"] / seconds["chiplog"],
-        "of the transport": seconds["ready-made batches"] / seconds["chiplog"],
-        "to tuples": seconds["tuples"] / seconds["chiplog"],
-    }
-    seconds |= in_turns(writers(spark, log, folder, rows), options.rounds)
-    figures["ingest to spark's writer"] = seconds["spark's writer"] / seconds["ingest"]
-    for name, value in seconds.items():
-        say(f"{name:<22} {value:8.2f} s  {rows / value / 1e6:6.2f} M rows/s")
-    figures["segments read of a hundredth"] = narrow(log)
-    spark.stop()
-    figures["planning to a bare loop"] = planning(folder, options.segments)
-    goals = {
-        "of parquet": 0.6,
-        "of the transport": 0.85,
-        "to tuples": 5.0,
-        "ingest to spark's writer": 1.0,
-        "planning to a bare loop": -3.0,
-    }
-    for name, value in figures.items():
-        goal = goals.get(name)
-        told = "" if goal is None else f"  goal {'>=' if goal > 0 else '<='} {abs(goal)}"
-        say(f"{name:<32} {value:8.2f}{told}")
-    return figures
+    return [
+        Case("chiplog", "-", "chiplog", lambda: rows / timed(lambda: total(read(spark, log)))),
+        Case("Parquet", "-", "peer", lambda: rows / timed(lambda: total(spark.read.parquet(str(parquet))))),
+        Case("ready-made batches", "-", "limit", lambda: rows / timed(lambda: total(ready.load("x")))),
+        Case("tuples", "-", "peer", lambda: few / timed(lambda: total(slow.load("x")))),
+    ]
+
+
+def _writes(spark: SparkSession, log: Path, target: Path, rows: int) -> list[Case]:
+    """The log to Parquet: by an ingest, which syncs what it writes, and by Spark, which doesn't."""
+
+    def ingested() -> float:
+        shutil.rmtree(target, ignore_errors=True)
+        return rows / timed(lambda: ingest(spark, log, target, compact_below=0))
+
+    def written() -> float:
+        shutil.rmtree(target, ignore_errors=True)
+        return rows / timed(lambda: read(spark, log).write.parquet(str(target)))
+
+    return [
+        Case("ingest to Parquet", "always", "chiplog", ingested),
+        Case("Spark's own writer", "none", "peer", written),
+    ]
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -151,21 +163,6 @@ def write_log(path: Path, rows: int) -> None:
             log.append_many([b"%012d" % n + filler[n % 999_000 : n % 999_000 + RECORD - 12] for n in serials])
 
 
-def writers(spark: SparkSession, log: Path, folder: Path, rows: int) -> dict[str, Callable[[], Any]]:
-    """The log to Parquet: by an ingest, which syncs what it writes, and by Spark, which doesn't."""
-    target = folder / "written"
-
-    def ingested() -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        assert ingest(spark, log, target, compact_below=0).rows == rows
-
-    def written() -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        read(spark, log).write.parquet(str(target))
-
-    return {"ingest": ingested, "spark's writer": written}
-
-
 def read(spark: SparkSession, path: Path) -> Any:
     return spark.read.format("chiplog").load(str(path))
 
@@ -174,68 +171,52 @@ def total(frame: Any) -> Any:
     return frame.selectExpr("sum(length(payload))").first()[0]
 
 
-def in_turns(cases: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in cases}
-    for case in cases.values():
-        case()  # warm
-    for _ in range(rounds):
-        for name, case in cases.items():
-            found[name].append(timed(case))
-    return {name: statistics.median(times) for name, times in found.items()}
-
-
-def timed(case: Callable[[], Any]) -> float:
+def timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    case()
+    work()
     return time.perf_counter() - start
 
 
-def narrow(log: Path) -> float:
-    """A read of one hundredth of the log's time: how many segments have records read of them."""
-    segments = LogStream(log).segments()
+def narrow(log: Path) -> tuple[int, int]:
+    """A read of one hundredth of the log's time: how many segments have records read of them, and of how many."""
+    segments = Stream(log).segments()
     first, last = segments[0].first_time_ns or 0, segments[-1].first_time_ns or 0
     low = segments[len(segments) // 2].first_time_ns or 0
-    text = {"since": _text(low), "until": _text(low + (last - first) // 100)}
+    text = {"since": format_time(low), "until": format_time(low + (last - first) // 100)}
     options = read_options({"path": str(log), **text})
-    pieces = plan(options, find_logs(str(log), recursive=False), splits=True)
-    touched = set()
-    for piece in pieces:
+    touched: set[int] = set()
+    for piece in plan(options, find_logs(str(log), recursive=False), splits=True):
         for batch in codec_of("records").batches(piece, ["segment"], BATCH, "raise", []):
             touched |= set(batch["segment"].unique().to_pylist())
-    say(f"a hundredth of the time: records of {len(touched)} of {len(segments)} segments were read")
-    return float(len(touched))
+    return len(touched), len(segments)
 
 
-def _text(time_ns: int) -> str:
-    from chiplog.times import format_time
-
-    return format_time(time_ns)
-
-
-def planning(folder: Path, count: int) -> float:
-    """Planning many segments, to listing them and reading 24 bytes of each."""
-    path = folder / "many"
-    if not path.exists():
-        with Stream(path).appender() as log:
+def planning(settings: Settings) -> Figure:
+    """Planning a read of many segments, to listing them and reading 24 bytes of each."""
+    count = settings.count(SEGMENTS, least=100)
+    with settings.scratch() as path:
+        with Stream(path / "log").appender() as log:
             log.append(b"x")
-        first = (path / "000000001.log").read_bytes()
+        first = (path / "log" / "000000001.log").read_bytes()
         for number in range(2, count + 1):
-            (path / f"{number:09d}.log").write_bytes(first)
+            (path / "log" / f"{number:09d}.log").write_bytes(first)
+        options = read_options({"path": str(path / "log")})
 
-    def bare() -> None:
-        for name in os.listdir(path):
-            if name.endswith(".log"):
-                with open(path / name, "rb") as file:
-                    file.read(24)
+        def bare() -> None:
+            for name in os.listdir(path / "log"):
+                if name.endswith(".log"):
+                    with open(path / "log" / name, "rb") as file:
+                        file.read(24)
 
-    options = read_options({"path": str(path)})
-    ours = [timed(lambda: plan(options, find_logs(str(path), recursive=False), splits=True)) for _ in range(5)]
-    return statistics.median(ours) / statistics.median([timed(bare) for _ in range(5)])
+        def planned() -> None:
+            plan(options, find_logs(str(path / "log"), recursive=False), splits=True)
 
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        cases = [
+            Case("plan", "-", "chiplog", lambda: count / timed(planned)),
+            Case("list, and read 24 bytes of each", "-", "limit", lambda: count / timed(bare)),
+        ]
+        ours, limit = interleave(settings, cases, min(settings.rounds, ROUNDS_MAX))
+    figure = Figure("spark-plan", f"Plan a read of {count:,} segments")
+    figure.rows = [row(one, "segments/s") for one in (ours, limit)]
+    figure.goals = [ratio_goal("time of a plan, to a bare loop", limit, ours, at_most=PLAN_GOAL)]
+    return figure

@@ -13,7 +13,6 @@ import shelve
 import shutil
 import socket
 import sqlite3
-import statistics
 import subprocess
 import threading
 import time
@@ -25,7 +24,17 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.measure import Case, Figure, Goal, Row, Settings, interleave, ratio_goal, row
+from benchmarks.measure import (
+    Case,
+    Figure,
+    Settings,
+    goal_of,
+    interleave,
+    percentile,
+    ratio_goal,
+    row,
+    row_of,
+)
 from chiplog.state import Enumeration, StateLog
 
 RESOURCES = 1_000_000
@@ -132,23 +141,18 @@ def state_updates(settings: Settings) -> Figure:
     figure = Figure("state-updates", f"{THREADS} threads update while {count:,} resources are enumerated")
     for one in paces:
         figure.rows += [
-            _row(f"update {one.title}, meanwhile", "records/s", one.rates),
-            _row(f"update {one.title}, meanwhile: p99", "µs", [value * 1e6 for value in one.p99]),
-            _row(f"update {one.title}, alone: p99", "µs", [value * 1e6 for value in one.alone_p99]),
-            _row(f"enumeration, with updates {one.title}", "s", one.seconds),
+            row_of(f"update {one.title}, meanwhile", "records/s", one.rates, "os"),
+            row_of(f"update {one.title}, meanwhile: p99", "µs", [value * 1e6 for value in one.p99], "os"),
+            row_of(f"update {one.title}, alone: p99", "µs", [value * 1e6 for value in one.alone_p99], "os"),
+            row_of(f"enumeration, with updates {one.title}", "s", one.seconds, "os"),
         ]
-        ratios = [b / a for a, b in zip(one.alone_p99, one.p99, strict=True)]
         text = f"p99 of an update {one.title}, enumerated to alone"
-        figure.goals.append(Goal(text, statistics.median(ratios), min(ratios), max(ratios), at_most=STALL_GOAL))
+        figure.goals.append(goal_of(text, one.p99, one.alone_p99, at_most=STALL_GOAL))
     figure.notes.append(
         "One lock for all resources, which the enumeration takes for one resource at a time. A latency is that of "
         "lock, update and change together."
     )
     return figure
-
-
-def _row(name: str, unit: str, values: list[float]) -> Row:
-    return Row(name, "os", "chiplog", unit, statistics.median(values), min(values), max(values))
 
 
 def update_meanwhile(app: App, count: int, pace: float, work: Callable[[], object]) -> tuple[float, array[float]]:
@@ -185,11 +189,6 @@ def update_meanwhile(app: App, count: int, pace: float, work: Callable[[], objec
         for thread in threads:
             thread.join()
     return took, sum(found, array("d"))
-
-
-def percentile(values: array[float], part: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
 # -- restoring

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks import peers
+from benchmarks import broker, jobs, peers, spark
 from benchmarks.appending import append, append_many
 from benchmarks.committing import always
 from benchmarks.decoding import m3_decode
 from benchmarks.growth import growth
 from benchmarks.machine import describe
-from benchmarks.measure import Figure, Settings
+from benchmarks.measure import Figure, NotInstalled, Settings
 from benchmarks.opening import opening
 from benchmarks.producing import write_behind, write_many, write_wait
 from benchmarks.reading import arrow_scan, cursor, kernel_scan
@@ -21,24 +21,46 @@ from benchmarks.rotating import rotation
 from benchmarks.starting import starting
 from benchmarks.state import state_restore, state_updates
 
-BENCHMARKS: dict[str, Callable[[Settings], Figure]] = {
-    "append": append,
-    "append-many": append_many,
-    "always": always,
-    "write-behind": write_behind,
-    "write-wait": write_wait,
-    "write-many": write_many,
-    "rotation": rotation,
-    "kernel-scan": kernel_scan,
-    "arrow-scan": arrow_scan,
-    "cursor": cursor,
-    "m3-decode": m3_decode,
-    "open": opening,
-    "growth": growth,
-    "start": starting,
-    "state-updates": state_updates,
-    "state-restore": state_restore,
+GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
+    "engine": {
+        "append": append,
+        "append-many": append_many,
+        "always": always,
+        "write-behind": write_behind,
+        "write-wait": write_wait,
+        "write-many": write_many,
+        "rotation": rotation,
+        "kernel-scan": kernel_scan,
+        "arrow-scan": arrow_scan,
+        "cursor": cursor,
+        "m3-decode": m3_decode,
+        "open": opening,
+        "growth": growth,
+        "start": starting,
+    },
+    "state": {"state-updates": state_updates, "state-restore": state_restore},
+    "spark": {"spark-read": spark.reading, "spark-plan": spark.planning},
+    "jobs": {
+        "jobs-os": jobs.cycles_os,
+        "jobs-always": jobs.cycles_always,
+        "jobs-restart": jobs.restarts,
+        "jobs-many": jobs.many,
+    },
+    "broker": {
+        "broker-publish": broker.publish,
+        "broker-fan-out": broker.fan_out,
+        "broker-latency": broker.latency,
+        "broker-catch-up": broker.catch_up,
+        "broker-always": broker.always,
+    },
 }
+BENCHMARKS = {name: measure for figures in GROUPS.values() for name, measure in figures.items()}
+
+
+def chosen(names: list[str]) -> list[str]:
+    """Figures, given their names and those of groups; all of them if there are none."""
+    wanted = {figure for name in names for figure in GROUPS.get(name, {name: None})}
+    return [name for name in BENCHMARKS if name in wanted or not names]
 
 
 def run(settings: Settings, names: list[str]) -> Report:
@@ -54,6 +76,12 @@ def run(settings: Settings, names: list[str]) -> Report:
             settings.tell(f"{head}: {line}")
 
         start = time.monotonic()
-        report.figures.append(BENCHMARKS[name](replace(settings, tell=tell)))
-        settings.tell(f"[{number}/{len(names)}] {name}: {time.monotonic() - start:.0f} s\n")
+        try:
+            figure = BENCHMARKS[name](replace(settings, tell=tell))
+        except NotInstalled as error:
+            report.notes.append(f"{name} was not measured, {error}.")
+            tell(f"{error}\n")
+            continue
+        report.figures.append(replace(figure, date=machine["date"]))
+        tell(f"{time.monotonic() - start:.0f} s\n")
     return report

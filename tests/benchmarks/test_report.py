@@ -1,6 +1,7 @@
 """What the writers make of a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,7 +9,7 @@ import pytest
 from benchmarks.__main__ import main, write
 from benchmarks.measure import Case, Figure, Goal, Row, Series, Settings, fastest, interleave, ratio_goal, row
 from benchmarks.plot import svg
-from benchmarks.report import BEGIN, END, Report, bound, markdown, number, terminal, verdict
+from benchmarks.report import BEGIN, END, Report, bound, markdown, number, summary, terminal, verdict
 
 
 @pytest.fixture
@@ -58,6 +59,22 @@ def test_only_what_is_between_the_markers_of_a_page_is_replaced(report: Report, 
     before = page.read_text()
     assert main(["--write-docs", "--out", str(tmp_path)]) == 0
     assert page.read_text() == before
+
+
+def test_figures_are_kept_beside_newer_ones_of_the_same_machine(report: Report) -> None:
+    newer = replace(report, figures=[Figure("cursor", "Record by record", date="tomorrow")])
+    assert [one.name for one in newer.beside(report, ["append", "cursor"]).figures] == ["append", "cursor"]
+    elsewhere = replace(newer, machine={"processor": "another", "date": "tomorrow"})
+    assert [one.name for one in elsewhere.beside(report, ["append", "cursor"]).figures] == ["cursor"]
+
+
+def test_the_summary_has_the_goals_of_each_group(report: Report) -> None:
+    machine = {"processor": "a processor", "cores": "2", "filesystem": "ext4", "python": "CPython"}
+    text = summary(replace(report, machine=machine), {"engine": ["append"], "broker": ["broker-always"]})
+    assert "**engine**" in text
+    assert "broker" not in text
+    assert "only shown" not in text
+    assert "| append to os.write | 0.550 x | >= 0.6 x | not reached |" in text
 
 
 def test_a_page_without_markers_is_refused(report: Report, tmp_path: Path) -> None:
