@@ -4,6 +4,7 @@ the tests hold the two to each other on random and hostile bytes.
 
     _kernel.pyx            this file: bytes, checksums, buffers
     _kernel_captain.pxi    records of the captain format: encode, scan, hop, find
+    _kernel_hash.pxi       a keyed hash, for keys that come from strangers
     _kernel_columns.pxi    what is done with columns of records: gather, mask, compact, map, keys
     _kernel_append.pxi     an append while nothing special is due
     _kernel_queue.pxi      a bounded queue that is entered without a lock
@@ -190,6 +191,7 @@ cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size
 
 
 include "_kernel_captain.pxi"
+include "_kernel_hash.pxi"
 include "_kernel_columns.pxi"
 include "_kernel_append.pxi"
 include "_kernel_queue.pxi"

@@ -201,14 +201,11 @@ cdef class KeySet:
     cdef KeySlot *slots
     cdef unsigned char *arena
     cdef uint64_t slot_count, used, arena_bytes, arena_room
-    cdef uint32_t seed
 
     def __cinit__(self):
-        import os
         self.slots = NULL
         self.arena = NULL
         self.slot_count = self.used = self.arena_bytes = self.arena_room = 0
-        self.seed = int.from_bytes(os.urandom(4), "big")  # so that nobody can prepare colliding keys
 
     def __dealloc__(self):
         PyMem_RawFree(self.slots)
@@ -237,12 +234,9 @@ cdef class KeySet:
 
     cdef int add(self, const unsigned char *key, uint32_t length) except -1 nogil:
         """1 if the key is new."""
-        cdef uint64_t h64 = crc32c_update(self.seed, key, length)
-        cdef uint32_t digest
+        cdef uint32_t digest = <uint32_t>keyed_hash(key, length)
         cdef uint64_t at, room
         cdef void *grown
-        h64 = (h64 ^ self.seed) * <uint64_t>0x9E3779B97F4A7C15  # spread: a CRC alone is linear
-        digest = <uint32_t>(h64 >> 32)
         if self.used * 10 >= self.slot_count * 7:
             self.grow_slots()
         at = digest & (self.slot_count - 1)

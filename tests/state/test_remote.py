@@ -599,9 +599,12 @@ def test_a_missing_driver_is_told_with_what_to_install(monkeypatch):
         Storage("s3://bank")
 
 
-def test_no_password_is_shown():
+def test_no_password_is_shown(tmp_path):
     assert shown("sftp://ada:secret@host:22/bank") == "sftp://ada@host:22/bank"
     assert shown("s3://bank/prices") == "s3://bank/prices"
+    with PersistentDict(str(tmp_path / "log")) as data:
+        assert data.log.add_destination("faulty://ada:secret@bank/prices") == "faulty://ada@bank/prices"
+        assert "secret" not in repr(data.log.health())
 
 
 def test_a_destination_is_unhealthy_while_its_store_fails_and_recovers(tmp_path):

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from chiplog.errors import ChiplogError, NotReplicated, Superseded
 from chiplog.log.position import Position
 from chiplog.state.shipping import Target, View, ship
+from chiplog.state.storage import shown
 from chiplog.state.targets import Owner, make_target
 
 __all__ = ["DestinationHealth", "Destinations", "Health"]
@@ -256,7 +257,8 @@ class Destinations:
         """
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
-        chosen = where if name is None else name
+        told = shown(where)
+        chosen = told if name is None else name
         remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")
         target = make_target(
             where, self._log, synced=ack == "synced", token=token, tls=tls, storage_options=storage_options
@@ -266,7 +268,7 @@ class Destinations:
                 raise ValueError(f"there is a destination {chosen!r} already: give this one another name")
             destination = Destination(
                 self._log,
-                where,
+                told,
                 target,
                 ack=ack,
                 ack_timeout=ack_timeout,
