@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -22,6 +27,13 @@ from chiplog.testing import CrashDisk
 def restored(path: str, disk: CrashDisk | None = None, **options) -> dict:
     with PersistentDict(path, files=disk, **options) as found:
         return dict(found)
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+    extra: list[Any] = field(default_factory=list)
 
 
 # -- the dict
@@ -66,9 +78,80 @@ def test_rotation_keeps_the_log_short_and_the_state_whole(tmp_path):
 def test_an_event_that_cannot_be_written_changes_nothing(tmp_path):
     with PersistentDict(str(tmp_path / "state")) as data:
         data["a"] = 1
-        with pytest.raises(BadEvent, match="can't be encoded"):
+        with pytest.raises(BadEvent, match=r"\['a'\]: list can't be kept: Encoding objects of type object"):
             data["a"] = object()
         assert data["a"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Decimal("9.99"), "the value is a Decimal, which would come back as a str"),
+        ((1, 2), "the value is a tuple, which would come back as a list"),
+        ({"deep": [{1, 2}]}, r"the value\['deep'\]\[0\] is a set, which would come back as a list"),
+        ({"when": date(2026, 11, 16)}, r"the value\['when'\] is a date, which would come back as a str"),
+        (datetime(2026, 11, 16), "the value is a datetime, which would come back as a str"),  # noqa: DTZ001
+        (UUID(int=7), "the value is a UUID, which would come back as a str"),
+        (Point(1, 2), "the value is a Point, which would come back as a dict"),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_is_refused_unless_its_type_is_told(tmp_path, value, told):
+    with PersistentDict(str(tmp_path / "plain")) as data:
+        with pytest.raises(BadEvent, match=rf"\['a'\]: {told}: say what they are, with keys=TYPE or values=TYPE"):
+            data["a"] = value
+        assert "a" not in data
+    kind = {dict: Any, tuple: tuple[int, int]}.get(type(value), type(value))
+    if kind is not Any:
+        with PersistentDict(str(tmp_path / "typed"), keys=str, values=kind) as data:
+            data["a"], data["b"] = value, value
+            del data["b"]
+            data.rotate()
+        with PersistentDict(str(tmp_path / "typed"), keys=str, values=kind) as data:
+            assert dict(data) == {"a": value}
+            assert type(data["a"]) is type(value)
+
+
+def test_what_stays_equal_is_taken_as_it_is(tmp_path):
+    given = {"nan": float("nan"), "big": 2**64 - 1, "when": datetime(2026, 11, 16, tzinfo=UTC), "none": [None, {}]}
+    with PersistentDict(str(tmp_path / "state")) as data:
+        data.update(given)
+        data[("x", ("y", 1))] = True
+    with PersistentDict(str(tmp_path / "state")) as data:
+        assert math.isnan(data.pop("nan"))
+        assert dict(data) == {key: value for key, value in given.items() if key != "nan"} | {("x", ("y", 1)): True}
+
+
+def test_a_key_or_value_of_another_type_than_was_told_is_refused(tmp_path):
+    with PersistentDict(str(tmp_path / "state"), keys=tuple[int, str], values=int) as data:
+        data[1, "a"] = 7
+        with pytest.raises(BadEvent, match="can't be kept: Expected `int`, got `str`"):
+            data[1, "a"] = "seven"
+        with pytest.raises(BadEvent, match="can't be kept: Expected `array`, got `str`"):
+            data["a"] = 7
+        assert dict(data) == {(1, "a"): 7}
+    with PersistentDict(str(tmp_path / "state"), keys=tuple[int, str], values=int) as data:
+        assert dict(data) == {(1, "a"): 7}
+
+
+def test_an_event_that_would_end_the_next_start_is_refused(tmp_path):
+    """Dataclasses don't look at what they are given: a field of the wrong type would be found out by a replay."""
+    log = StateLog(str(tmp_path / "state"), replay=print, enumerate=print, types=[Point])
+    with log:
+        log.update(Point(1, 2))
+        with pytest.raises(BadEvent, match=r"Point can't be kept: Expected `int`, got `str` - at `\$.x`"):
+            log.update(Point("one", 2))  # type: ignore[arg-type]
+        with pytest.raises(BadEvent, match=r"event.extra\[0\] is a Decimal, which would come back as a str"):
+            log.update(Point(1, 2, [Decimal(1)]))
+        log.update(("a tuple", (1, 2)))
+        assert log.stats().updates == 2
+
+
+def test_what_is_not_open_cannot_be_read(tmp_path):
+    data = PersistentDict(str(tmp_path / "state"))
+    for read in (len, list, dict, lambda some: some.get("a"), lambda some: "a" in some):
+        with pytest.raises(AppenderClosed, match="has not been opened: use it in a `with`"):
+            read(data)
+    assert repr(data) == "PersistentDict(not open)"
 
 
 def test_a_full_disk_refuses_the_change(tmp_path):

@@ -4,6 +4,9 @@ An event is anything that msgspec can encode: a Struct, a dataclass, a dict, a n
 back is told by its type, which has to be registered; dicts, lists, texts, bytes, numbers, booleans and None need
 not be. The bytes are the type's name, preceded by its length in one byte, and the event in msgpack.
 
+What wouldn't come back as it was isn't taken: msgpack would make a text of a Decimal or of a date, and a field of
+the wrong type would be found out at the next start, when it is too late. Only tuples come back as lists.
+
 A type may gain fields, as long as they have defaults: older events come back with those. Nothing in a log makes
 anything happen but a call to a registered type.
 
@@ -17,6 +20,10 @@ anything happen but a call to a registered type.
 Renamed(id=7, name='chip')
 >>> codec.decode(codec.encode({"plain": [1, 2]}))
 {'plain': [1, 2]}
+>>> codec.encode({"plain": {1, 2}})
+Traceback (most recent call last):
+    ...
+chiplog.errors.BadEvent: event['plain'] is a set, which would come back as a list: use a type with such a field
 >>> EventCodec().decode(codec.encode(Renamed(7)))
 Traceback (most recent call last):
     ...
@@ -25,12 +32,13 @@ chiplog.errors.BadEvent: there is no type 'Renamed' here: register it with types
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from chiplog.errors import BadEvent, MissingExtra
 
-__all__ = ["BadEvent", "Codec", "EventCodec"]
+__all__ = ["BadEvent", "Codec", "EventCodec", "difference"]
 
 _NAME_BYTES_MAX = 255
 _PLAIN = (dict, list, tuple, str, bytes, bytearray, int, float, bool, type(None))
@@ -57,7 +65,7 @@ class EventCodec:
                 "msgspec is not installed, which turns events into bytes: pip install 'chiplog[state]'"
             ) from None
         self._encode = msgpack.Encoder().encode
-        self._refusals = (EncodeError, TypeError, ValueError, OverflowError)
+        self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
         self._failures = (DecodeError, ValidationError)
         self._heads: dict[type, bytes] = {}
         self._decoders: dict[bytes, Any] = {b"": msgpack.Decoder().decode}
@@ -73,16 +81,26 @@ class EventCodec:
             self._heads[kind] = bytes((len(name),)) + name
 
     def encode(self, event: Any) -> bytes:
-        """The event as bytes, or BadEvent for one of a type that isn't registered, or that can't be encoded."""
-        head = self._heads.get(type(event))
+        """The event as bytes; BadEvent if its type isn't registered, or if it wouldn't come back as it is."""
+        kind = type(event)
+        head = self._heads.get(kind)
         if head is None:
             if not isinstance(event, _PLAIN):
-                raise BadEvent(f"{type(event).__name__} is not registered: add it to types=[...]")
+                raise BadEvent(f"{kind.__name__} is not registered: add it to types=[...]")
             head = b"\0"
         try:
-            return head + self._encode(event)
+            data = self._encode(event)
+            back = self._decoders[head[1:]](data)
         except self._refusals as error:
-            raise BadEvent(f"{type(event).__name__} can't be encoded: {error}") from None
+            raise BadEvent(f"{kind.__name__} can't be kept: {error}") from None
+        if back != event and (told := self.changed(event, back)):
+            raise BadEvent(told)
+        return head + data
+
+    def changed(self, event: Any, back: Any) -> str | None:
+        """What of an event that isn't equal to itself when it comes back is another thing then, and what to do."""
+        found = difference(event, back, "event")
+        return found and f"{found}: use a type with such a field"
 
     def run(self, data: bytes) -> tuple[bytes, Callable[[bytes], Any]]:
         """What events of this one's type begin with, and what decodes the rest of each: it raises as it likes."""
@@ -103,3 +121,27 @@ class EventCodec:
             return decode(data[end:])
         except self._failures as error:
             raise BadEvent(f"{len(data)} bytes are no {data[1:end].decode() or 'event'}: {error}") from None
+
+
+def difference(given: Any, back: Any, where: str, *, tuples: bool = True) -> str | None:
+    """The first thing that would come back as another, in words; with `tuples`, these may become lists."""
+    alike = type(given) is type(back) or (tuples and isinstance(given, tuple) and isinstance(back, list))
+    if alike and isinstance(given, list | tuple) and len(given) == len(back):
+        parts = ((f"{where}[{i}]", one, two) for i, (one, two) in enumerate(zip(given, back, strict=True)))
+    elif isinstance(given, dict) and isinstance(back, dict) and given.keys() == back.keys():
+        parts = ((f"{where}[{key!r}]", one, back[key]) for key, one in given.items())
+    elif alike and (names := list(_fields(given))):
+        parts = ((f"{where}.{name}", getattr(given, name), getattr(back, name)) for name in names)
+    elif given == back or (given != given and back != back):  # a NaN
+        return None
+    else:
+        return f"{where} is a {type(given).__name__}, which would come back as a {type(back).__name__}"
+    found = (difference(one, two, place, tuples=tuples) for place, one, two in parts)
+    return next(filter(None, found), None)
+
+
+def _fields(thing: Any) -> Iterator[str]:
+    """Of a Struct or a dataclass."""
+    yield from getattr(thing, "__struct_fields__", ())
+    if dataclasses.is_dataclass(thing):
+        yield from (field.name for field in dataclasses.fields(thing))

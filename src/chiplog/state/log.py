@@ -157,6 +157,7 @@ class StateLog:
         self._rotate_seconds = rotate_seconds
         self._appender: Appender | None = None
         self._rotating = threading.Lock()
+        self._dropping = threading.Lock()  # one rotation drops while the next one has begun
         self._thread: threading.Thread | None = None
         self._generation = 0
         self._complete = False
@@ -344,7 +345,7 @@ class StateLog:
     def _drop(self) -> None:
         """Forget what came before the last whole generation. Who reads it makes it wait until the next time."""
         try:
-            with contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
+            with self._dropping, contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
                 if self._view is not None:
                     cleaner.clean(_Before(self._view.snapshot.begin.segment))
         except (OSError, ChiplogError) as error:

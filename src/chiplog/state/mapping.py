@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from chiplog.errors import NotReplicated
+from chiplog.errors import AppenderClosed, BadEvent, NotReplicated
+from chiplog.state.events import EventCodec, difference
 from chiplog.state.log import Enumeration, StateLog, StateStats
 
 __all__ = ["PersistentDict"]
@@ -29,20 +30,26 @@ V = TypeVar("V")
 
 
 class PersistentDict(MutableMapping[K, V]):
-    """Keys and values are whatever a state log's events may be made of: texts, bytes, numbers, lists, dicts, None.
+    """Keys and values are texts, bytes, numbers, booleans, None, and lists and dicts of them; tuples may be keys.
 
-    A change of a value inside of it, as in `d["list"].append(1)`, isn't seen: assign it again. Tuples are keys,
-    too, and come back as tuples; as values they come back as lists. Any thread may use it.
+    With `keys` and `values` they are of any type that msgspec knows, as `Decimal`, `tuple[int, str]` or a
+    dataclass. What wouldn't come back as it was is refused. A change inside of a value, as in
+    `d["list"].append(1)`, isn't seen: assign it again. Any thread may use it. The other options are those of a
+    StateLog.
     """
 
-    def __init__(self, path: str, **options: Any) -> None:
+    def __init__(self, path: str, *, keys: Any = Any, values: Any = Any, **options: Any) -> None:
         self._data: dict[K, V] = {}
         self._lock = threading.RLock()
-        self._log = StateLog(path, replay=self._replay, enumerate=self._enumerate, **options)
+        self._open = False
+        self._log = StateLog(
+            path, replay=self._replay, enumerate=self._enumerate, codec=ItemCodec(keys, values), **options
+        )
 
     def open(self) -> Self:
         """Restore it."""
         self._log.open()
+        self._open = True
         return self
 
     def close(self) -> None:
@@ -92,25 +99,32 @@ class PersistentDict(MutableMapping[K, V]):
             raise
         self._change(event)
 
+    @property
+    def _restored(self) -> dict[K, V]:
+        """What there is, but not before that is known."""
+        if not self._open:
+            raise AppenderClosed(f"the state log {self._log.stream.path} has not been opened: use it in a `with`")
+        return self._data
+
     def __getitem__(self, key: K) -> V:
-        return self._data[key]
+        return self._restored[key]
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._restored)
 
     def __iter__(self) -> Iterator[K]:
-        return iter(self._data)
+        return iter(self._restored)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._data
+        return key in self._restored
 
     def __repr__(self) -> str:
-        return f"PersistentDict({self._data!r})"
+        return f"PersistentDict({self._data!r})" if self._open else "PersistentDict(not open)"
 
-    def _replay(self, event: list[Any]) -> None:
+    def _replay(self, event: Sequence[Any]) -> None:
         self._change([_hashable(event[0]), *event[1:]])
 
-    def _change(self, event: list[Any]) -> None:
+    def _change(self, event: Sequence[Any]) -> None:
         if len(event) == 2:
             self._data[event[0]] = event[1]
         else:
@@ -123,6 +137,33 @@ class PersistentDict(MutableMapping[K, V]):
             with self._lock:
                 if key in self._data:
                     log.update([key, self._data[key]])
+
+
+class ItemCodec(EventCodec):
+    """A key and its value, or a key that is gone, as plain events of one or two parts."""
+
+    def __init__(self, keys: Any, values: Any) -> None:
+        super().__init__()
+        if keys is Any and values is Any:
+            return
+        from msgspec import msgpack
+
+        put, drop = msgpack.Decoder(tuple[keys, values]).decode, msgpack.Decoder(tuple[keys]).decode
+        self._decoders[b""] = lambda data: drop(data) if data[:1] == b"\x91" else put(data)
+
+    def encode(self, event: Any) -> bytes:
+        """As a state log does, and saying which key it is about."""
+        try:
+            return super().encode(event)
+        except BadEvent as error:
+            raise BadEvent(f"[{event[0]!r:.100}]: {error}") from None
+
+    def changed(self, event: Any, back: Any) -> str | None:
+        """A key may be a tuple, because it becomes one again; in a value nothing comes back as another."""
+        found = difference(event[0], back[0], "the key")
+        if found is None and len(event) > 1:
+            found = difference(event[1], back[1], "the value", tuples=False)
+        return found and f"{found}: say what they are, with keys=TYPE or values=TYPE"
 
 
 def _hashable(key: Any) -> Any:
