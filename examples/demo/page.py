@@ -13,6 +13,7 @@ from examples.demo.proof import Held
 
 Rows = list[dict[str, Any]]
 Lines = dict[str, list[tuple[float, float]]]
+POISONED_SHOWN = 10
 
 
 def page(tables: dict[str, Any], ledger: Ledger, held: list[Held], subscriber: Subscriber) -> str:
@@ -57,7 +58,7 @@ def add_jobs(report: Report, rows: dict[str, Rows], marks: dict[str, float]) -> 
     report.add_dots(
         "How long each job took, from being added to its result, ms",
         by_name(finished, "name", "added", "total_ms"),
-        note="Jobs that were added before the kill and done after it are the high ones to its left.",
+        note="A job that was added before the kill and done after it is a high one to its left, if there was one.",
         marks=marks,
         decades=True,
     )
@@ -69,7 +70,9 @@ def add_jobs(report: Report, rows: dict[str, Rows], marks: dict[str, float]) -> 
     cells = [[_rounded(row[name]) for name in columns] for row in rows["queues"]]
     report.add_table("Queues", list(columns.values()), cells)
     poisoned = [[row["name"], row["id"], row["attempts"], row["fails"], row["why"]] for row in rows["poisoned"]]
-    report.add_table("Jobs that workers choke on", ["queue", "job", "attempts", "fails", "why"], poisoned[:10])
+    shown = poisoned[:POISONED_SHOWN]
+    title = f"Jobs that workers choke on: {len(shown)} of {len(poisoned)}"
+    report.add_table(title, ["queue", "job", "attempts", "fails", "why"], shown)
 
 
 def add_messages(report: Report, rows: dict[str, Rows], subscriber: Subscriber, marks: dict[str, float]) -> None:

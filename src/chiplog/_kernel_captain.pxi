@@ -83,7 +83,7 @@ cdef bytes encode_record(const unsigned char *time, payload):
             PyBytes_GET_SIZE(payload),
         )
         return out
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(payload_bytes(payload) if isinstance(payload, str) else payload, &view, PyBUF_SIMPLE)
     try:
         out = PyBytes_FromStringAndSize(NULL, record_bytes(view.len))
         put_record(
@@ -105,7 +105,7 @@ cdef list as_bytes(payloads):
     cdef list given = payloads if type(payloads) is list else list(payloads)
     for payload in given:
         if not PyBytes_CheckExact(payload):
-            return [p if PyBytes_CheckExact(p) else bytes(memoryview(p)) for p in given]
+            return [payload_bytes(p) for p in given]
     return given
 
 

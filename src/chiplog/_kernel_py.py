@@ -122,10 +122,19 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
+def payload_bytes(payload: Any) -> bytes:
+    """A payload as bytes, which anything with a buffer has."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, str):
+        raise TypeError(f"a payload is bytes, and {payload[:40]!r} is a text: text.encode() makes bytes of it")
+    return bytes(memoryview(payload))
+
+
 def captain_encode(payload: Any, time_ns: int) -> bytes:
     """One record."""
     seconds, nanos = divmod(time_ns, 1_000_000_000)
-    view = memoryview(payload).cast("B")
+    view = memoryview(payload_bytes(payload) if isinstance(payload, str) else payload).cast("B")
     head = struct.pack(">Bqih", 1, seconds + UNIX_EPOCH_SECONDS, nanos, 0) + _varint(len(view))
     body = head + bytes(view)
     return body + crc32c(body).to_bytes(4, "big")

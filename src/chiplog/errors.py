@@ -2,7 +2,7 @@
 
     ChiplogError
     ├── LogNotFound             there is no log at the path (also a FileNotFoundError)
-    ├── UnknownFormat           the files are in no format that chiplog knows
+    ├── UnknownFormat           the files are in no format that chiplog knows, or in another than was said
     ├── HeaderMismatch          a segment belongs to another kind of log, or its header is damaged
     ├── CorruptRecord           bytes in a segment are not what was written
     ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)

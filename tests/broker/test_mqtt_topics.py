@@ -68,9 +68,8 @@ def test_filters_that_are_taken_as_they_are(text):
         "", "a#", "a/#/b", "#/", "##", "a+", "+a/b", "a/b+/c", "a/++", "a/+#", "a\0",
         "$share", "$share/", "$share/g", "$share/g/", "$share//a", "$share/g+/a", "$share/#/a", "$share/g/a#",
         "$share/g/$share/h/a", "$share/g/$replay/all/a",
-        "$replay", "$replay/", "$replay/all", "$replay/all/", "$replay//a", "$replay/noon/a", "$replay/-15/a",
-        "$replay/2026-11-15T18:00:00/a", "$replay/+/a", "$replay/all/a+", "$replay/all/$replay/all/a",
-        "$replay/all/$share/g/a", f"$replay/-{'9' * 400}d/a",
+        "$replay", "$replay/", "$replay/all", "$replay/all/", "$replay/all/a+", "$replay/all/$replay/all/a",
+        "$replay/all/$share/g/a",
         "a" * 65_536, "\U0001f600" * 16_384, "/" * LEVELS_MAX,
     ],
 )  # fmt: skip

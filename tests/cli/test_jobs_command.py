@@ -19,8 +19,8 @@ from uuid import uuid4
 
 import pytest
 
-from chiplog.cli import jobs, jobs_top
-from chiplog.jobs import Client, QueueInfo, ServerInfo
+from chiplog.cli import codes, jobs, jobs_top
+from chiplog.jobs import Client, LocalServer, QueueInfo, ServerInfo
 
 from ..jobs.conftest import Served, serve, server  # noqa: F401
 from .conftest import Result, Run, Start
@@ -216,7 +216,6 @@ def test_serve_is_the_server(start: Start, run: Run, tmp_path: Path, queue: str)
         ["-token-file", "nowhere"],
         ["-tls-cert", "nowhere", "-tls-key", "nowhere"],
         ["-tls-cert", "nowhere"],
-        ["-cmdlog-path", "/proc/nowhere"],
         ["-cmdlog-sync", "never"],
         ["-listen", "nowhere"],
     ],
@@ -226,6 +225,15 @@ def test_a_server_that_can_not_start_is_wrong_usage(run: Run, flags: list[str]) 
     result = run("jobs", "serve", *(flags if "-listen" in flags else ["-listen", "127.0.0.1:0", *flags]))
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("chiplog: ")
+
+
+def test_a_server_that_can_not_have_its_log_or_its_port_says_which(run: Run, tmp_path: Path) -> None:
+    assert run("jobs", "serve", "-cmdlog-path", "/proc/nowhere").code == codes.IO
+    with LocalServer(tmp_path / "log") as server:
+        held = run("jobs", "serve", "-listen", "127.0.0.1:0", "-cmdlog-path", str(tmp_path / "log"))
+        assert (held.code, "another server has the command log" in held.err) == (codes.LOCKED, True)
+        taken = run("jobs", "serve", "-listen", server.address)
+        assert (taken.code, "address already in use" in taken.err.lower()) == (codes.IO, True)
 
 
 def test_top_looks_once_for_people_and_for_programs(command: Jobs, client: Client, queue: str) -> None:

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import BadPosition, CorruptRecord, LogNotFound, Position, Record, Stream, TimeOutOfRange
+from chiplog import (
+    BadPosition,
+    CorruptRecord,
+    LogNotFound,
+    Position,
+    Record,
+    Stream,
+    TimeOutOfRange,
+    UnknownFormat,
+)
 from chiplog.files import OSFiles, PollWatch
 from chiplog.testing import CrashDisk
 
@@ -176,6 +185,36 @@ def test_a_log_that_is_not_there_is_told_at_once(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(LogNotFound, match="is a file"):
         Stream(tmp_path / "file").cursor()
+
+
+def test_a_directory_that_is_no_log_is_told_and_left_as_it_is(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    for read in (
+        lambda stream: stream.cursor(),
+        lambda stream: stream.scan(),
+        lambda stream: list(stream.blocks()),
+        lambda stream: stream.cleaner(),
+    ):
+        with pytest.raises(LogNotFound, match=r"no log in the directory .*: an appender would make one"):
+            read(Stream(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with Stream(tmp_path).appender(), Stream(tmp_path).cursor() as cursor:
+        assert list(cursor) == []
+
+
+def test_a_log_of_another_format_is_neither_read_nor_begun(tmp_path):
+    for name in ("metrics/commitlogs/commitlog-0-0.db", "messages/20261115T183000.123456789Z.dat"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"something")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    for path, name in (("metrics", "m3"), ("metrics/commitlogs", "m3"), ("messages", "messages")):
+        for use in (lambda stream: stream.cursor(), lambda stream: stream.appender()):
+            with pytest.raises(
+                UnknownFormat, match=f"of the format '{name}', and this is a Stream of .*'captain'"
+            ):
+                use(Stream(tmp_path / path))
+        assert Stream.open(tmp_path / path).format.name == name
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
 def test_a_position_past_the_end_is_refused_and_one_in_a_missing_segment_goes_on_after_it(tmp_path):

@@ -157,7 +157,8 @@ class Subscriptions:
         try:
             since_ns = replay_since_ns(parsed.when, now_ns=time.time_ns())
             start = Position(0, 0) if since_ns is None else broker.position_of(since_ns)
-        except (ChiplogError, ValueError):
+        except (ChiplogError, ValueError, OverflowError) as error:
+            logger.info("broker: %s can't subscribe to %.100r: %s", session.client_id, key, error)
             return ReasonCode.TOPIC_FILTER_INVALID
         old = session.cursors.get(key)
         if old is not None:

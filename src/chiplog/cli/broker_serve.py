@@ -13,7 +13,7 @@ from typing import Any
 from chiplog.broker import Access, Broker, Limits, prometheus_collector
 from chiplog.broker.limits import NEVER
 from chiplog.cli import codes, options, serving
-from chiplog.cli.output import human_count, say
+from chiplog.cli.output import plural, say
 from chiplog.errors import ChiplogError, LockTimeout
 
 PORT = 1883
@@ -105,15 +105,24 @@ def run(chosen: argparse.Namespace) -> int:
         chosen.listen = [("127.0.0.1", PORT)]
     serving.raise_file_limit()
     try:
-        access = Access(users=chosen.users, rules=chosen.acl, anonymous=chosen.allow_anonymous)
+        access = _access(chosen)
         _warn(chosen)
         with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
             return runner.run(_serve(chosen, access, tls))
     except LockTimeout:
         say(f"another broker has the log at {chosen.log}: stop it, or choose another directory")
+        return codes.LOCKED
     except (OSError, ChiplogError) as error:
-        say(codes.explain(error)[1])
-    return codes.USAGE
+        code, message = codes.explain(error)
+        say(message)
+        return code
+
+
+def _access(chosen: argparse.Namespace) -> Access:
+    try:
+        return Access(users=chosen.users, rules=chosen.acl, anonymous=chosen.allow_anonymous)
+    except OSError as error:
+        raise codes.UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def _tls(chosen: argparse.Namespace) -> ssl.SSLContext | None:
@@ -178,7 +187,7 @@ async def _serve(chosen: argparse.Namespace, access: Access, tls: ssl.SSLContext
             loop.add_signal_handler(number, stopped.set)
         loop.add_signal_handler(signal.SIGHUP, _reload, broker, chosen, tls)
         sessions, retained = len(broker.memory.sessions), len(broker.memory.retained)
-        say(f"{chosen.log}: {human_count(sessions)} sessions, {human_count(retained)} retained messages")
+        say(f"{chosen.log}: {plural(sessions, 'session')}, {plural(retained, 'retained message')}")
         await _listen(broker, chosen, tls)
         metrics = _serve_metrics(broker, chosen)
         sys.stderr.flush()

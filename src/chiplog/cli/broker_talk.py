@@ -9,10 +9,11 @@ import sys
 import time
 from typing import Any
 
-from chiplog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter
+from chiplog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
 from chiplog.cli import codes, options
 from chiplog.cli.broker_client import BrokerClient
 from chiplog.cli.output import print_json
+from chiplog.errors import TimeOutOfRange
 from chiplog.times import format_time
 
 _LINE_BYTES_MAX = 16 << 20
@@ -79,9 +80,13 @@ def _sub(chosen: argparse.Namespace, client: BrokerClient) -> int:
         wanted = [f"$replay/{chosen.since}/{name}" for name in wanted]
     for name in wanted:
         try:
-            parse_filter(name)
+            when = parse_filter(name).when
+            if when is not None:
+                replay_since_ns(when, now_ns=time.time_ns())
         except BadPacket as error:
             raise codes.UsageError(error.why) from None
+        except (TimeOutOfRange, OverflowError) as error:
+            raise codes.UsageError(f"{name}: {error}") from None
     # Who comes back to a session has got what was retained already.
     handling = 2 if chosen.no_retained else 1 if chosen.session else 0
     client.subscribe(wanted, qos=chosen.qos, retain_handling=handling)

@@ -80,10 +80,11 @@ def run(chosen: argparse.Namespace) -> int:
             say(
                 f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory"
             )
+            return codes.LOCKED
         except (OSError, ChiplogError) as error:
-            _, message = codes.explain(error)
+            code, message = codes.explain(error)
             say(message)
-    return codes.USAGE
+            return code
 
 
 async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLContext | None) -> int:
@@ -121,7 +122,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
         await stopped.wait()
     finally:
         await server.stop()
-    say("stopped: everything is written")
+    say("stopped: everything is written" if chosen.cmdlog_path else "stopped: its jobs were only in memory")
     return codes.FINE
 
 
@@ -172,8 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return codes.INTERRUPTED
     except (OSError, ChiplogError) as error:
-        say(codes.explain(error)[1])
-        return codes.USAGE
+        code, message = codes.explain(error)
+        say(message)
+        return code
     finally:
         with contextlib.suppress(OSError):
             sys.stderr.flush()

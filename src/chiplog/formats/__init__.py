@@ -18,7 +18,9 @@ from chiplog._kernel_py import Scan
 from chiplog.errors import UnknownFormat
 from chiplog.formats.captain import Captain
 
-__all__ = ["Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]
+__all__ = ["FORMATS", "Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]
+
+FORMATS = ("captain", "m3", "messages")
 
 
 class Encoder(Protocol):

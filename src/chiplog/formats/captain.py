@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from chiplog import kernel
-from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
+from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS, payload_bytes
 from chiplog.times import SECOND_NS
 
 MAGIC = 0x6370746E  # "cptn"
@@ -84,8 +84,10 @@ class Captain:
             if not 0 <= value < 2**32:
                 raise ValueError(f"{field} is {value:#x}: expected an unsigned 32 bit number")
 
-    def item(self, payload: bytes | bytearray | memoryview) -> bytes:
-        return payload if type(payload) is bytes else bytes(memoryview(payload))
+    def item(self, payload: bytes | bytearray | memoryview, *more: object) -> bytes:
+        if more:
+            raise TypeError(f"this log takes one payload at a time, and {1 + len(more)} things were given")
+        return payload_bytes(payload)
 
     def item_bytes(self, item: bytes) -> int:
         return len(item) + FRAME_BYTES_MAX

@@ -44,6 +44,7 @@ from chiplog._kernel_messages_py import (
     PROPERTIES_BYTES_MAX,
     TOPIC_BYTES_MAX,
 )
+from chiplog._kernel_py import payload_bytes
 from chiplog._kernel_scan import TIME_MAX
 from chiplog.errors import RecordTooLarge
 from chiplog.formats.msgpack import pack
@@ -117,7 +118,7 @@ class Messages:
         name = topic.encode() if isinstance(topic, str) else bytes(topic)
         if len(name) > TOPIC_BYTES_MAX:
             raise RecordTooLarge(f"a topic of {len(name)} bytes: the limit is {TOPIC_BYTES_MAX}")
-        body = payload if type(payload) is bytes else bytes(memoryview(payload))
+        body = payload_bytes(payload)
         if len(body) > PAYLOAD_BYTES_MAX:
             raise RecordTooLarge(f"a payload of {len(body)} bytes: the limit is {PAYLOAD_BYTES_MAX}")
         return name, body, _packed(properties)

@@ -51,6 +51,8 @@ __all__ = ["Attempt", "Counters", "Worker"]
 logger = logging.getLogger("chiplog")
 
 AWAY_SECONDS = (0.1, 5.0)
+AWAY_TOLD_SECONDS = 1.0
+"""How long it is before it is told again that the server is away."""
 STOP_SECONDS = 10.0
 """How long a result is kept for a server that is away when the worker is to stop."""
 
@@ -181,6 +183,7 @@ class Worker:
         self._lease_ms = lease_ms
         self._stopping = threading.Event()
         self._stopped_at = 0.0
+        self._told_away = -AWAY_TOLD_SECONDS
         self._error: BaseException | None = None
         self._counters = Counters()
         self._lock = threading.Lock()
@@ -324,7 +327,10 @@ class Worker:
         """Whether it is worth while to try again after this; if not, the worker ends with the error."""
         if isinstance(error, ConnectionLost | ServerFailed):
             self.count("reconnects")
-            logger.warning("no jobs for now: %s", error)
+            now = time.monotonic()
+            if now - self._told_away > AWAY_TOLD_SECONDS:  # once, not by each thread
+                self._told_away = now
+                logger.warning("no jobs for now: %s", error)
             return True
         self._error = self._error or error
         self.stop()

@@ -130,6 +130,7 @@ class Appender:
 
     def _open(self, timeout: float | None, *, spare: bool) -> None:
         files, path = self._directory.files, self._directory.path
+        self._directory.check(to_append=True)
         files.make_dir(path)
         self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
         try:

@@ -75,7 +75,7 @@ class Cleaner:
         self._clock = clock
         self._lock: Lock | None = None
         self._numbers: list[int] = []
-        directory.names()
+        directory.check()
         self.lock(timeout)
 
     def lock(self, timeout: float | None = None) -> None:

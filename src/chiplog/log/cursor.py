@@ -70,7 +70,7 @@ class Cursor:
         self._lock: Lock | None = None
         self._watch: Watch | None = None
         self._closed = False
-        directory.names()  # a log that isn't there is told here, not at the first record
+        directory.check()  # a log that isn't there is told here, not at the first record
         check_on_corruption(on_corruption)  # so is a wrong option
         if not follow:
             self.lock()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from chiplog._kernel_py import TIME_MAX, TRUNCATED
 from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
-from chiplog.formats import Format
+from chiplog.formats import FORMATS, Format, named_format
 from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
 from chiplog.log.position import Position
 
@@ -42,6 +42,28 @@ class Directory:
             raise LogNotFound(f"there is no log at {self.path}: an appender would create it") from None
         except NotADirectoryError:
             raise LogNotFound(f"{self.path} is a file: a log is a directory of segments") from None
+
+    def check(self, *, to_append: bool = False) -> None:
+        """There is a log of this format: LogNotFound if there is none at all, UnknownFormat if it is another.
+
+        An appender makes one where there is none; but not where one of another format is.
+        """
+        try:
+            names = self.names()
+        except LogNotFound:
+            if to_append and self.files.stat(self.path) is None:
+                return
+            raise
+        if APPEND_LOCK in names or any(self.format.segment_number(name) is not None for name in names):
+            return
+        other = segments_elsewhere(self.files, self.path, self.format) if set(names) - {READ_LOCK} else None
+        if other is not None:
+            raise UnknownFormat(
+                f"{other[1]} is a log of the format {other[0].name!r}, and this is a Stream of the format "
+                f"{self.format.name!r}: Stream.open({self.path!r}) takes what is there"
+            )
+        if not to_append:
+            raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")
 
     def numbers(self) -> list[int]:
         """The numbers of the segments, ascending."""
@@ -86,6 +108,21 @@ class Directory:
 
     def sync(self) -> None:
         self.files.sync_dir(self.path)
+
+
+def segments_elsewhere(files: Files, path: str, fmt: Format) -> tuple[Format, str] | None:
+    """A format other than this one that has segments here, and where: its commit logs have a folder for them."""
+    for name in FORMATS:
+        if name == fmt.name:
+            continue
+        other = named_format(name)
+        for folder in dict.fromkeys((path, f"{path}/{other.folder}".rstrip("/"))):
+            try:
+                if Directory(files, folder, other).numbers():
+                    return other, folder
+            except LogNotFound:
+                continue
+    return None
 
 
 def read_exactly(file: File, count: int, offset: int) -> bytes:

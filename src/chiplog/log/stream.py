@@ -19,7 +19,7 @@ from chiplog.log.cleaner import Cleaner
 from chiplog.log.cursor import Cursor
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
-from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly
+from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly, segments_elsewhere
 from chiplog.log.walk import BLOCK_ROWS, LOG_START, Block, OnCorruption, Walk
 from chiplog.times import TimeLike, parse_time
 
@@ -85,9 +85,9 @@ class Stream:
         place = os.fspath(path)
         probe = Directory(files, place, Captain())
         numbers = probe.numbers()
-        for name in () if numbers else ("m3", "messages"):
-            if (folder := _folder_of(files, place, named_format(name))) is not None:
-                return cls(folder, format=name, files=files)
+        other = None if numbers else segments_elsewhere(files, place, probe.format)
+        if other is not None:
+            return cls(other[1], format=other[0], files=files)
         formats: Counter[Format] = Counter()
         for number in numbers[:_HEADERS_COMPARED]:
             file = probe.open_segment(number)
@@ -198,7 +198,7 @@ class Stream:
         scan.load_pyarrow()
         stop, until_ns = self._bounds(until)
         since_ns = self._time(since)
-        self._directory.names()
+        self._directory.check()
 
         def batches() -> Iterator[pa.RecordBatch]:
             lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
@@ -233,6 +233,7 @@ class Stream:
         """The log a block at a time, for what builds on the engine. Each is valid until the next is asked for."""
         stop, until_ns = self._bounds(until)
         since_ns = self._time(since)
+        self._directory.check()
         lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
         try:
             walk = self._walk(
@@ -348,17 +349,6 @@ class Stream:
             metrics=self.metrics,
             block_rows=block_rows,
         )
-
-
-def _folder_of(files: Files, path: str, fmt: Format) -> str | None:
-    """Where the segments of a format are: at the path, or in the folder that commit logs have for them."""
-    for folder in (path, f"{path}/{fmt.folder}"):
-        try:
-            if Directory(files, folder, fmt).numbers():
-                return folder
-        except LogNotFound:
-            continue
-    return None
 
 
 def as_position(value: PositionLike) -> Position:

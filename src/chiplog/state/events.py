@@ -62,7 +62,7 @@ class EventCodec:
             from msgspec import DecodeError, EncodeError, ValidationError, msgpack
         except ImportError:
             raise MissingExtra(
-                "msgspec is not installed, which turns events into bytes: pip install 'chiplog[state]'"
+                "msgspec is not installed, which turns events into bytes: it comes with the extra state, or broker"
             ) from None
         self._encode = msgpack.Encoder().encode
         self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
