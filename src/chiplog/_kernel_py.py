@@ -87,6 +87,7 @@ from chiplog._kernel_scan import (
     TRUNCATED,
     Scan,
     check_range,
+    payload_bytes,
 )
 
 __all__ = [
@@ -120,15 +121,6 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-def payload_bytes(payload: Any) -> bytes:
-    """A payload as bytes, which anything with a buffer has."""
-    if type(payload) is bytes:
-        return payload
-    if isinstance(payload, str):
-        raise TypeError(f"a payload is bytes, and {payload[:40]!r} is a text: text.encode() makes bytes of it")
-    return bytes(memoryview(payload))
 
 
 def captain_encode(payload: Any, time_ns: int) -> bytes:

@@ -1,9 +1,9 @@
-"""What both kernels share: the shape of a scan, and the names of the reasons for which one stops."""
+"""What both kernels share: the shape of a scan, why one stops, and what a payload is."""
 
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1  # a time column's value for a time that int64 ns can't hold
 NEED_MAX = 2**63 - 1
@@ -38,3 +38,12 @@ def check_range(what: str, start: int, stop: int, size: int) -> None:
     """Refuse a range that a buffer of this size hasn't."""
     if not 0 <= start <= stop <= size:
         raise ValueError(f"{what} {start}..{stop} in a buffer of {size} bytes")
+
+
+def payload_bytes(payload: Any) -> bytes:
+    """A payload as bytes, which anything with a buffer has."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, str):
+        raise TypeError(f"a payload is bytes, and {payload[:40]!r} is a text: text.encode() makes bytes of it")
+    return bytes(memoryview(payload))

@@ -229,10 +229,10 @@ def test_a_server_that_can_not_start_is_wrong_usage(run: Run, flags: list[str]) 
 
 def test_a_server_that_can_not_have_its_log_or_its_port_says_which(run: Run, tmp_path: Path) -> None:
     assert run("jobs", "serve", "-cmdlog-path", "/proc/nowhere").code == codes.IO
-    with LocalServer(tmp_path / "log") as server:
+    with LocalServer(tmp_path / "log") as running:
         held = run("jobs", "serve", "-listen", "127.0.0.1:0", "-cmdlog-path", str(tmp_path / "log"))
         assert (held.code, "another server has the command log" in held.err) == (codes.LOCKED, True)
-        taken = run("jobs", "serve", "-listen", server.address)
+        taken = run("jobs", "serve", "-listen", running.address)
         assert (taken.code, "address already in use" in taken.err.lower()) == (codes.IO, True)
 
 

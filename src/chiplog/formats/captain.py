@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from chiplog import kernel
-from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS, payload_bytes
+from chiplog._kernel_py import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
+from chiplog._kernel_scan import payload_bytes
 from chiplog.times import SECOND_NS
 
 MAGIC = 0x6370746E  # "cptn"

@@ -44,8 +44,7 @@ from chiplog._kernel_messages_py import (
     PROPERTIES_BYTES_MAX,
     TOPIC_BYTES_MAX,
 )
-from chiplog._kernel_py import payload_bytes
-from chiplog._kernel_scan import TIME_MAX
+from chiplog._kernel_scan import TIME_MAX, payload_bytes
 from chiplog.errors import RecordTooLarge
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
