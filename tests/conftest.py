@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -45,6 +46,8 @@ def vector(tmp_path: Path) -> Callable[[str], Path]:
 def pytest_configure() -> None:
     settings.register_profile("chiplog", deadline=None)  # speed is measured by benchmarks, not by a busy machine
     settings.load_profile("chiplog")
+    if not kernel.COMPILED:
+        os.environ.setdefault("CHIPLOG_KERNEL", "python")  # known by now: tests' processes need not say so again
     # A job in the background starts with interrupts ignored, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
