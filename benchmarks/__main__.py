@@ -58,6 +58,14 @@ def read(out: Path) -> Report:
     return Report.from_json((out / "benchmarks.json").read_text(encoding="utf-8"))
 
 
+def keep(report: Report, out: Path | None) -> None:
+    """Write what has been measured, so that who interrupts the rest has that."""
+    if out is not None:
+        if (out / "benchmarks.json").exists():
+            report = report.beside(read(out), list(BENCHMARKS))
+        write(report, out)
+
+
 def show_progress(line: str) -> None:
     """One line that replaces the one before, on a terminal; elsewhere only the finished ones."""
     finished = line.endswith("\n")
@@ -83,12 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
             scale=0.1 if options.quick else 1.0,
             tell=show_progress,
         )
-        report = run(settings, chosen(options.only or []))
+        report = run(settings, chosen(options.only or []), lambda report: keep(report, out))
     sys.stdout.write(report.to_json() if options.json else terminal(report))
-    if out is not None:
-        if (out / "benchmarks.json").exists():
-            report = report.beside(read(out), list(BENCHMARKS))
-        write(report, out)
     return 0 if report.figures else 2
 
 

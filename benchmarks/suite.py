@@ -63,8 +63,8 @@ def chosen(names: list[str]) -> list[str]:
     return [name for name in BENCHMARKS if name in wanted or not names]
 
 
-def run(settings: Settings, names: list[str]) -> Report:
-    """Measure the figures of these names, telling the progress."""
+def run(settings: Settings, names: list[str], found: Callable[[Report], None] = lambda _: None) -> Report:
+    """Measure the figures of these names, telling the progress, and after each of them what there is."""
     machine = describe(settings.directory)
     report = Report(machine, settings.rounds, settings.scale)
     absent = peers.missing()
@@ -84,4 +84,5 @@ def run(settings: Settings, names: list[str]) -> Report:
             continue
         report.figures.append(replace(figure, date=machine["date"]))
         tell(f"{time.monotonic() - start:.0f} s\n")
+        found(report)
     return report
