@@ -58,6 +58,18 @@ def test_importing_chiplog_loads_nothing_heavy():
         assert heavy not in loaded
 
 
+def test_a_scan_doesnt_load_pandas(tmp_path):
+    """Arrow would, with the first scalar that is made of a Python object: a quarter of a second."""
+    code = """import sys
+from chiplog import Stream
+stream = Stream(sys.argv[1])
+with stream.appender() as log:
+    log.append(b"one")
+print([batch.num_rows for batch in stream.scan()], "pandas" in sys.modules)
+"""
+    assert run(code.replace("sys.argv[1]", repr(str(tmp_path)))) == "[1] False"
+
+
 def test_the_plain_kernel_can_be_chosen_and_a_missing_one_is_told():
     assert run("from chiplog import kernel; print(kernel.COMPILED)", CHIPLOG_KERNEL="python") == "False"
     missing = (

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chiplog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from chiplog.log.scan import load_pyarrow
+from chiplog.log.scan import load_pyarrow, segment_column
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, PositionLike, Stream
 from chiplog.log.walk import Defect, OnCorruption
@@ -170,7 +170,7 @@ class _Builder:
         return self._fixed(self._pa.uint8(), block.entries.units, block).cast(self._pa.int16())
 
     def _segment(self, block: EntryBlock) -> Any:
-        return self._pa.repeat(self._pa.scalar(block.segment, self._pa.int32()), block.last - block.first)
+        return segment_column(self._pa, block.segment, block.last - block.first)
 
     def _position(self, block: EntryBlock) -> Any:
         parts = [self._segment(block), self._int64(block.entries.offsets, block, self._pa.int64())]

@@ -15,6 +15,7 @@ length    int64                          how many bytes that is, without copying
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -80,11 +81,17 @@ def batches(walk: Walk, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 def column_of(pa: Any, name: str, block: Block, *, wide: bool = False) -> Any:
     """One column of a block's wanted rows, as an Arrow array; `wide` as in schema()."""
     if name in ("segment", "position"):
-        segment = pa.repeat(pa.scalar(block.segment, pa.int64() if wide else pa.int32()), block.last - block.first)
+        segment = segment_column(pa, block.segment, block.last - block.first, wide=wide)
         if name == "segment":
             return segment
         return pa.StructArray.from_arrays([segment, _offset(pa, block)], ["segment", "offset"])
     return _BUILDERS[name](pa, block)
+
+
+def segment_column(pa: Any, segment: int, rows: int, *, wide: bool = False) -> Any:
+    """The segment, for each of so many rows. Not by `pa.scalar`: the first one imports pandas, where it is."""
+    one = segment.to_bytes(8 if wide else 4, sys.byteorder, signed=True)
+    return pa.Array.from_buffers(pa.int64() if wide else pa.int32(), rows, [None, pa.py_buffer(one * rows)])
 
 
 def _int64(pa: Any, column: array[int], block: Block) -> Any:
