@@ -175,8 +175,35 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+HEADLINES = (
+    ("append", "chiplog append", "os", "append, one record at a time"),
+    ("append-many", "chiplog append_many", "os", "append_many, 1,000 records at a time"),
+    ("always", "chiplog append_async, 64 tasks", "always", "append by 64 tasks, each waiting until it is synced"),
+    ("cursor", "cursor loop, compiled kernel", "-", "read by a loop over a cursor"),
+    ("arrow-scan", "scan(), position, time, payload", "-", "read as Arrow batches, checksums checked"),
+    ("write-behind", "CommitLog.write, behind", "4 MiB, 1 s", "a commit log written behind, by 16 threads"),
+    ("state-restore", "StateLog.open", "os", "state restored, small Structs"),
+    ("jobs-os", "chiplog, 64 connections", "os", "jobs added, leased and completed, 64 connections"),
+    (
+        "broker-publish",
+        "chiplog, QoS 1, 16 publishers, 100 under way each",
+        "os",
+        "published, QoS 1, by 16 clients",
+    ),
+    ("broker-fan-out", "chiplog, 100 subscribers", "os", "received by 100 subscribers together"),
+    ("spark-read", "ingest to Parquet", "always", "a log to Parquet by Spark, local[2]"),
+)
+"""Figure, case and policy of what a reader wants to know first, and what to call it."""
+
+
+def _headlines(report: Report) -> list[tuple[str, str]]:
+    rows = {(figure.name, row.name, row.sync): row for figure in report.figures for row in figure.rows}
+    found = ((text, rows.get(tuple(key))) for *key, text in HEADLINES)
+    return [(text, number(row.value, row.unit)) for text, row in found if row is not None]
+
+
 def summary(report: Report, groups: Mapping[str, Iterable[str]]) -> str:
-    """The goals alone, by group, for the README."""
+    """What a reader wants to know first, and the goals alone, by group, for the README."""
     machine = report.machine
     lines = []
     for group, names in groups.items():
@@ -185,7 +212,9 @@ def summary(report: Report, groups: Mapping[str, Iterable[str]]) -> str:
         lines += [(f"**{group}**, {figures[-1].date[:10]}", "", "", "")] if goals else []
         lines += [_goal_line(goal)[:2] + _goal_line(goal)[3:] for goal in goals]
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['filesystem']}, {machine['python']}."
-    return "\n".join([*_table(("what", "measured", "goal", ""), lines), "", where, ""])
+    first = [*_table(("records of 100 bytes", ""), list(_headlines(report))), "", where, ""]
+    then = ["Beside others, and beside what the machine can do at best, as ratios within each round:", ""]
+    return "\n".join([*first, *then, *_table(("what", "measured", "goal", ""), lines), ""])
 
 
 def write_between_markers(path: Path, text: str) -> None:
