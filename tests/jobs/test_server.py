@@ -428,8 +428,6 @@ def test_tls(tmp_path):
         (["-nonsense"], "unrecognized arguments: -nonsense"),
         (["-tls-cert", "a"], "-tls-cert and -tls-key go together"),
         (["-token-file", "/nowhere/token"], "/nowhere/token: No such file or directory"),
-        (["-cmdlog-path", "/proc/nothing"], "/proc/nothing"),
-        (["-listen", "192.0.2.1:1"], "192.0.2.1"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line_and_ends_with_2(flags, why):
@@ -438,6 +436,17 @@ def test_what_cannot_be_is_told_in_a_line_and_ends_with_2(flags, why):
     text = str(told.value)
     assert why in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [(["-cmdlog-path", "/proc/nothing"], "/proc/nothing"), (["-listen", "192.0.2.1:1"], "192.0.2.1")],
+)
+def test_what_the_machine_refuses_is_told_and_ends_with_6(flags, why):
+    with pytest.raises(AssertionError, match="the server ended with 6") as told:
+        Served(*flags)
+    assert why in str(told.value)
+    assert "Traceback" not in str(told.value)
 
 
 def test_two_servers_cannot_have_one_log(tmp_path):
@@ -450,7 +459,7 @@ def test_two_servers_cannot_have_one_log(tmp_path):
 def test_a_log_of_something_else_is_left_alone(tmp_path):
     with Stream(tmp_path / "log").appender() as log:
         log.append(b"mine")
-    with pytest.raises(AssertionError, match="ended with 2"):
+    with pytest.raises(AssertionError, match=r"ended with 4: .* refusing to append to another log"):
         Served("-cmdlog-path", tmp_path / "log")
     with Stream(tmp_path / "log").cursor() as cursor:
         assert [record.payload for record in cursor] == [b"mine"]

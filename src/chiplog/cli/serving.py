@@ -32,8 +32,11 @@ def token(path: str | None) -> bytes | None:
     """The token in a file."""
     if path is None:
         return None
-    with open(path, "rb") as file:
-        found = file.read(4096).strip()
+    try:
+        with open(path, "rb") as file:
+            found = file.read(4096).strip()
+    except OSError as error:
+        raise codes.UsageError(f"{path}: {error.strerror}") from None
     if not found or b" " in found or b"\n" in found:
         raise codes.UsageError(f"{path} has no token: expected one line of characters without spaces")
     return found
