@@ -38,7 +38,7 @@ from chiplog._kernel_broker_py import Intake, MessageColumns
 from chiplog._kernel_commands_py import Commands
 from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_mqtt_py import Packets, Publishes, Pubacks
-from chiplog._kernel_py import REENTERED
+from chiplog._kernel_queue_py import REENTERED
 from chiplog._kernel_scan import Scan, payload_bytes
 
 cdef extern from "_crc32c.h" nogil:

@@ -73,7 +73,7 @@ from chiplog._kernel_messages_py import (
     messages_scan,
 )
 from chiplog._kernel_mqtt_py import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
-from chiplog._kernel_queue_py import BoundedQueue
+from chiplog._kernel_queue_py import REENTERED, BoundedQueue
 from chiplog._kernel_scan import (
     BAD_CRC,
     BAD_LENGTH,
@@ -396,12 +396,6 @@ def relocate(physical: array[int], runs: array[int]) -> array[int]:
             run += 1
         logical.append(offset if run < 0 else runs[2 * run] + offset - runs[2 * run + 1])
     return logical
-
-
-REENTERED = (
-    "an append from inside of another append of the same thread, as by a signal handler, a logging handler or "
-    "a clock: hand it to another thread"
-)
 
 
 class AppendCore:

@@ -6,6 +6,11 @@ import threading
 from collections import deque
 from typing import Any
 
+REENTERED = (
+    "an append from inside of another append of the same thread, as by a signal handler, a logging handler or "
+    "a clock: hand it to another thread"
+)
+
 
 class BoundedQueue:
     """Entries in order, bounded by writes and by bytes.
@@ -20,11 +25,13 @@ class BoundedQueue:
         self.writes = 0
         self.bytes = 0
         self._entries: deque[Any] = deque()
-        self._mutex = threading.RLock()  # a signal handler that enters it finds it held by its own thread
+        self._mutex = threading.RLock()
 
     def push(self, entry: Any) -> bool:
         """Put an entry at the end; False if there is no room for it."""
         writes, size = len(entry.items), entry.byte_count
+        if self._mutex._is_owned():  # type: ignore[attr-defined] # by what this interrupts, as a signal handler:
+            raise RuntimeError(REENTERED)  # nobody could take the entry while that waits for it
         with self._mutex:
             if (
                 writes

@@ -296,9 +296,12 @@ def test_a_signal_handler_that_writes_hangs_nobody(tmp_path):
         "    global refused, written\n"
         "    try: log.write(b'handler'); written += 1\n"
         "    except RuntimeError: refused += 1\n"
+        "    signal.setitimer(signal.ITIMER_REAL, delay)\n"  # not before: a slow machine would do nothing else
+        "delay = 0.0017\n"
         "signal.signal(signal.SIGALRM, handler)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0017)\n"
+        "signal.setitimer(signal.ITIMER_REAL, delay)\n"
         "for i in range(1000): log.write(b'%d' % i)\n"
+        "delay = 0\n"
         "signal.setitimer(signal.ITIMER_REAL, 0)\n"
         "log.close(); print(written)\n"
     )

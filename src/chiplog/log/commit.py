@@ -31,7 +31,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from chiplog import kernel
-from chiplog._kernel_py import REENTERED
+from chiplog._kernel_queue_py import REENTERED
 from chiplog.errors import QueueFull
 
 T = TypeVar("T")
