@@ -12,16 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import payload
+from benchmarks.measure import free_port, payload
 
 PAYLOAD = payload()
 TOPIC = b"bench/topic"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -64,13 +58,6 @@ class Peer:
                 self.process.kill()
                 self.process.wait()
             self.process = None
-
-    def rss_bytes(self) -> int:
-        assert self.process is not None
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        return 0
 
     # What a client says and hears.
 

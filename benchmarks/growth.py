@@ -5,11 +5,10 @@ Every run is a process of its own, so that its peak memory is its own as well.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.measure import Figure, Goal, Role, Row, Settings, count_goal
+from benchmarks.measure import Figure, Role, Row, Settings, count_goal, goal_of, row_of
 from benchmarks.reading import child
 from chiplog import kernel
 
@@ -53,10 +52,9 @@ def growth(settings: Settings) -> Figure:
         sync = {"append": "os", "bare": "each 64 MiB"}.get(operation, "-")
         for size, run in zip(sizes, (small, large), strict=True):
             figure.rows += _rows(f"{text}, {_mib(size)}", sync, run)
-        ratios = [b / a for a, b in zip(small.ns_per_byte, large.ns_per_byte, strict=True)]
-        bounds = (None, None) if operation == "bare" else (0.7, 1.4)
+        low, high = (None, None) if operation == "bare" else (0.7, 1.4)
         figure.goals += [
-            Goal(f"{text}: time per byte", statistics.median(ratios), min(ratios), max(ratios), *bounds),
+            goal_of(f"{text}: time per byte", large.ns_per_byte, small.ns_per_byte, at_least=low, at_most=high),
             count_goal(f"{text}: peak memory", large.peak_bytes / small.peak_bytes, "x"),
         ]
     peak = runs["verify", sizes[1]].peak_bytes
@@ -87,6 +85,6 @@ def _rows(name: str, sync: str, run: Run) -> list[Row]:
     role: Role = "limit" if sync.startswith("each") else "chiplog"
     rates = [1 / ns for ns in run.ns_per_byte]
     return [
-        Row(name, sync, role, "GB/s", statistics.median(rates), min(rates), max(rates)),
-        Row(f"{name}: peak memory", sync, role, "bytes", run.peak_bytes, run.peak_bytes, run.peak_bytes),
+        row_of(name, "GB/s", rates, sync, role),
+        row_of(f"{name}: peak memory", "bytes", [run.peak_bytes], sync, role),
     ]

@@ -26,6 +26,7 @@ from benchmarks.measure import (
     Figure,
     Settings,
     count_goal,
+    free_port,
     goal_of,
     interleave,
     payload,
@@ -88,12 +89,6 @@ class Running:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def chiplog(folder: Path, policy: str) -> Running:

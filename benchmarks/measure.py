@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import math
 import shutil
+import socket
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,13 @@ def require(*programs: str) -> None:
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise NotInstalled(f"{', '.join(missing)} not installed: on Debian, apt-get install {' '.join(missing)}")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has, for a server that is about to be started."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def payload() -> bytes:

@@ -28,6 +28,7 @@ from benchmarks.measure import (
     Case,
     Figure,
     Settings,
+    free_port,
     goal_of,
     interleave,
     percentile,
@@ -287,9 +288,7 @@ def redis(path: Path) -> Iterator[tuple[socket.socket, Path]]:
     folder.mkdir(exist_ok=True)
     said = folder / "said.txt"
     said.unlink(missing_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--aof-use-rdb-preamble", "no", "--appendfsync", "no"]
     command += ["--auto-aof-rewrite-percentage", "0", "--logfile", str(said)]
