@@ -165,20 +165,22 @@ def test_as_many_jobs_as_wanted_are_done_at_a_time(make, client, queue):
 
 
 def test_an_attempt_that_took_too_long_does_not_end_the_one_that_follows(server, client, queue, caplog):
-    entered, go_on = threading.Event(), threading.Event()
+    go_on = threading.Event()
+    begun: list[Attempt] = []
 
     def do(job: Attempt) -> bytes:
-        entered.set()
+        begun.append(job)
         go_on.wait(10)
         return b"too late"
 
     with working(Worker({queue: do}, server.address, lease_ms=50)) as worker:
         job = client.add(queue, ttr_ms=100)
-        assert entered.wait(5)
+        until(lambda: bool(begun))
         again = client.lease(queue, wait_ms=5000)
         assert again is not None
         assert again.id == job
         worker.stop()
+        until(lambda: begun[0].remaining() <= 0)  # the worker's clock begins later than the server's
         go_on.set()
         until(lambda: worker.counters.late == 1)
     assert "took longer than its 100 ms: its result is not sent" in caplog.text

@@ -13,7 +13,8 @@
 
 What a function returns (bytes, a text or None) completes the job; an exception fails it, with its text as the
 result. Once an attempt's time to run is over, the server gives the job to somebody else. A result that comes later
-is not sent, since it would end that other attempt: it is counted as late, and logged.
+is not sent, since it would end that other attempt: it is counted as late, and logged. The worker's clock begins
+when the job arrives, the server's when it was sent: by as much as that took, a late result is not seen to be late.
 
 `stop()` and signals let the worker finish what it has, and lease no more. While the server is away it tries to
 connect, less and less often; a result that is ready is sent as soon as the server is back, if its time is not
