@@ -66,6 +66,13 @@ class Load(threading.Thread):
             self.talk.close()
 
 
+def clients_of(talk: Talk) -> int:
+    """How many clients the server has."""
+    assert talk.ask(b"inspect server\r\n") == b"+OK 1"
+    lines = dict(talk.line().split(b" ", 1) for _ in range(4))
+    return int(lines[b"active-clients"])
+
+
 def states_of(talk: Talk, ids: list[bytes]) -> dict[bytes, str]:
     """For each job its state, or nothing for one that isn't there; asked in one go."""
     found = {}
@@ -127,15 +134,15 @@ def test_a_lease_goes_on_through_a_restart_and_ends_when_its_ttr_does(tmp_path):
     flags = ("-cmdlog-path", tmp_path / "log", "-cmdlog-sync", "os")
     with served(*flags) as server:
         talk = server.connect()
-        talk.ask(add(1, ttr_ms=1500))
+        talk.ask(add(1, ttr_ms=4000))
         began = time.monotonic()
         assert talk.lease("q") is not None
         server.kill()
     with served(*flags) as server:
         talk = server.connect()
         assert talk.lease("q") is None, "it is still leased"
-        assert talk.lease("q", 5000)[0] == job_id(1)
-        assert 1.4 < time.monotonic() - began < 4
+        assert talk.lease("q", 8000)[0] == job_id(1)
+        assert time.monotonic() - began > 3.9
         server.stop()
 
 
@@ -289,10 +296,8 @@ def test_a_client_in_the_middle_of_a_command_holds_up_nobody(tmp_path):
         slow = server.connect()
         slow.send(add(1, payload=bytes(500_000))[:250_000])
         quick = server.connect()
-        began = time.monotonic()
         for number in range(2, 102):
             assert quick.ask(add(number)) == b"+OK"
-        assert time.monotonic() - began < 5
         slow.send(add(1, payload=bytes(500_000))[250_000:])
         assert slow.line() == b"+OK"
         server.stop()
@@ -319,12 +324,11 @@ def test_a_client_who_reads_nothing_costs_no_memory(tmp_path):
 
 def test_a_leaser_who_left_gets_no_job(tmp_path):
     with served() as server:
-        gone = server.connect()
+        talk, gone = server.connect(), server.connect()
         gone.send(b"lease q 60000\r\n")
-        time.sleep(0.1)
+        wait_until(lambda: clients_of(talk) == 2)
         gone.close()
-        time.sleep(0.1)
-        talk = server.connect()
+        wait_until(lambda: clients_of(talk) == 1)
         assert talk.ask(add(1)) == b"+OK"
         assert talk.lease("q")[0] == job_id(1)
         server.stop()
@@ -360,7 +364,7 @@ def test_there_is_a_limit_to_clients():
         assert all(talk.ask(b"inspect queues 0 1\r\n") == b"+OK 0" for talk in talks)
         assert server.connect().line() == b"-SERVER-ERROR Too many clients"
         talks[0].close()
-        time.sleep(0.1)
+        wait_until(lambda: clients_of(talks[1]) == 2)
         assert server.connect().ask(b"inspect queues 0 1\r\n") == b"+OK 0"
         server.stop()
 
