@@ -22,6 +22,7 @@ from benchmarks.measure import (
     Figure,
     Settings,
     goal_of,
+    growth,
     interleave,
     percentile,
     ratio_goal,
@@ -174,9 +175,7 @@ async def publishing(peer: Peer, publishers: int, qos: int, window: int, seconds
     for one in everyone:
         one.go()
     await asyncio.sleep(0.2)
-    before, began = sum(one.count for one in everyone), time.perf_counter()
-    await asyncio.sleep(seconds)
-    rate = (sum(one.count for one in everyone) - before) / (time.perf_counter() - began)
+    rate = await growth(lambda: sum(one.count for one in everyone), seconds)
     for one in everyone:
         one.running = False
     await asyncio.sleep(0.1)
@@ -194,9 +193,7 @@ async def fanning_out(peer: Peer, subscribers: int, seconds: float) -> float:
     await connected(publisher)
     publisher.go()
     await asyncio.sleep(0.2)
-    before, began = sum(one.count for one in everyone), time.perf_counter()
-    await asyncio.sleep(seconds)
-    rate = (sum(one.count for one in everyone) - before) / (time.perf_counter() - began)
+    rate = await growth(lambda: sum(one.count for one in everyone), seconds)
     publisher.running = False
     await asyncio.sleep(0.3)
     await close(*everyone, publisher)

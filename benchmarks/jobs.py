@@ -28,6 +28,7 @@ from benchmarks.measure import (
     count_goal,
     free_port,
     goal_of,
+    growth,
     interleave,
     payload,
     percentile,
@@ -239,13 +240,10 @@ async def load(server: Running, connections: int, seconds: float) -> Slice:
     clients = [server.client(told) for _ in range(connections)]
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", server.port)
-    began = time.perf_counter()
-    before = told.cycles
-    await asyncio.sleep(seconds)
-    cycles, elapsed = told.cycles - before, time.perf_counter() - began
+    rate = await growth(lambda: told.cycles, seconds)
     told.running = False
     await asyncio.wait_for(asyncio.gather(*(client.gone for client in clients)), 20)
-    told.cycles = round(cycles / elapsed)
+    told.cycles = round(rate)
     return told
 
 

@@ -13,12 +13,14 @@ of them, and a ratio is formed within each round. The first round warms up and i
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import shutil
 import socket
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from typing import Literal
 Role = Literal["chiplog", "peer", "limit"]
 
 PAYLOAD_BYTES = 100
+STUCK_SECONDS = 20.0  # nothing that is measured takes as long to begin
 
 
 class NotInstalled(Exception):
@@ -157,6 +160,15 @@ def interleave(settings: Settings, cases: list[Case], rounds: int | None = None)
             if number:
                 one.rates.append(rate)
     return series
+
+
+async def growth(count: Callable[[], int], seconds: float) -> float:
+    """How fast a number grows, over a while; longer if it takes longer to grow at all."""
+    before, began = count(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    while count() == before and time.perf_counter() - began < STUCK_SECONDS:
+        await asyncio.sleep(0.01)
+    return (count() - before) / (time.perf_counter() - began)
 
 
 def row(series: Series, unit: str) -> Row:

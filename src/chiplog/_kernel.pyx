@@ -34,8 +34,9 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from array import array as _array
 
-from chiplog._kernel_broker_py import Intake, MessageColumns
+from chiplog._kernel_broker_py import MessageColumns
 from chiplog._kernel_commands_py import Commands
+from chiplog._kernel_inbox_py import Drained
 from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_mqtt_py import Packets, Publishes, Pubacks
 from chiplog._kernel_queue_py import REENTERED
@@ -207,3 +208,4 @@ include "_kernel_jobs.pxi"
 include "_kernel_mqtt.pxi"
 include "_kernel_broker.pxi"
 include "_kernel_broker_columns.pxi"
+include "_kernel_inbox.pxi"

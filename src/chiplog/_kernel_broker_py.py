@@ -1,7 +1,7 @@
-"""What a broker does with many messages at once. Part of the plain-Python kernel.
+"""What a broker does with many messages of its log at once. Part of the plain-Python kernel.
 
-What a socket brought becomes messages of the log by `mqtt_messages`: bytes to append, and what to answer once they
-are safe. A block of the log becomes what a subscriber gets in steps that each take and give columns::
+How they come into the log is in `_kernel_inbox_py.py`. A block of the log becomes what a subscriber gets in steps
+that each take and give columns::
 
     message_columns    where topics, payloads and properties lie
     messages_flags     QoS and what else the properties say, one byte for each message
@@ -9,17 +9,17 @@ are safe. A block of the log becomes what a subscriber gets in steps that each t
     rows_where         the rows whose topic was chosen
     mqtt_deliver       these rows as PUBLISH packets
 
->>> wire = bytes.fromhex("32 0b 0005 6174746963 0007 3231 30 05 0001 62 3232")
->>> taken = mqtt_messages(wire, 0, len(wire), 4, 1000, 1, b"\\x80", b"\\x81\\xa3qos\\x01")
->>> list(taken.starts), taken.flags, taken.acks.hex(" "), taken.end
-([0, 31], b'\\x01\\x00', '40 02 00 07', 20)
->>> found = message_columns(taken.data, taken.starts, 0, 0, 2)
->>> messages_flags(taken.data, found.property_starts, found.property_ends)
+>>> from chiplog._kernel_messages_py import messages_encode_many
+>>> items = [(b"attic", b"21", b"\\x81\\xa3qos\\x01"), (b"b", b"22", b"\\x80")]
+>>> data, starts = messages_encode_many(items, 1)
+>>> found = message_columns(data, starts, 0, 0, 2)
+>>> flags = messages_flags(data, found.property_starts, found.property_ends)
+>>> flags
 b'\\x01\\x00'
->>> codes, topics = topic_codes(taken.data, found.topic_starts, found.topic_ends)
+>>> codes, topics = topic_codes(data, found.topic_starts, found.topic_ends)
 >>> topics, list(rows_where(codes, b"\\x01\\x00"))
 ([b'attic', b'b'], [0])
->>> mqtt_deliver(4, taken.data, array("q", [0]), *found[:4], taken.flags, 2, 9, b"")
+>>> mqtt_deliver(4, data, array("q", [0]), *found[:4], flags, 2, 9, b"")
 (b'2\\x0b\\x00\\x05attic\\x00\\t21', 1)
 """
 
@@ -29,21 +29,16 @@ from array import array
 from typing import Any, NamedTuple
 
 from chiplog._kernel_messages_py import (
-    MESSAGE_TIME_MAX,
     element_children,
     element_content,
     element_head,
     is_map,
     is_text,
     message_places,
-    messages_encode,
-    skip_properties,
 )
-from chiplog._kernel_mqtt_py import LIMIT, NOT_PLAIN, mqtt_encode_publish, mqtt_publishes
-from chiplog._kernel_scan import END, check_range
+from chiplog._kernel_mqtt_py import mqtt_encode_publish
+from chiplog._kernel_scan import END
 
-INTAKE_BYTES_MAX = 16 << 20
-"""No more than these are made at once, but for one larger message: small packets could become large messages."""
 FLAG_QOS = 3
 FLAG_RETAIN = 4
 FLAG_OTHER = 8
@@ -51,24 +46,6 @@ FLAG_OTHER = 8
 FLAG_EXPIRY = 16
 
 _PLAIN_KEYS = (b"qos", b"retain", b"from", b"id")
-
-
-class Intake(NamedTuple):
-    """Messages of the log, back to back, with bounds in `data`; their flags are their QoS."""
-
-    data: bytes
-    starts: array[int]
-    topic_starts: array[int]
-    topic_ends: array[int]
-    payload_starts: array[int]
-    payload_ends: array[int]
-    flags: bytes
-    acks: bytes
-    """The PUBACKs of those of QoS 1, in order, to be sent when `data` is safe."""
-    end: int
-    """Where it stopped, why, and what is missing: as in `Publishes`."""
-    reason: int
-    need: int
 
 
 class MessageColumns(NamedTuple):
@@ -80,48 +57,6 @@ class MessageColumns(NamedTuple):
     payload_ends: array[int]
     property_starts: array[int]
     property_ends: array[int]
-
-
-def mqtt_messages(
-    buffer: Any,
-    start: int,
-    stop: int,
-    version: int,
-    packet_bytes_max: int,
-    time_ns: int,
-    properties0: bytes,
-    properties1: bytes,
-    packets_max: int = 4096,
-) -> Intake:
-    """The longest run of plain messages from `start` on, as messages of the log of consecutive nanoseconds.
-
-    Plain is what is so for `mqtt_publishes` and has no properties. By their QoS the messages get `properties0` or
-    `properties1`, maps in msgpack.
-    """
-    view = memoryview(buffer).cast("B")
-    check_range("messages in", start, stop, len(view))
-    found = mqtt_publishes(view, start, stop, version, packet_bytes_max, packets_max)
-    for properties in (properties0, properties1):
-        if skip_properties(properties, 0, len(properties)) != (END, len(properties)):
-            raise ValueError("properties are a map in msgpack with texts as keys, not too large and not too deep")
-    if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(view):
-        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
-    data, starts, flags = bytearray(), array("q"), bytearray()
-    end, reason, need = found.end, found.reason, found.need
-    for row, packet_id in enumerate(found.packet_ids):
-        topic = bytes(view[found.topic_starts[row] : found.topic_ends[row]])
-        payload = bytes(view[found.payload_starts[row] : found.payload_ends[row]])
-        frame = messages_encode((topic, payload, properties1 if packet_id else properties0), time_ns + row)
-        is_plain = found.property_starts[row] == found.property_ends[row]
-        if not is_plain or (row and len(data) + len(frame) > INTAKE_BYTES_MAX):
-            end = found.payload_ends[row - 1] if row else start
-            reason, need = LIMIT if is_plain else NOT_PLAIN, 0
-            break
-        starts.append(len(data))
-        data += frame
-        flags.append(packet_id != 0)
-    places = message_columns(data, starts, 0, 0, len(starts))[:4]
-    return Intake(bytes(data), starts, *places, bytes(flags), found.acks[: 4 * sum(flags)], end, reason, need)
 
 
 def _check_columns(count: int, *columns: array[int]) -> None:

@@ -34,7 +34,6 @@ from chiplog._kernel_broker_py import (
     message_columns,
     messages_flags,
     mqtt_deliver,
-    mqtt_messages,
     rows_where,
     topic_codes,
 )
@@ -51,6 +50,7 @@ from chiplog._kernel_commands_py import (
     uuid_texts,
 )
 from chiplog._kernel_crc_py import crc32c, crc32c_hardware, crc32c_portable
+from chiplog._kernel_inbox_py import Inbox
 from chiplog._kernel_m3_py import (
     M3Checker,
     M3Decoder,
@@ -93,13 +93,13 @@ from chiplog._kernel_scan import (
 __all__ = [
     "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
-    "BoundedQueue", "Commands", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
+    "BoundedQueue", "Commands", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan", "captain_encode",
     "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
     "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "job_encode",
     "keep_since", "kept_runs", "line_words", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_scan",
     "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
-    "mqtt_deliver", "mqtt_encode_publish", "mqtt_messages", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
+    "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
     "pieces", "pieces_after", "relocate", "rows_where", "select", "topic_codes", "uuid_parse", "uuid_text",
     "uuid_texts",
 ]  # fmt: skip

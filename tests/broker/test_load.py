@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import resource
 import socket
 
-from chiplog.broker.mqtt import Connect, Pingreq, Publish, encode
+from chiplog.broker.limits import Limits
+from chiplog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, encode
 from tests.broker.load import behind, run, slow
+from tests.broker.local import local
 from tests.broker.serving import Served, served, wait_until
 from tests.broker.talking import Closed, Talk
 
@@ -143,3 +147,25 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_passes(tmp_path):
                     assert -1 not in found
             broker.kill()
             broker.start()
+
+
+def test_a_message_of_quality_2_that_could_not_be_written_at_once_counts_as_new_when_it_comes_again(tmp_path):
+    """It fills a turn by itself, so that it is written before the client's session has heard of it."""
+    message = Publish("t", bytes(1000), 2, packet_id=7)
+    with local(tmp_path / "log", limits=Limits(turn_bytes_max=100)) as found:
+
+        def fail(*_: object) -> None:
+            found.broker.intake.appender.append_encoded = works  # type: ignore[method-assign]
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        works = found.broker.intake.appender.append_encoded
+        found.do(lambda: setattr(found.broker.intake.appender, "append_encoded", fail))
+        with Talk(found.port) as publisher:
+            publisher.connect("her", clean=False, expiry=1000)
+            publisher.send(message)
+            assert publisher.end().reason_code >= 0x80
+        with Talk(found.port) as publisher:
+            publisher.connect("her", clean=False, expiry=1000)
+            publisher.send(dataclasses.replace(message, dup=True))
+            assert publisher.expect(Pubrec).packet_id == 7
+        assert found.broker.intake.messages == 1, "what is acknowledged is in the log"

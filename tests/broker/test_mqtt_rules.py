@@ -220,6 +220,8 @@ def test_packets_of_clients_that_are_refused(what, version, first, fields, code)
 SERVERS = [
     ("CONNACK with reserved flags [MQTT-3.2.2-1]", V5, 0x20, "02 00 00", 0x81),
     ("CONNACK with another's reason [MQTT-3.2.2-8]", V5, 0x20, "00 8e 00", 0x82),
+    ("CONNACK that refuses, with a session [MQTT-3.2.2-6]", V5, 0x20, "01 87 00", 0x82),
+    ("CONNACK that refuses, with a session, in 3.1.1", V4, 0x20, "01 05", 0x82),
     ("CONNACK with no return code that exists", V4, 0x20, "00 06", 0x82),
     ("CONNACK with a QoS of 2 at most", V5, 0x20, "00 00 02 24 02", 0x82),
     ("CONNACK with a packet size of 0", V5, 0x20, "00 00 05 27 00000000", 0x82),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import subprocess
 import sys
@@ -16,111 +15,19 @@ from hypothesis import strategies as st
 
 from chiplog import _kernel_broker_py as broker
 from chiplog import _kernel_py as plain
-from chiplog._kernel_mqtt_py import ALL, LIMIT, NOT_PLAIN
-from chiplog.broker.mqtt import MQTT_5_0, Puback, Publish, decode_all, encode
-from tests.broker.strategies import TOPICS, VERSIONS, publishes
+from chiplog.broker.mqtt import MQTT_5_0, Publish, decode_all
+from tests.broker.strategies import TOPICS, VERSIONS
 from tests.kernel.test_message_twins import PROPERTIES, VALUES, hostile
-from tests.kernel.test_mqtt_twins import HEADS, LARGE, VERSIONED
 from tests.kernel.test_twins import same
 
 compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
 
 ROOT = Path(__file__).parents[2]
-MAPS = st.sampled_from([b"\x80", b"\x81\xa3qos\x01", msgspec.msgpack.encode({"qos": 1, "from": "c" * 300})])
-NO_MAPS = st.sampled_from([b"", b"\x81", b"\x80\x80", b"\xa0", b"\x81\x01\x01", b"\x81\xa1a"])
 PLACES = st.integers(-2, 40)
 
 
 def column(values) -> array:
     return array("q", values)
-
-
-def scanned(data: bytes):
-    """The messages of a log, which all are right."""
-    scan = plain.messages_scan(data, 0, len(data), 0, 10_000)
-    assert scan.end == len(data)
-    return [
-        (time, *plain.message_split(data[start:])) for time, start in zip(scan.times, scan.offsets, strict=True)
-    ]
-
-
-# From packets to messages of the log
-
-
-@settings(max_examples=150)
-@given(VERSIONED, st.sampled_from([LARGE, 10, 150]), st.sampled_from([4096, 0, 1, 2, -1]), st.tuples(MAPS, MAPS))
-def test_what_is_taken_becomes_the_same_messages(versioned, packet_bytes_max, packets_max, maps):
-    version, buffer = versioned
-    given = buffer, 0, len(buffer), version, packet_bytes_max
-    found = same("mqtt_messages", *given, 1_000, *maps, packets_max)
-    columns = plain.mqtt_publishes(*given, packets_max)
-    expected, acks, end, reason = [], b"", 0, columns.reason
-    for row, packet_id in enumerate(columns.packet_ids):
-        if columns.property_ends[row] > columns.property_starts[row]:
-            reason = NOT_PLAIN
-            break
-        topic = buffer[columns.topic_starts[row] : columns.topic_ends[row]].decode()
-        payload = buffer[columns.payload_starts[row] : columns.payload_ends[row]]
-        expected.append((1_000 + row, topic, payload, maps[packet_id > 0]))
-        acks += encode(Puback(packet_id), version) if packet_id else b""
-        end = columns.payload_ends[row]
-    assert scanned(found.data) == expected
-    assert (found.acks, found.end, found.reason) == (acks, end, reason)
-    places = plain.message_columns(found.data, found.starts, 0, 0, len(found.starts))
-    assert found[2:6] == places[:4]
-
-
-@settings(max_examples=150)
-@given(HEADS, VERSIONS, st.integers(-1, 14), st.integers(-1, 14), st.integers(-1, 2**62), MAPS | NO_MAPS)
-def test_odd_arguments_are_refused_by_both(buffer, version, start, stop, time_ns, properties):
-    same("mqtt_messages", buffer, start, stop, version, LARGE, time_ns, properties, b"\x80")
-    same("mqtt_messages", buffer, 0, len(buffer), version, LARGE, time_ns, b"\x80", properties)
-    same("mqtt_messages", buffer, 0, len(buffer), 3, LARGE, 1, b"\x80", b"\x80")
-
-
-@given(VERSIONS, st.data())
-def test_plain_messages_are_all_taken(version, data):
-    packets = data.draw(st.lists(publishes(version, plain=True), max_size=6))
-    packets = [dataclasses.replace(packet, properties={}) for packet in packets]
-    wire = b"".join(encode(packet, version, from_server=False) for packet in packets)
-    found = same("mqtt_messages", wire, 0, len(wire), version, LARGE, 5, b"\x80", b"\x81\xa3qos\x01")
-    assert (found.end, found.reason, found.need) == (len(wire), ALL, 0)
-    assert list(found.flags) == [packet.qos for packet in packets]
-    assert [m[1:3] for m in scanned(found.data)] == [(packet.topic, packet.payload) for packet in packets]
-
-
-def test_messages_that_need_more_than_appending_are_left():
-    first = encode(Publish("a", b"1", 1, packet_id=9), MQTT_5_0)
-    for odd in (
-        Publish("a", b"2", 2, packet_id=1),
-        Publish("a", b"2", retain=True),
-        Publish("a", b"2", properties={"content_type": "x"}),
-        Publish("$a", b"2"),
-    ):
-        wire = first + encode(odd, MQTT_5_0) + first
-        found = same("mqtt_messages", wire, 0, len(wire), MQTT_5_0, LARGE, 5, b"\x80", b"\x80")
-        assert (len(found.flags), found.end, found.reason, found.need) == (1, len(first), NOT_PLAIN, 0)
-        assert found.acks == encode(Puback(9), MQTT_5_0)
-
-
-def test_small_packets_with_large_properties_are_taken_in_portions(monkeypatch):
-    """Or 4,096 packets of five bytes could become gigabytes."""
-    wire = bytes.fromhex("30 03 0001 61") * 100
-    large = msgspec.msgpack.encode({"from": "c" * 1_000_000})
-    found = compiled.mqtt_messages(wire, 0, len(wire), 4, LARGE, 5, large, b"\x80")
-    assert (len(found.flags), found.end, found.reason) == (16, 16 * 5, LIMIT)
-    assert len(found.data) <= broker.INTAKE_BYTES_MAX
-    monkeypatch.setattr(broker, "INTAKE_BYTES_MAX", 100)
-    found = plain.mqtt_messages(wire, 0, len(wire), 4, LARGE, 5, b"\x80", b"\x80")
-    assert (len(found.flags), found.end, found.reason) == (5, 25, LIMIT)
-
-
-def test_one_message_may_be_larger_than_a_portion():
-    wire = encode(Publish("big", bytes(17 << 20)), MQTT_5_0)
-    found = compiled.mqtt_messages(wire * 2, 0, 2 * len(wire), 5, 1 << 28, 5, b"\x80", b"\x80")
-    assert (len(found.flags), found.end, found.reason) == (1, len(wire), LIMIT)
-    scan = compiled.messages_scan(found.data, 0, len(found.data), 0, 10)
-    assert (list(scan.offsets), scan.ends[0] - scan.starts[0]) == ([0], 17 << 20)
 
 
 # From messages of the log to packets
@@ -343,7 +250,7 @@ for _ in range(1500):
         first[page - size :] = data[:size]
         at = array("q", [page - size])
         for version in (4, 5):
-            _kernel.mqtt_messages(first, page - size, page, version, 1 << 28, 1, b"\\x80", b"\\x80")
+            _kernel.Inbox().take(0, first, page - size, page, version, 1 << 28, 1, b"\\x80", b"\\x80")
             _kernel.mqtt_deliver(version, first, array("q", [0]), at, end, at, end, b"\\x01", 1, 1, b"")
         _kernel.messages_flags(first, at, end)
         _kernel.topic_codes(first, array("q", [page - size, page]), array("q", [page, page]))

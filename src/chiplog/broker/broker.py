@@ -32,7 +32,7 @@ from chiplog.broker.clients import Clients
 from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
 from chiplog.broker.history import History
-from chiplog.broker.intake import Chunk, Intake
+from chiplog.broker.intake import Intake
 from chiplog.broker.keeping import Keeping
 from chiplog.broker.limits import Limits
 from chiplog.broker.memory import Memory
@@ -249,15 +249,6 @@ class Broker:
 
     # -- into the log
 
-    def next_time(self) -> int:
-        """The time of the next message."""
-        return self.intake.next_time()
-
-    def take(self, connection: Connection, found: Any, first_ns: int) -> None:
-        """Plain messages, as the kernel took them."""
-        self.intake.add(Chunk(connection, found.data, found.starts, found.flags, found.acks, found), first_ns)
-        self._turn_soon()
-
     def publish(self, connection: Connection, session: Session, packet: Publish) -> None:
         """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish anywhere."""
         refused = self._refusal(connection, packet)
@@ -283,9 +274,7 @@ class Broker:
             packet_id=packet.packet_id if packet.qos == 2 else 0,
         )
         acks = encode(answer(packet.packet_id), connection.version) if packet.qos else b""
-        time_ns = self.put(packet.topic, packet.payload, kept, connection, acks, session)
-        if packet.qos == 2:
-            session.received[packet.packet_id] = time_ns
+        self.put(packet.topic, packet.payload, kept, connection, acks, session)
 
     def _refusal(self, connection: Connection, packet: Publish) -> ReasonCode | None:
         if packet.topic.startswith("$"):
@@ -297,7 +286,7 @@ class Broker:
 
     def _answer_in_turn(self, connection: Connection, data: bytes) -> None:
         """After what is being written is: it may be what is answered."""
-        if self.intake.chunks:
+        if self.intake.inbox:
             self.turn()
         connection.send(data)
 
@@ -309,26 +298,26 @@ class Broker:
         connection: Connection | None = None,
         acks: bytes = b"",
         session: Session | None = None,
-    ) -> int:
-        """One message into the log, with this turn; its time."""
-        chunk, time_ns = self.intake.encode(topic, payload, kept, connection, acks)
+    ) -> None:
+        """One message into the log, with this turn."""
+        time_ns = self.intake.put(topic, payload, kept, connection, acks)
         if kept.get("retain"):
             message = Stored(time_ns, topic, payload, kept)
-            chunk.written = lambda: self._retain(message)
+            self.intake.when_written(lambda: self._retain(message))
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
-            chunk.failed = functools.partial(session.received.pop, packet_id, None)
-        self.intake.add(chunk, time_ns)
-        self._turn_soon()
-        return time_ns
+            session.received[packet_id] = time_ns
+            self.intake.when_failed(functools.partial(session.received.pop, packet_id, None))
+        self.turn_soon()
 
     def _retain(self, message: Stored) -> None:
         self.memory.note_retained(message.topic, self.memory.retain(message))
 
     # -- turns
 
-    def _turn_soon(self) -> None:
-        if self.intake.pending_bytes > self.limits.turn_bytes_max:
+    def turn_soon(self) -> None:
+        """There is something to write."""
+        if self.intake.inbox.byte_count > self.limits.turn_bytes_max:
             self.turn()
         elif not self._turn_due:
             self._turn_due = True
@@ -336,7 +325,7 @@ class Broker:
 
     def _due(self) -> None:
         now = time.monotonic()
-        if len(self.intake.chunks) < self._share and now - self._ended < self._patience:
+        if len(self.intake.inbox.runs) < self._share and now - self._ended < self._patience:
             self.loop.call_soon(self._due)  # those who shared the last sync are about to share the next
             return
         self._turn_due = False
@@ -348,20 +337,20 @@ class Broker:
 
     def turn(self) -> None:
         """Write what was published, answer, send on."""
-        if self.intake.chunks:
+        if self.intake.inbox:
             try:
-                chunks, batch = self.intake.write()
+                written = self.intake.write()
             except (OSError, ChiplogError) as error:
                 self._write_failed(error)
             else:
-                for chunk in chunks:
-                    if chunk.written is not None:
-                        chunk.written()
-                    if chunk.acks and chunk.connection is not None:
-                        chunk.connection.send(chunk.acks)
-                self.delivery.dispatch(batch)
+                for action in written.actions:
+                    action()
+                for connection, acks in written.answers:
+                    if acks and connection is not None:
+                        connection.send(acks)
+                self.delivery.dispatch(written.batch)
                 self.delivery.flush()
-                self._share = len(chunks)
+                self._share = len(written.answers)
         if self._roomy:
             roomy, self._roomy = self._roomy, {}
             for session in roomy:
@@ -426,7 +415,7 @@ class Broker:
         connection = session.connection
         if connection is None:
             return
-        if self.intake.chunks:
+        if self.intake.inbox:
             self.turn()
         time_ns = session.received.pop(packet.packet_id, None)
         if time_ns is not None and session.durable:

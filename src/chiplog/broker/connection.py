@@ -160,21 +160,22 @@ class Connection(asyncio.Protocol):
             if self.version == UNKNOWN and first != _CONNECT:  # whatever it goes on with
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
             if self.session is not None and first & 0xF0 == _PUBLISH:
-                first_ns = self.broker.next_time()
-                intake = kernel.active.mqtt_messages(
-                    data, at, end, self.version, limit, first_ns, *self.properties
+                inbox = self.broker.intake.inbox
+                count, stopped, reason, need = inbox.take(
+                    self, data, at, end, self.version, limit, time.time_ns(), *self.properties
                 )
-                if intake.starts:
-                    if not self.publish_all and not self._may_publish(self.session, intake):
-                        at = self._take_singly(data, at, intake.end, limit)
+                if count:
+                    if not self.publish_all and not self._may_publish(self.session, inbox.topics()):
+                        inbox.undo()
+                        at = self._take_singly(data, at, stopped, limit)
                         continue
-                    self.broker.take(self, intake, first_ns)
-                    at = intake.end
-                if intake.reason == INCOMPLETE:
-                    self._need = end - at + intake.need
+                    self.broker.turn_soon()
+                    at = stopped
+                if reason == INCOMPLETE:
+                    self._need = end - at + need
                     return at
-                if intake.reason != NOT_PLAIN:
-                    if at < end and not intake.starts:
+                if reason != NOT_PLAIN:
+                    if at < end and not count:
                         at = self._take_one(data, at, end, limit)
                     continue
             elif first == _PUBACK and self.session is not None:
@@ -189,9 +190,8 @@ class Connection(asyncio.Protocol):
             at = after
         return at
 
-    def _may_publish(self, session: Session, intake: Any) -> bool:
-        """Whether all of these messages may be published: each topic is looked at once."""
-        _, topics = kernel.active.topic_codes(intake.data, intake.topic_starts, intake.topic_ends)
+    def _may_publish(self, session: Session, topics: list[bytes]) -> bool:
+        """Whether messages may be published to all of these."""
         access = self.broker.access
         return all(access.may_publish(self.user, session.client_id, topic.decode()) for topic in topics)
 

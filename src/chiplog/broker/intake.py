@@ -7,9 +7,8 @@ sync if the policy says so. Only then is anybody answered, and only then is anyt
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chiplog import kernel
 from chiplog.broker.batches import Batch
@@ -19,28 +18,20 @@ from chiplog.log.appender import Appender
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection
 
-__all__ = ["Chunk", "Intake"]
+__all__ = ["Intake"]
 
 _FORMAT = Messages()
 
+Answers = list[tuple["Connection | None", bytes]]
+Action = Callable[[], object]
 
-class Chunk:
-    """Messages of one publisher, as bytes for the log, and what happens when they are in it, or can't be."""
 
-    __slots__ = ("acks", "connection", "data", "failed", "flags", "found", "starts", "written")
+class Written(NamedTuple):
+    """What is in the log now, what is to be done because of that, and who is to be answered what."""
 
-    def __init__(
-        self, connection: Connection | None, data: bytes, starts: array[int], flags: bytes, acks: bytes, found: Any
-    ) -> None:
-        self.connection = connection
-        self.data = data
-        self.starts = starts
-        self.flags = flags
-        self.acks = acks
-        self.found = found
-        """Where topics and payloads lie, if the kernel has told."""
-        self.written: Callable[[], object] | None = None
-        self.failed: Callable[[], object] | None = None
+    batch: Batch
+    actions: list[Action]
+    answers: Answers
 
 
 class Intake:
@@ -49,63 +40,64 @@ class Intake:
     def __init__(self, open_appender: Callable[[], Appender]) -> None:
         self._open_appender = open_appender
         self.appender = open_appender()
-        self.chunks: list[Chunk] = []
-        self.pending_bytes = 0
+        self.inbox = kernel.active.Inbox()
+        """Where the connections put what they receive."""
         self.messages = 0
-        self._failed: list[Chunk] = []
-        self._last_ns = 0
+        self._when_written: list[Action] = []
+        self._when_failed: list[Action] = []
+        self._failed: Answers = []
         self.written_ns = 0
         """The time of the last message in the log, or later."""
 
-    def next_time(self) -> int:
-        """The time of the next message: the clock's, unless that would go back."""
-        now = time.time_ns()
-        if now <= self._last_ns:
-            now = self._last_ns + 1
-        return now
-
     def start(self) -> None:
         """From the end of the log on."""
-        self._last_ns = self.written_ns = self.appender.next_time()
+        self.inbox.last_ns = self.written_ns = self.appender.next_time()
 
-    def add(self, chunk: Chunk, first_ns: int) -> None:
-        """Messages whose times begin here, one nanosecond after the other."""
-        self._last_ns = first_ns + len(chunk.starts) - 1
-        self.chunks.append(chunk)
-        self.pending_bytes += len(chunk.data)
-
-    def encode(
+    def put(
         self, topic: str, payload: bytes, properties: dict[str, Any], connection: Connection | None, acks: bytes
-    ) -> tuple[Chunk, int]:
-        """One message, and its time."""
-        now = self.next_time()
+    ) -> int:
+        """One message that isn't plain; returns its time."""
+        now = max(time.time_ns(), self.inbox.last_ns + 1)
         data = _FORMAT.encode(_FORMAT.item(topic, payload, properties), now)
-        starts = array("q", [0])
-        columns = kernel.active.message_columns(data, starts, 0, 0, 1)
-        flags = kernel.active.messages_flags(data, columns.property_starts, columns.property_ends)
-        return Chunk(connection, data, starts, flags, acks, columns), now
+        self.inbox.put(connection, data, now, acks)
+        return now
 
-    def write(self) -> tuple[list[Chunk], Batch]:
+    def when_written(self, action: Action) -> None:
+        """Do this when what is there by now is in the log."""
+        self._when_written.append(action)
+
+    def when_failed(self, action: Action) -> None:
+        """Do this if it can't be written."""
+        self._when_failed.append(action)
+
+    def write(self) -> Written:
         """All of it, with one write. If that fails it raises, and nothing of it is in the log."""
-        chunks, self.chunks = self.chunks, []
-        self.pending_bytes = 0
+        taken = self.inbox.drain()
+        actions, self._when_written = self._when_written, []
+        instead, self._when_failed = self._when_failed, []
         try:
-            batch = _one(chunks[0]) if len(chunks) == 1 else _together(chunks)
-            positions = self.appender.append_encoded(batch.data, batch.starts)
+            positions = self.appender.append_encoded(taken.data, taken.starts)
         except BaseException:
-            for chunk in chunks:
-                if chunk.failed is not None:
-                    chunk.failed()
-            self._failed = chunks
+            for action in instead:
+                action()
+            self._failed = taken.runs
             raise
+        batch = Batch(
+            taken.data,
+            taken.starts,
+            (taken.topic_starts, taken.topic_ends),
+            (taken.payload_starts, taken.payload_ends),
+            taken.flags,
+            _sender(taken.runs),
+        )
         batch.placed(*positions[0])
-        self.messages += len(batch.starts)
-        self.written_ns = self._last_ns
-        return chunks, batch
+        self.messages += len(taken.starts)
+        self.written_ns = self.inbox.last_ns
+        return Written(batch, actions, taken.runs)
 
     def failed_connections(self) -> list[Connection]:
         """Whose messages the last write was to have."""
-        found = {chunk.connection: None for chunk in self._failed if chunk.connection is not None}
+        found = {connection: None for connection, _ in self._failed if connection is not None}
         self._failed = []
         return list(found)
 
@@ -115,29 +107,7 @@ class Intake:
         self.appender = self._open_appender()
 
 
-def _one(chunk: Chunk) -> Batch:
-    found, connection = chunk.found, chunk.connection
-    session = None if connection is None else connection.session
-    return Batch(
-        chunk.data,
-        chunk.starts,
-        (found.topic_starts, found.topic_ends),
-        (found.payload_starts, found.payload_ends),
-        chunk.flags,
-        None if session is None else session.client_id,
-    )
-
-
-def _together(chunks: list[Chunk]) -> Batch:
-    """The messages of several publishers, behind each other."""
-    data = b"".join([chunk.data for chunk in chunks])
-    starts, shift = array("q"), 0
-    for chunk in chunks:
-        if len(chunk.starts) == 1:
-            starts.append(shift)
-        else:
-            starts.extend([shift + start for start in chunk.starts])
-        shift += len(chunk.data)
-    columns = kernel.active.message_columns(data, starts, 0, 0, len(starts))
-    flags = b"".join([chunk.flags for chunk in chunks])
-    return Batch(data, starts, columns[:2], columns[2:4], flags)
+def _sender(runs: Answers) -> str | None:
+    """Who published all of it, if it was one client."""
+    connection = runs[0][0] if len(runs) == 1 else None
+    return None if connection is None or connection.session is None else connection.session.client_id

@@ -205,12 +205,16 @@ def _connack(packet: _Packet) -> Connack:
     if flags > 1:
         raise malformed(f"the flags of CONNACK are {flags}: expected 0 or 1")
     if packet.version == MQTT_5_0:
-        return Connack(flags == 1, packet.reason(), packet.properties())
-    code = packet.body.byte("return code")
-    reason = reason_of_return_code(code)
-    if reason is None:
-        raise protocol_error(f"there is no return code {code} in CONNACK")
-    return Connack(flags == 1, reason)
+        connack = Connack(flags == 1, packet.reason(), packet.properties())
+    else:
+        code = packet.body.byte("return code")
+        reason = reason_of_return_code(code)
+        if reason is None:
+            raise protocol_error(f"there is no return code {code} in CONNACK")
+        connack = Connack(flags == 1, reason)
+    if connack.reason_code and connack.session_present:
+        raise protocol_error("CONNACK refuses a client and says that it has its session")
+    return connack
 
 
 def _publish(packet: _Packet) -> Publish:
