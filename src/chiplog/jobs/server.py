@@ -37,8 +37,8 @@ logger = logging.getLogger("chiplog")
 
 CLIENTS_MAX = 10_000
 EVENTS_PER_TURN = 500
-SLOW_SECONDS = 0.002  # for a write with its sync: longer ones are not for the event loop to wait for
-QUICK_WRITES = 50  # in a row, before the event loop does them again
+SLOW_SECONDS = 0.002  # that writes with their syncs take: longer ones are not for the event loop to wait for
+TYPICAL_WRITES = 8  # that tell how long one takes: one that takes long among quick ones means nothing
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
@@ -69,8 +69,8 @@ class Server(Turns):
         self._tick_ns = NEVER
         self._retry_seconds = RETRY_SECONDS[0]
         self._writer = _Writer(journal) if journal.waits else None
-        self._began = self._ended = self._patience = 0.0
-        self._quick = 0
+        self._began = self._ended = self._typical = 0.0
+        self._crowd = 0
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -173,18 +173,13 @@ class Server(Turns):
         """A write with a sync has ended. Where they are slow, a thread does the next ones until they are quick."""
         self._ended = time.perf_counter()
         took = self._ended - began
-        self._patience = min(took / 2, PATIENCE_SECONDS_MAX)
-        self.crowd = clients
-        if took > SLOW_SECONDS:
-            self._quick = 0
-            self.slow = True
-        elif self.slow:
-            self._quick += 1
-            self.slow = self._quick < QUICK_WRITES
+        self._typical += (took - self._typical) / TYPICAL_WRITES
+        self.crowd = self._crowd = max(clients, self._crowd * 7 // 8)
+        self.slow = self._typical > (SLOW_SECONDS / 2 if self.slow else SLOW_SECONDS)
 
     def is_early(self) -> bool:
-        """Whether it is worth while to wait for more clients: for half as long as a write takes."""
-        if time.perf_counter() - self._ended < self._patience:
+        """Whether it is worth while to wait for more clients: for as long as a write takes."""
+        if time.perf_counter() - self._ended < min(self._typical, PATIENCE_SECONDS_MAX):
             return True
         self.crowd = 0
         return False
