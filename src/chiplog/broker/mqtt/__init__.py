@@ -11,7 +11,7 @@
     ids          packet ids
     aliases      topic aliases
 
-Messages in bulk don't come as packets: the kernel (`mqtt_publishes`) has them as columns. Sessions, wills,
+Messages in bulk don't come as packets: the kernel's `Inbox` has them as bytes for the log. Sessions, wills,
 retained messages and everything that needs a clock or a socket are the broker's.
 """
 

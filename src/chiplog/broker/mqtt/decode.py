@@ -1,8 +1,8 @@
 """From bytes to packets, strictly: whatever the standard forbids raises BadPacket with the code to answer.
 
 The kernel's `mqtt_split` finds where packets begin and end, and refuses one that is too large before it is there;
-`decode` reads one of them. Messages in bulk take the kernel's `mqtt_publishes` instead, which leaves to `decode`
-what it doesn't take.
+`decode` reads one of them. Messages in bulk go to the kernel's `Inbox` instead, which leaves to `decode` what it
+doesn't take.
 
 >>> decode_all(bytes.fromhex("c000 3007000161746f7001"), MQTT_5_0)
 Traceback (most recent call last):
