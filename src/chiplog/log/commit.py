@@ -56,6 +56,8 @@ class Entry(Generic[T]):
     gate: threading.Lock | None = None
     is_main = False
     """Whether the main thread waits for it."""
+    alone = False
+    """Whether its one item's result is wanted, and not a sequence with it."""
     settled = False
     result: T | None = None
     error: Exception | None = None
@@ -166,7 +168,7 @@ class GroupCommit(Generic[T]):
 
     def _refuse_reentry(self) -> None:
         """A logging handler or a clock that appends would wait for its own thread; so may a signal handler."""
-        if self.is_committing() or self._mutex._is_owned():  # type: ignore[attr-defined]
+        if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
     def _enter(self, entry: Entry[T], *, wait: bool = True) -> bool:
