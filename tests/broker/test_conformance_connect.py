@@ -62,6 +62,15 @@ def test_a_second_connect_ends_the_connection(talk, name, version):
     assert last is None if version == 4 else last.reason_code == ReasonCode.PROTOCOL_ERROR
 
 
+@BOTH
+def test_a_second_connect_of_a_version_that_there_is_not_ends_it_all_the_same(talk, name, version):
+    client = talk(version)
+    client.connect(name)
+    client.raw(connect_bytes(level=9))
+    last = client.end()
+    assert last is None if version == 4 else last.reason_code == ReasonCode.PROTOCOL_ERROR
+
+
 @pytest.mark.parametrize("level", [0, 3, 6, 255])
 def test_other_versions_are_refused_with_a_reason(talk, level):
     """[MQTT-3.1.2-2]"""

@@ -209,6 +209,8 @@ class Connection(asyncio.Protocol):
                 self._need = end - at + split.need
                 return at
             raise bad_frame(split.reason, limit)
+        if data[at] == _CONNECT and self.version != UNKNOWN:  # whatever else may be wrong with it
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
         try:
             packet = decode(data, split.starts[0], split.bodies[0], split.ends[0], self.version)
         except BadPacket as error:
@@ -221,8 +223,6 @@ class Connection(asyncio.Protocol):
     def _handle(self, packet: Packet) -> None:
         broker, session = self.broker, self.session
         if isinstance(packet, Connect):
-            if self.version != UNKNOWN:
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
             self.version = packet.version
             broker.clients.connect(self, packet)
         elif session is None:
