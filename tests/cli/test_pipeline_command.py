@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from chiplog.broker import MessageLogWriter
 from chiplog.cli import pipeline
 
 from .conftest import Run
@@ -42,6 +43,19 @@ def test_wrong_options_are_told_before_spark_is_started(run: Run, log: Path, wor
     result = run("pipeline", *(str(log) if word == "LOG" else word for word in words))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert told in result.err
+
+
+@pytest.mark.parametrize(
+    "words", [("stats",), ("jobs",), ("ingest", "table"), ("ingest", "table", "--codec", "commands")]
+)
+def test_a_brokers_log_without_its_codec_is_told_before_spark_is_started(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with MessageLogWriter(tmp_path / "messages") as log:
+        log.write("topic", b"x")
+    result = run("pipeline", words[0], tmp_path / "messages", *words[1:])
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "is a broker's log: read it with ingest --codec messages" in result.err
 
 
 def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 
 from chiplog.errors import ConnectionLost, JobNotFound, JobRefused, ServerReadOnly
-from chiplog.jobs import Attempt, Client, Leased, Worker
+from chiplog.jobs import Attempt, Client, Leased, LocalServer, Worker
 from tests.jobs.conftest import Served
 
 
@@ -376,3 +376,17 @@ def test_a_worker_is_told_what_is_wrong_with_it_before_it_starts():
     worker = Worker({"a": print})
     with pytest.raises(ValueError, match="a function for a already"):
         worker.job("a")(print)
+
+
+def test_a_server_that_goes_while_a_worker_stops_is_no_matter(caplog):
+    with LocalServer() as local:
+        worker = Worker({"q": lambda job: None}, local.address, lease_ms=60_000)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        with Client(local.address) as client:
+            until(lambda: client.inspect_server().active_clients == 2)
+        worker.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert worker.counters.reconnects == 0
+    assert "no jobs for now" not in caplog.text

@@ -177,6 +177,15 @@ def test_records_know_their_time(tmp_path):
     assert str(records[0]).startswith("000000001:8 2026-11-15T18:00:00.123456789Z b'0...")
 
 
+def test_a_folder_with_logs_in_it_tells_of_them(tmp_path):
+    with Stream(tmp_path / "kept" / "messages").appender() as log:
+        log.append(b"x")
+    (tmp_path / "kept" / "a file").touch()
+    (tmp_path / "kept" / "empty").mkdir()
+    with pytest.raises(LogNotFound, match=r"no segments in .*kept, but in .*kept/messages: say which"):
+        Stream.open(tmp_path / "kept")
+
+
 def test_a_log_that_is_not_there_is_told_at_once(tmp_path):
     with pytest.raises(LogNotFound, match="no log at"):
         Stream(tmp_path / "none").cursor()

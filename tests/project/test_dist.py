@@ -127,7 +127,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, empty: Path, tmp_p
     facts = works(scripts(empty), tmp_path)
     assert (facts["kernel"] == "compiled") is kernel.COMPILED
     for name, extra, _ in EXTRAS:
-        assert facts[name].startswith(f"not installed: pip install 'chiplog[{extra}]'")
+        assert facts[name].startswith(f"not installed: pip install '.[{extra}]'")
 
 
 def test_the_wheel_works_with_extras(wheel: Path, empty: Path, tmp_path: Path) -> None:

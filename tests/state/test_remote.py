@@ -590,12 +590,12 @@ def test_a_missing_driver_is_told_with_what_to_install(monkeypatch):
     with pytest.raises(ValueError, match="knows no nonsense://"):
         Storage("nonsense://bank")
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    with pytest.raises(MissingExtra, match=r"no driver for s3:// here: pip install 'chiplog\[remote\]' s3fs"):
+    with pytest.raises(MissingExtra, match=r"no driver for s3:// here: pip install '.\[remote\]' s3fs"):
         Storage("s3://bank")
     with pytest.raises(MissingExtra, match="paramiko"):
         Storage("sftp://host/bank")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"needs fsspec: pip install 'chiplog\[remote\]'"):
+    with pytest.raises(MissingExtra, match=r"needs fsspec: pip install '.\[remote\]'"):
         Storage("s3://bank")
 
 

@@ -84,7 +84,9 @@ def prometheus_collector(broker: Broker) -> Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     except ImportError as error:
-        raise MissingExtra("prometheus_client is not installed: pip install 'chiplog[metrics]'") from error
+        raise MissingExtra(
+            "prometheus_client is not installed: pip install '.[metrics]' in chiplog's folder"
+        ) from error
 
     class BrokerCollector(Collector):
         def collect(self) -> Iterator[Any]:

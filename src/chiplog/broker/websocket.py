@@ -26,7 +26,7 @@ try:
     from websockets.server import ServerProtocol
     from websockets.typing import Subprotocol
 except ImportError as error:
-    raise MissingExtra("websockets is not installed: pip install 'chiplog[broker]'") from error
+    raise MissingExtra("websockets is not installed: pip install '.[broker]' in chiplog's folder") from error
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker

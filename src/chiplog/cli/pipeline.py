@@ -162,7 +162,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ingest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--codec", metavar="NAME", help="ingest: records (default), commands or datapoints")
+    parser.add_argument(
+        "--codec", metavar="NAME", help="ingest: records (default), commands, datapoints, messages"
+    )
     parser.add_argument(
         "--table", choices=["parquet", "delta", "iceberg"], help="ingest: what to write (default: parquet)"
     )
@@ -256,8 +258,12 @@ def _look(chosen: argparse.Namespace) -> None:
 
         plan = Plan(chosen.codec or "records", partition_by=chosen.partition_by, recursive=chosen.recursive)
         shape_of(plan)
-    if not find_logs(chosen.path, recursive=chosen.recursive) and not chosen.follow:
+    logs = find_logs(chosen.path, recursive=chosen.recursive)
+    if not logs and not chosen.follow:
         raise LogNotFound(f"there is no log in {chosen.path}, at any depth")
+    for log in logs if chosen.subcommand in ("ingest", "jobs", "replay", "stats") else ():
+        if log.format.numbered_by_time and chosen.codec != "messages":
+            raise codes.UsageError(f"{log.path} is a broker's log: read it with ingest --codec messages")
 
 
 def _session(master: str | None, verbose: bool) -> tuple[SparkSession, bool]:

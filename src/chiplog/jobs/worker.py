@@ -327,6 +327,8 @@ class Worker:
     def is_away(self, error: Exception) -> bool:
         """Whether it is worth while to try again after this; if not, the worker ends with the error."""
         if isinstance(error, ConnectionLost | ServerFailed):
+            if self._stopping.is_set():
+                return False  # nor is it an error: no more jobs are wanted
             self.count("reconnects")
             now = time.monotonic()
             if now - self._told_away > AWAY_TOLD_SECONDS:  # once, not by each thread

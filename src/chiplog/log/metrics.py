@@ -167,7 +167,9 @@ def prometheus_collector(metrics: Metrics, *, log: str) -> Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
         from prometheus_client.registry import Collector
     except ImportError as error:
-        raise MissingExtra("prometheus_client is not installed: pip install 'chiplog[metrics]'") from error
+        raise MissingExtra(
+            "prometheus_client is not installed: pip install '.[metrics]' in chiplog's folder"
+        ) from error
 
     class StreamCollector(Collector):
         def collect(self) -> Iterator[Any]:

@@ -38,7 +38,7 @@ def load_pyarrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError as error:
-        raise MissingExtra("scan() needs pyarrow: pip install 'chiplog[arrow]'") from error
+        raise MissingExtra("scan() needs pyarrow: pip install '.[arrow]' in chiplog's folder") from error
     module: ModuleType = pyarrow
     return module
 

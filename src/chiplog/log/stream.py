@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ PathLike = str | os.PathLike[str]
 PositionLike = Position | tuple[int, int] | str
 Bound = PositionLike | TimeLike
 
+_FOLDERS_LOOKED_AT = 100
 _HEADERS_COMPARED = 16
 
 
@@ -102,6 +104,8 @@ class Stream:
             return cls(place, format=formats.most_common(1)[0][0], files=files)
         if numbers:
             return cls(place, files=files)
+        if inside := _logs_inside(files, place):  # as in what a broker keeps
+            raise LogNotFound(f"there are no segments in {place}, but in {' and in '.join(inside)}: say which")
         raise LogNotFound(
             f"there are no segments in {place}: expected files such as 000000001.log, commitlog-0-0.db or "
             "20261115T183000.123456789Z.dat"
@@ -376,3 +380,14 @@ def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
     return timeout
+
+
+def _logs_inside(files: Files, place: str) -> list[str]:
+    """The folders right below this one that have segments, as far as that can be told quickly."""
+    found = []
+    for name in sorted(files.list_dir(place))[:_FOLDERS_LOOKED_AT]:
+        folder = Directory(files, f"{place}/{name}", Captain())
+        with contextlib.suppress(OSError, LogNotFound):
+            if folder.numbers() or segments_elsewhere(files, folder.path, folder.format):
+                found.append(folder.path)
+    return found

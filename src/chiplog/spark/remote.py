@@ -25,7 +25,9 @@ def _filesystem(path: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(f"{path}: reading it needs fsspec: pip install 'chiplog[remote]'") from error
+        raise MissingExtra(
+            f"{path}: reading it needs fsspec: pip install '.[remote]' in chiplog's folder"
+        ) from error
     filesystem, place = fsspec.core.url_to_fs(path)
     return filesystem, place
 

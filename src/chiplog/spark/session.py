@@ -82,7 +82,7 @@ def _load_pyspark() -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise MissingExtra("chiplog.spark needs pyspark: pip install 'chiplog[spark]'") from error
+        raise MissingExtra("chiplog.spark needs pyspark: pip install '.[spark]' in chiplog's folder") from error
     return SparkSession
 
 

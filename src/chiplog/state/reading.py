@@ -175,7 +175,7 @@ def told(data: bytes) -> Told | None:
         from msgspec import MsgspecError, msgpack
     except ImportError:
         raise MissingExtra(
-            "msgspec is not installed, which turns bytes into events: pip install 'chiplog[state]'"
+            "msgspec is not installed, which turns bytes into events: pip install '.[state]' in chiplog's folder"
         ) from None
     end = 1 + data[0] if data else 0
     if not 0 < end < len(data):

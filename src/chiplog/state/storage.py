@@ -159,12 +159,14 @@ def _check_driver(where: str, scheme: str) -> None:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(f"{where}: reaching it needs fsspec: pip install 'chiplog[remote]'") from error
+        raise MissingExtra(
+            f"{where}: reaching it needs fsspec: pip install '.[remote]' in chiplog's folder"
+        ) from error
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         needs = _DRIVERS.get(scheme)
-        how = f"pip install 'chiplog[remote]' {needs}" if needs else str(error)
+        how = f"pip install '.[remote]' {needs} in chiplog's folder" if needs else str(error)
         raise MissingExtra(f"{where}: fsspec has no driver for {scheme}:// here: {how}") from error
     except ValueError as error:
         raise ValueError(f"{where}: fsspec knows no {scheme}://") from error

@@ -210,7 +210,9 @@ def pack(fields: dict[str, Any]) -> bytes:
     try:
         from msgspec import msgpack
     except ImportError:
-        raise MissingExtra("msgspec is not installed, which replicas need: pip install 'chiplog[state]'") from None
+        raise MissingExtra(
+            "msgspec is not installed, which replicas need: pip install '.[state]' in chiplog's folder"
+        ) from None
     return msgpack.encode(fields)
 
 

@@ -32,7 +32,7 @@ def _load_deltalake() -> Any:
     try:
         import deltalake
     except ImportError as error:
-        raise MissingExtra("Delta tables need deltalake: pip install 'chiplog[delta]'") from error
+        raise MissingExtra("Delta tables need deltalake: pip install '.[delta]' in chiplog's folder") from error
     return deltalake
 
 

@@ -72,7 +72,9 @@ class Iceberg:
             import pyiceberg.catalog
             import pyiceberg.io.pyarrow  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("Iceberg tables need pyiceberg: pip install 'chiplog[iceberg]'") from error
+            raise MissingExtra(
+                "Iceberg tables need pyiceberg: pip install '.[iceberg]' in chiplog's folder"
+            ) from error
         self._wanted = catalog, name
         self._catalogs: dict[str, Any] = {}
 
