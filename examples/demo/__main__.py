@@ -190,7 +190,7 @@ def finish(screen: Screen, folder: Path, *, spark: bool) -> None:
     if spark:
         places = {
             "report.html": "[bold]look at this one[/], in any browser",
-            "results/": "its tables, as Parquet, and in results/delta as Delta",
+            "results/": "its tables as Parquet; results/delta has them as Delta",
             "tables/": "the logs as Delta tables; another ingest goes on where this one ended",
             "restored/": "the stock as of the kill, a state log of its own",
             **places,

@@ -26,7 +26,7 @@ def analyze(
     screen: Screen, folder: Path, starting: Starting, ledger: Ledger, held: list[Held], subscriber: Subscriber
 ) -> None:
     screen.heading("4  Tables and plots", "the logs as they lie there, on Spark")
-    with screen.busy("Spark has started, since the factory went to work"):
+    with screen.busy("Spark was started meanwhile; waited for it"):
         spark = starting.session()
     ingest_all(screen, spark, folder)
     found = compute(screen, spark, folder, ledger.killed_ns)

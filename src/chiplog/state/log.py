@@ -273,7 +273,7 @@ class StateLog:
 
     def _opened(self) -> Appender:
         if self._appender is None:
-            raise AppenderClosed(f"the state log {self.stream.path} is not open")
+            raise AppenderClosed(f"the state log {self.stream.path} is not open: use it in a with statement")
         return self._appender
 
     def _append(self, event: Any) -> Position:
