@@ -16,6 +16,7 @@ from chiplog.testing import CrashDisk, CrashState
 
 NEVER = 10**9
 SEGMENT_BYTES = 200
+JOURNAL_BYTES = 300
 
 Action = tuple[str, int]
 
@@ -98,10 +99,15 @@ class _Runner:
             pass  # a fault of the test's: what was not acknowledged needn't be there
 
     def _open(self, number: int) -> None:
-        """0 os, 1 always; 2 os and 3 always with a spare."""
+        """0 os, 1 always; 2 more with a spare, 4 more with a journal."""
         self.policy = ("os", "always")[number % 2]
-        self.spare = number >= 2
-        self.log = self.stream.appender(sync=self.policy, segment_bytes=SEGMENT_BYTES, spare=self.spare)
+        self.spare = number % 4 >= 2
+        self.log = self.stream.appender(
+            sync=self.policy,
+            segment_bytes=SEGMENT_BYTES,
+            spare=self.spare,
+            journal_bytes=JOURNAL_BYTES if number >= 4 else 0,
+        )
         if self.spare and self.policy == "os":
             self._hold()
         # Opening syncs what it recovered.

@@ -10,7 +10,7 @@ import pytest
 from chiplog.testing import CrashDisk, CrashState
 from tests.crash.history import Action, History, check, expectation, run, stream_on
 
-OS, ALWAYS, OS_SPARE, ALWAYS_SPARE = 0, 1, 2, 3
+OS, ALWAYS, OS_SPARE, ALWAYS_SPARE, OS_JOURNAL, ALWAYS_JOURNAL, ALL = 0, 1, 2, 3, 4, 5, 7
 
 SHORT: dict[str, list[Action]] = {
     "open": [("open", OS)],
@@ -75,6 +75,36 @@ SHORT: dict[str, list[Action]] = {
     ],
     "a spare left behind": [("open", OS_SPARE), ("append", 9), ("close", 0), ("open", OS), ("append", 4)],
     "large batch unsynced": [("open", OS), ("append", 10), ("many", 400), ("append", 10)],
+    "journal": [("open", ALWAYS_JOURNAL), ("append", 10), ("append", 20), ("append", 5)],
+    "a full journal": [("open", ALWAYS_JOURNAL), *[("append", n) for n in (30, 40, 20, 30, 10, 20)]],
+    "too large for the journal": [("open", ALWAYS_JOURNAL), ("append", 10), ("append", 400), ("append", 10)],
+    "journal, sync now and then": [
+        ("open", OS_JOURNAL),
+        ("append", 10),
+        ("sync", 0),
+        ("append", 20),
+        ("append", 7),
+        ("sync", 0),
+        ("append", 5),
+    ],
+    "journal and roll": [("open", ALWAYS_JOURNAL), ("append", 9), ("roll", 0), ("append", 7), ("append", 6)],
+    "journal and close": [
+        ("open", ALWAYS_JOURNAL),
+        ("append", 9),
+        ("append", 3),
+        ("close", 0),
+        ("open", ALWAYS),
+        ("append", 7),
+    ],
+    "journal and clean": [("open", ALWAYS_JOURNAL), ("many", 9), ("roll", 0), ("clean", 2), ("append", 5)],
+    "journal and swap": [
+        ("open", ALL),
+        ("append", 9),
+        ("roll", 0),
+        ("append", 20),
+        ("append", 200),
+        ("append", 4),
+    ],
 }
 
 
@@ -112,7 +142,9 @@ def test_no_crash_of_a_long_history_loses_or_changes_an_acknowledged_record(seed
         crash_count(state)
 
 
-@pytest.mark.parametrize("name", ["append always", "large records", "clean some", "roll", "swap"])
+@pytest.mark.parametrize(
+    "name", ["append always", "large records", "clean some", "roll", "swap", "journal", "a full journal"]
+)
 def test_a_crash_during_the_recovery_from_a_crash_loses_nothing_either(name, crash_count):
     history = run(SHORT[name], sector_bytes=64)
     rng = random.Random(1)
@@ -138,14 +170,14 @@ def different(history: History, states: Iterable[CrashState]) -> Iterator[CrashS
 def random_actions(seed: int, count: int) -> list[Action]:
     """A history of any actions in any order, as far as they make sense."""
     rng = random.Random(seed)
-    actions: list[Action] = [("open", rng.randrange(4))]
+    actions: list[Action] = [("open", rng.randrange(8))]
     is_open = True
     for _ in range(count):
         word = rng.choice(["append"] * 6 + ["many"] * 2 + ["roll", "sync", "clean", "reopen"])
         if word == "reopen":
             if is_open:
                 actions.append(("close", 0))
-            actions.append(("open", rng.randrange(4)))
+            actions.append(("open", rng.randrange(8)))
             is_open = True
         elif word == "clean":
             actions.append(("clean", rng.choice([0, 2, 3])))

@@ -63,7 +63,7 @@ def test_a_sync_that_fails_refuses_what_it_was_for_and_the_log_is_opened_again(d
         for number in range(3):
             client.add("q", b"before %d" % number)
         fault = disk.fail(
-            lambda operation: operation.kind == "sync" and operation.path.endswith(".log"), errno.EIO
+            lambda operation: operation.kind == "sync" and operation.path.endswith((".log", ".journal")), errno.EIO
         )
         with pytest.raises(ServerReadOnly):
             client.add("q", b"refused")

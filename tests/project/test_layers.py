@@ -17,8 +17,9 @@ LAYERS = [
     "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
-    "position", "metrics", "index", "segments", "watermark", "seek", "walk", "spare", "recovery", "active",
-    "commit", "aio", "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify", "repair",
+    "position", "metrics", "index", "segments", "watermark", "journal", "seek", "walk", "spare", "recovery",
+    "active", "commit", "aio", "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify",
+    "repair",
 ]  # fmt: skip
 
 

@@ -57,6 +57,7 @@ from chiplog.broker.system import System
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.formats.messages import Messages
 from chiplog.log.appender import SEGMENT_BYTES, Appender
+from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
 
@@ -154,7 +155,8 @@ class Broker:
             self.later(work)
 
     def _open_appender(self) -> Appender:
-        return self.stream.appender(segment_bytes=self._file_bytes, **self._options)
+        journal_bytes = JOURNAL_BYTES if self._syncs else 0
+        return self.stream.appender(segment_bytes=self._file_bytes, journal_bytes=journal_bytes, **self._options)
 
     async def listen(
         self,

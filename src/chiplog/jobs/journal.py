@@ -17,6 +17,7 @@ from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import read_commands
 from chiplog.jobs.replay import Replay
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
+from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position, Positions
 from chiplog.log.stream import Stream
 from chiplog.log.walk import OnCorruption
@@ -62,7 +63,12 @@ class Journal:
         """Whether a write takes as long as a sync."""
         # A batch is synced once it is written, which is `always` for all of its commands.
         policy = "os" if sync == "always" else sync
-        self._options = {"sync": policy, "sync_interval_ms": sync_interval_ms, "segment_bytes": segment_bytes}
+        self._options = {
+            "sync": policy,
+            "sync_interval_ms": sync_interval_ms,
+            "segment_bytes": segment_bytes,
+            "journal_bytes": JOURNAL_BYTES if self.waits else 0,
+        }
         self._on_corruption = on_corruption
         self._appender: Appender | None = None
         self._start = Position(0, 0)

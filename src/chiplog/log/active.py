@@ -17,6 +17,7 @@ from chiplog._kernel_py import AppendCore
 from chiplog.errors import AppenderFailed, WriteFailed
 from chiplog.files import File
 from chiplog.log.index import IndexBuilder, write_index
+from chiplog.log.journal import Journal, open_journal
 from chiplog.log.metrics import Metrics
 from chiplog.log.recovery import HalfMadeSegment, Tail, check_number, create_segment
 from chiplog.log.segments import Directory, read_exactly
@@ -38,6 +39,7 @@ class ActiveSegment:
         tail: Tail,
         *,
         segment_bytes: int,
+        journal_bytes: int,
         spare: bool,
     ) -> None:
         self._directory = directory
@@ -54,6 +56,7 @@ class ActiveSegment:
         self.error: AppenderFailed | None = None
         """Why nothing more can be appended, once that is so."""
         self._use(tail)
+        self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
         self._spare = Spare(directory) if spare else None
         metrics.add_source(self.counts)
 
@@ -63,6 +66,7 @@ class ActiveSegment:
             self.tail = tail
             self.encoder = self._directory.format.encoder(tail.number)
             self.synced_offset = tail.offset
+            self._settled_offset = tail.offset  # the same, not counting what only the journal has
             core.segment = tail.number
             core.offset = tail.offset
             core.time_ns = tail.time_ns
@@ -132,6 +136,9 @@ class ActiveSegment:
             self._note_mark(self.tail.number, self._core.offset, closed=True)
         if self._spare is not None:
             self._spare.close()
+        if self._journal is not None:
+            with contextlib.suppress(OSError):  # one that stays behind has nothing that the segment lacks
+                self._journal.close(remove=in_order)
         self._metrics.remove_source(self.counts)
         self._core.descriptor = -1
         self.tail.file.close()
@@ -150,27 +157,33 @@ class ActiveSegment:
         except OSError as error:
             self.fail(error, f"{self.path}: {why} couldn't be undone")
 
-    def sync_to(self, segment: int, offset: int) -> None:
-        """Return when everything up to there is synced, by whomever; one sync at a time."""
-        while not self._try_sync_to(segment, offset):
+    def sync_to(self, segment: int, offset: int, *, settle: bool = False) -> None:
+        """Return when everything up to there is synced, by whomever; one sync at a time.
+
+        To `settle` is to have it synced in the segment itself, so that the journal isn't needed for it.
+        """
+        while not self._try_sync_to(segment, offset, settle):
             pass
 
-    def _try_sync_to(self, segment: int, offset: int) -> bool:
+    def _try_sync_to(self, segment: int, offset: int, settle: bool) -> bool:
         """The same, or False if the segment was swapped meanwhile."""
         if self._spare is not None:
             self._spare.wait_named()  # nothing is safe before what came before it is
         with self._sync_lock:
             with self._tail_lock:
                 tail, synced = self.tail, self.synced_offset
+                done = self._settled_offset if settle else synced
                 end = self._core.offset  # what has been written meanwhile is covered too
                 if self._spare is not None and not self._spare.named:
                     return False
             self.check()
-            if (tail.number, synced) >= (segment, offset):
+            if (tail.number, done) >= (segment, offset):
                 return True
             try:
                 with self._metrics.timed("sync"):
-                    tail.file.sync()
+                    settled = settle or not self._sync_journal(tail, synced, end)
+                    if settled:
+                        tail.file.sync()
             except OSError as error:
                 self._metrics.add(syncs_failed=1)
                 self.fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
@@ -178,8 +191,20 @@ class ActiveSegment:
             with self._tail_lock:
                 if self.tail is tail:
                     self.synced_offset = max(end, self.synced_offset)
-            self._note_mark(tail.number, end)
+                    if settled:
+                        self._settled_offset = self.synced_offset
+            if settled:
+                self._note_mark(tail.number, end)
+                if self._journal is not None:
+                    self._journal.begin(tail.number)
             return True
+
+    def _sync_journal(self, tail: Tail, start: int, end: int) -> bool:
+        """Have what was written since the last sync synced in the journal, if there is one and it has room."""
+        if self._journal is None or not self._journal.cover(tail.file, tail.number, start, end):
+            return False
+        self._metrics.add(journal_syncs=1)
+        return True
 
     def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
         if (number, offset) >= self._noted:
@@ -240,7 +265,7 @@ class ActiveSegment:
 
     def _start_segment(self, number: int) -> None:
         """Seal the segment and create the next, one after the other."""
-        self.sync_to(self._core.segment, self._core.offset)
+        self.sync_to(self._core.segment, self._core.offset, settle=True)
         tail = self._create(number)
         with self._sync_lock:
             old = self.tail

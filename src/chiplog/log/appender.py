@@ -83,6 +83,7 @@ class Appender:
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        journal_bytes: int = 0,
         spare: bool = False,
         timeout: float | None = None,
         clock: Callable[[], int] | None = None,
@@ -98,6 +99,8 @@ class Appender:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
+        if journal_bytes < 0:
+            raise ValueError(f"journal_bytes is {journal_bytes}: expected how large it may be, or 0 for none")
         self._directory = directory
         self._metrics = metrics
         self._segment_bytes = segment_bytes
@@ -112,7 +115,7 @@ class Appender:
         self._commit: GroupCommit[Positions | Position] | None = None
         if self._policy is SyncPolicy.ALWAYS:
             self._commit = GroupCommit(self._commit_round)
-        self._open(timeout, spare=spare)
+        self._open(timeout, journal_bytes=journal_bytes, spare=spare)
         if self._commit is None:
             self.append = self._core.append  # type: ignore[method-assign] # the same, without a Python frame
         self._stop_interval = threading.Event()
@@ -128,7 +131,7 @@ class Appender:
 
     # -- opening and closing
 
-    def _open(self, timeout: float | None, *, spare: bool) -> None:
+    def _open(self, timeout: float | None, *, journal_bytes: int, spare: bool) -> None:
         files, path = self._directory.files, self._directory.path
         self._directory.check(to_append=True)
         files.make_dir(path)
@@ -150,6 +153,7 @@ class Appender:
             watermark,
             tail,
             segment_bytes=self._segment_bytes,
+            journal_bytes=journal_bytes,
             spare=spare,
         )
         _opened.add(self)
@@ -171,7 +175,7 @@ class Appender:
             if self._active.error is None:
                 self._mend()
                 self._core.rest_at = -1
-                self._active.sync_to(self._core.segment, self._core.offset)
+                self._active.sync_to(self._core.segment, self._core.offset, settle=True)
                 synced = True
         finally:
             self._active.close(in_order=synced)

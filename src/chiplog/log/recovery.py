@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, write_all
 from chiplog.log.index import IndexBuilder
+from chiplog.log.journal import put_away, restore
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
@@ -67,6 +68,10 @@ class Recovery:
     """How many bytes of the next segment, none of them synced, came after what a power loss may have taken."""
     spare_path: str | None = None
     """Where those are kept."""
+    restored_bytes: int = 0
+    """How many bytes a power loss had taken from the last segment, and the journal still had."""
+    journal_path: str | None = None
+    """Where a journal is kept that doesn't fit its segment."""
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ def recover(
         found = Recovery()
         mark = watermark.found
         rebooted = mark is None or (mark.boot != watermark.boot and not mark.closed)
+        _restore_journal(directory, found)
         spare = directory.files.stat(spare_path(directory))
         if spare is not None and not rebooted and _adopt_spare(directory, spare[0]):
             spare = None
@@ -106,6 +112,7 @@ def recover(
             # Another program wrote it: nothing was known of how far it was synced, until now.
             watermark.begin(tail.number, tail.offset)
         watermark.note(tail.number, tail.offset)
+        put_away(directory)  # all that it had of any use is in a segment, synced
         _report(directory, found, metrics)
         if tail.time_ns > time.time_ns() + _FUTURE_NS:
             logger.warning(
@@ -114,6 +121,15 @@ def recover(
                 format_time(tail.time_ns),
             )
         return tail, found
+
+
+def _restore_journal(directory: Directory, found: Recovery) -> None:
+    restored = restore(directory)
+    if restored is None:
+        found.journal_path = _free_path(directory, directory.numbers()[-1])
+        put_away(directory, found.journal_path)
+    else:
+        found.restored_bytes = restored
 
 
 def _adopt_spare(directory: Directory, size: int) -> bool:
@@ -380,6 +396,21 @@ def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -
 
 def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:
     metrics.add(recoveries=1)
+    if found.restored_bytes:
+        metrics.add(restored_bytes=found.restored_bytes)
+        logger.warning(
+            "%s: %d bytes at the end of segment %d were lost with the power and are back, from the journal",
+            directory.path,
+            found.restored_bytes,
+            found.segment,
+        )
+    if found.journal_path is not None:
+        logger.error(
+            "%s: segment %d ends before what its journal has of it begins; the journal is kept in %s",
+            directory.path,
+            found.segment,
+            found.journal_path,
+        )
     if found.torn is not None:
         metrics.add(torn_tails=1, torn_bytes=found.torn.byte_count)
         logger.warning(

@@ -56,14 +56,15 @@ from chiplog.log.rewrite import (
 )
 from chiplog.log.segments import APPEND_LOCK, READ_LOCK, Directory, SegmentReader, read_exactly
 from chiplog.log.stream import Stream
-from chiplog.log.verify import Progress, SegmentReport, VerifyReport, check, verify
+from chiplog.log.verify import JOURNAL_HAS_MORE, Progress, SegmentReport, VerifyReport, check, verify
 from chiplog.log.walk import Block, Walk
 from chiplog.log.watermark import Watermark
 
 logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
-_ROUNDS_MAX = 4  # mending a tail seals the segment before it, which then wants its index; no more follows
+# First what a journal has; then mending a tail seals the segment before it, which wants its index.
+_ROUNDS_MAX = 5
 
 _NEW_POSITIONS_AT = 1 << 48  # no segment is that large: a position from here on was never given to a record
 
@@ -145,6 +146,9 @@ def _copies(names: set[str]) -> list[str]:
 
 
 def _plan(directory: Directory, report: VerifyReport) -> list[Repair]:
+    if report.journal_bytes:  # first of all: the rest is to be looked at when they are there
+        last, problem = report.segments[-1], f"it {JOURNAL_HAS_MORE % report.journal_bytes}"
+        return [Repair("tail", last.path, problem, "put them back", True, last.number)]
     plan = _plan_tail(report)
     for segment in report.segments:
         if repair := _plan_segment(segment, cut=any(step.segment == segment.number for step in plan)):

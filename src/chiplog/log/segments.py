@@ -9,6 +9,7 @@
       000000002.log            the last segment is the one that is appended to
       append.lock read.lock    locks, always empty
       append.synced            how far the log was synced (watermark.py)
+      append.journal           its end once more, while it is open, for quicker syncs (journal.py)
       000000002.torn           what recovery cut off, kept as evidence
 """
 

@@ -121,6 +121,7 @@ class Stream:
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        journal_bytes: int = 0,
         spare: bool = False,
         timeout: float | None = None,
         blocking: bool = True,
@@ -128,11 +129,16 @@ class Stream:
         """Open the log to append, creating or recovering it; waits while another appender has it.
 
         A segment is sealed by the first append that finds it at `segment_bytes` or more. With `spare=True`
-        the next one is kept open, so that no append waits while a segment is sealed and the next started.
+        the next one is kept open, so that no append waits while a segment is sealed and the next started. With
+        `journal_bytes` most syncs are of a file beside it, of that size, 1 MiB being a good one: under
+        `always` that makes an append nearly twice as fast on most disks.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         _check_whole(
-            sync_interval_ms=sync_interval_ms, segment_bytes=segment_bytes, batch_bytes_max=batch_bytes_max
+            sync_interval_ms=sync_interval_ms,
+            segment_bytes=segment_bytes,
+            batch_bytes_max=batch_bytes_max,
+            journal_bytes=journal_bytes,
         )
         return Appender(
             self._directory,
@@ -141,6 +147,7 @@ class Stream:
             sync_interval_ms=sync_interval_ms,
             segment_bytes=segment_bytes,
             batch_bytes_max=batch_bytes_max,
+            journal_bytes=journal_bytes,
             spare=spare,
             timeout=_lock_timeout(timeout, blocking),
             clock=self._clock,

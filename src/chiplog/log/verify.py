@@ -31,6 +31,7 @@ from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import LockTimeout
 from chiplog.files import Files
 from chiplog.log.index import SegmentIndex, indexed_bytes
+from chiplog.log.journal import missing_bytes
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import APPEND_LOCK, READ_LOCK, Directory, SegmentReader
@@ -43,6 +44,8 @@ IndexState = Literal["fits", "missing", "damaged", "none"]
 
 _INDEX_LOOKS = 5
 _INDEX_PAUSE_SECONDS = 0.02
+
+JOURNAL_HAS_MORE = "lacks %d bytes that were lost with the power, and that its journal has"
 
 
 @dataclass(slots=True)
@@ -88,6 +91,8 @@ class VerifyReport:
     """A segment that had been synced, and is gone."""
     synced_bytes_missing: int = 0
     """How many synced bytes are gone from the end of the last segment."""
+    journal_bytes: int = 0
+    """How many bytes a power loss took from the last segment that its journal has: recovery returns them."""
     rewrites: list[str] = field(default_factory=list)
     """Names of unfinished rewrites and copies: debris."""
     indexes_stale: list[str] = field(default_factory=list)
@@ -126,6 +131,8 @@ class VerifyReport:
                 f"{self.synced_bytes_missing} synced bytes are missing at the end of {self.segments[-1].path}: "
                 "the disk didn't keep them, or the file was cut"
             )
+        if self.journal_bytes:
+            lines.append(f"{self.segments[-1].path} {JOURNAL_HAS_MORE % self.journal_bytes}: see `chiplog repair`")
         return lines
 
     def notes(self) -> list[str]:
@@ -212,6 +219,8 @@ def conclude(
         _look_again_at_indexes(directory, report)
     elif report.segments and not alone:
         _settle_torn(directory, report.segments[-1], report)
+    if not report.live:
+        report.journal_bytes = missing_bytes(directory)
     _compare_mark(directory, report, mark, numbers)
     _sort_names(directory, report)
 

@@ -133,6 +133,7 @@ class StateLog:
         rotate_bytes: int = ROTATE_BYTES,
         rotate_seconds: float | None = None,
         segment_bytes: int = SEGMENT_BYTES,
+        journal_bytes: int = 0,
         timeout: float | None = 0,
         promote: bool | Identity = False,
         files: Files | None = None,
@@ -151,6 +152,7 @@ class StateLog:
             "sync": sync,
             "sync_interval_ms": sync_interval_ms,
             "segment_bytes": segment_bytes,
+            "journal_bytes": journal_bytes,
             "timeout": timeout,
         }
         self._rotate_bytes = rotate_bytes
