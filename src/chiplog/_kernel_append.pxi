@@ -160,3 +160,23 @@ cdef class AppendCore:
         finally:
             self.release()
         return self.rest(payload)
+
+    def append_many(self, payloads):
+        cdef int64_t offset, now, size
+        self.acquire()
+        try:
+            offset = self.offset
+            if offset >= self.rest_at or not self.captain or not payloads:
+                return None
+            now = self.now()
+            data, starts = captain_encode_many(payloads, now)
+            size = PyBytes_GET_SIZE(data)
+            if size > self.frame_bytes_max or offset + size > self.rest_at:
+                return None
+            self.put(data)
+            self.time_ns = now
+            self.offset = offset + size
+            self.records += len(<array>starts)
+            return self.segment, offset, starts
+        finally:
+            self.release()

@@ -475,6 +475,25 @@ class AppendCore:
                     return tuple.__new__(self._kind, (self.segment, offset))
         return self._rest(payload)
 
+    def append_many(self, payloads: Sequence[Any]) -> tuple[int, int, array[int]] | None:
+        """Append captain records of one time with one write: their segment, where it begins, and each in it.
+
+        None, and nothing is done, where `rest_at` lies in between, or there is anything else to think of.
+        """
+        with self:
+            offset = self.offset
+            if offset >= self.rest_at or self._encode is not captain_encode or not payloads:
+                return None
+            now = self.stamp()
+            data, starts = captain_encode_many(payloads, now)
+            if len(data) > self.frame_bytes_max or offset + len(data) > self.rest_at:
+                return None
+            self._put(data)
+            self.time_ns = now
+            self.offset = offset + len(data)
+            self.records += len(starts)
+            return self.segment, offset, starts
+
     def _put(self, frame: bytes) -> None:
         """Write all of it, or raise with nothing of it left."""
         failure: OSError | None = None

@@ -275,10 +275,39 @@ class TestAppendCore:
         assert calls == [(21, 0, 28), (21, 3, None)]
         assert core.offset == 29
 
+    def test_it_appends_many_with_one_write_or_does_nothing_at_all(self, kernel):
+        written = []
+        core = self.make(kernel, lambda data: written.append(data) or len(data), clock=lambda: 7)
+        batch = [b"a", b"bc", b""]
+        segment, offset, starts = core.append_many(batch)
+        assert (segment, offset, list(starts)) == (3, 8, [0, 21, 43])
+        assert written == [b"".join(kernel.captain_encode(payload, 7) for payload in batch)]
+        assert (core.offset, core.records, core.time_ns) == (71, 3, 7)
+        for rest_at, size_max in ((71, 1000), (133, 1000), (1000, 62)):
+            core.rest_at, core.frame_bytes_max = rest_at, size_max
+            assert core.append_many(batch) is None
+        core.rest_at, core.frame_bytes_max = 134, 63
+        assert core.append_many([]) is None
+        assert core.append_many((b"a", bytearray(b"bc"), memoryview(b"")))[1] == 71
+        assert (len(written), core.offset, core.locked) == (2, 134, False)
+
+    def test_a_batch_that_cannot_be_written_is_handed_on_once(self, kernel):
+        calls = []
+
+        def undo(frame, written, error):
+            calls.append((len(frame), written, error))
+
+        core = self.make(kernel, lambda _: 5, undo)
+        assert core.append_many([b"a", b"b"])[1] == 8
+        assert calls == [(42, 5, None)]
+        assert (core.offset, core.torn, core.rest_at) == (50, False, 1000)
+
     def test_a_payload_that_is_no_bytes_changes_nothing(self, kernel):
         core = self.make(kernel, len)
         with pytest.raises(TypeError):
             core.append("text")
+        with pytest.raises(TypeError):
+            core.append_many([b"fine", "text"])
         assert core.offset == 8
         assert core.append(b"x") == (3, 8)
 

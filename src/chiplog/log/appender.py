@@ -228,6 +228,9 @@ class Appender:
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
             return cast(Positions, self._commit.submit(self._entry_of(batch)))
+        found = self._core.append_many(batch)
+        if found is not None:
+            return Positions(*found)
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch(batch)

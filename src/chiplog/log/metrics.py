@@ -57,7 +57,7 @@ GAUGES = {
 }
 TIMINGS = {
     "append": "one append, by sample: under `always` the longest wait of each sync, else one for every 64 KiB",
-    "append_many": "one append_many; under `always` it counts as an append",
+    "append_many": "one append_many, by the same sample; under `always` it counts as an append",
     "sync": "one sync, of a segment or of the journal",
     "roll": "starting a segment",
     "recovery": "opening a log to append",
