@@ -1,4 +1,4 @@
-"""A bounded queue that is entered without a lock of its caller's. Part of the plain-Python kernel."""
+"""A bounded queue that is entered without a lock of its caller's, and gates. Part of the plain-Python kernel."""
 
 from __future__ import annotations
 
@@ -76,3 +76,34 @@ class BoundedQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+class Gate:
+    """Where a thread waits until another one opens it, once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def open(self) -> None:
+        """Let through who waits here, or will."""
+        self._lock.release()
+
+    def wait(self, line: deque[Gate]) -> None:
+        """Open the first gate in a line of them, if there is one, then wait.
+
+        The compiled one does both in one step as far as an interrupt is concerned, and without the interpreter.
+        """
+        open_first(line)
+        self._lock.acquire()
+
+
+def open_first(line: deque[Gate]) -> None:
+    """Open the first gate in a line of them, and leave it out from now on."""
+    try:
+        gate = line.popleft()
+    except IndexError:
+        return
+    gate.open()

@@ -1,8 +1,10 @@
-"""The bounded queue of both kernels: the same steps, the same results; and no step is half done."""
+"""The bounded queue and the gates of both kernels: the same steps, the same results; and no step is half done."""
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -73,3 +75,56 @@ def test_counts_are_right_after_many_threads(module):
     consumer.join()
     assert len(taken) == len({id(entry) for entry in taken}) == 12_000
     assert (queue.writes, queue.bytes, len(queue)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+def test_threads_that_wait_in_a_line_let_each_other_through(module):
+    gates = [module.Gate() for _ in range(50)]
+    line = deque(gates)
+    came_through: list[int] = []
+
+    def wait(number: int) -> None:
+        gates[number].wait(deque())
+        came_through.append(number)
+        module.open_first(line)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    module.open_first(line)
+    for thread in threads:
+        thread.join(20)
+    assert came_through == list(range(50))
+    module.open_first(line)  # nobody is left: nothing happens
+
+
+@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+def test_who_waits_opens_the_first_in_line_and_one_that_is_open_holds_nobody_up(module):
+    own, first, second = module.Gate(), module.Gate(), module.Gate()
+    line = deque([first, second])
+    own.open()
+    own.wait(line)
+    assert list(line) == [second]
+    first.wait(line)
+    second.wait(line)
+    assert not line
+
+
+@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+def test_a_signal_ends_the_wait_of_the_main_thread_once_the_next_is_through(module):
+    own, first = module.Gate(), module.Gate()
+    line = deque([first])
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            own.wait(line)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not line
+    first.wait(line)

@@ -13,11 +13,12 @@ interrupts it, and only it, between any two steps, and what it led would be left
 The queue is bounded, by writes and by bytes: who finds it full waits for room, or is refused.
 
 How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
-the interpreter's lock, at the price of several switches between processors each. So the leader opens one
-gate, and a thread that came through opens the next when it is itself about to wait again, or to lead: then
-the interpreter is free for it. While no round is under way it opens the next at once; and a round that
-ends opens all that were left over from the last, if hardly anyone came back to do it. Beside a slow disk
-all that is nothing: there a round opens all gates when it ends.
+the interpreter's lock, at the price of several switches between processors each. So the leader opens a few
+gates, and a thread that came through opens the next when it is itself about to wait again, or to lead: then
+the interpreter is free for it. A few, and not one, so that no processor goes to sleep in between, which takes
+longer to end than an append takes. While no round is under way the next is opened at once; and a round that
+ends opens all that were left over from the last, if hardly anyone came back to do it. Beside a slow disk all
+that is nothing: there a round opens all gates when it ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from chiplog import kernel
-from chiplog._kernel_queue_py import REENTERED
+from chiplog._kernel_queue_py import REENTERED, Gate
 from chiplog.errors import QueueFull
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ QUEUE_BYTES_MAX = 64 << 20
 ROUND_ENTRIES_MAX = 4096
 ROUND_BYTES_MAX = 16 << 20
 _SLOW_SECONDS = 0.001  # from here on switching between threads costs little beside a round
+_OPENED_FIRST = 4  # at the end of a round; each of them opens another one
 _OPENED_MIN = 4  # fewer than this during a round, and those left over are let loose at once
 
 
@@ -53,7 +55,7 @@ class Entry(Generic[T]):
     """Called with all entries of a round that have the same one, when they are settled."""
     future: Any = None
     """Where a task waits for the result."""
-    gate: threading.Lock | None = None
+    gate: Gate | None = None
     is_main = False
     """Whether the main thread waits for it."""
     alone = False
@@ -98,10 +100,10 @@ class GroupCommit(Generic[T]):
         """The entry whose thread leads; this object itself for the commit's own thread; None for nobody."""
         self._committing = 0
         """The thread that is inside of `commit`."""
-        self._released: deque[threading.Lock] = deque()
+        self._line: deque[Gate] = deque()
         """The gates of those whose entries are settled, not opened yet."""
-        self._opened = 0
-        """How many of them were opened since the last round ended."""
+        self._lined_up = 0
+        """How many there were when the last round ended."""
         self._seconds = 0.0
         """How long the last round took."""
         self._crowd = 0
@@ -115,15 +117,15 @@ class GroupCommit(Generic[T]):
         """Wait until a round that began after this call has settled the entry."""
         self._refuse_reentry()
         entry.is_main = threading.current_thread() is threading.main_thread()
-        entry.gate = gate = threading.Lock()
-        gate.acquire()
+        entry.gate = gate = kernel.active.Gate()
         try:
             self._enter(entry)
-            self._open_next()
             if self._leader is None:
                 self._take_lead(self if entry.is_main else entry, entry)
             if self._leader is not entry:
                 self._wait(gate)
+            else:
+                self._open_next()
             while self._leader is entry:  # a full round may leave the leader's own entry for the next
                 self._round(entry)
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
@@ -215,29 +217,24 @@ class GroupCommit(Generic[T]):
 
     # -- waiting
 
-    def _wait(self, gate: threading.Lock) -> None:
+    def _wait(self, gate: Gate) -> None:
         """Until a leader opens the gate: the entry is settled, or the next to lead."""
         try:
-            gate.acquire()
+            gate.wait(self._line)
         finally:
             if self._leader is None:
                 self._open_next()
 
     def _open_next(self) -> None:
         """Open the gate of the next one whose entry is settled."""
-        try:
-            gate = self._released.popleft()
-        except IndexError:
-            return
-        self._opened += 1
-        gate.release()
+        kernel.active.open_first(self._line)
 
     def _step_down(self, entry: Entry[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""
         with self._mutex:
             gate, entry.gate = entry.gate, None
             try:
-                self._released.remove(gate)  # type: ignore[arg-type]
+                self._line.remove(gate)  # type: ignore[arg-type]
             except (ValueError, IndexError):
                 self._open_next()  # whoever came through a gate opens the next
             entries = list(entry.under_way)
@@ -343,7 +340,7 @@ class GroupCommit(Generic[T]):
                 return
         if entry.gate is not None and not entry.is_main:
             gate, entry.gate, self._leader = entry.gate, None, entry
-            gate.release()
+            gate.open()
         elif self._leader is not self:
             self._lead_by_thread()
 
@@ -357,18 +354,23 @@ class GroupCommit(Generic[T]):
 
     def _release(self, entries: Sequence[Entry[T]]) -> None:
         """Line up the waiting threads of a settled round, and open the first one's gate."""
-        if self._opened < _OPENED_MIN:
-            while self._released:
-                self._open_next()
-        self._opened = 0
+        goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self._leader is not None
+        if not goes_on:
+            self._open(len(self._line))
         for entry in entries:
             if entry.gate is not None:
                 if entry.is_main:  # which may be interrupted before it opens the next
-                    entry.gate.release()
+                    entry.gate.open()
                 else:
-                    self._released.append(entry.gate)
-        self._open_next()
-        while self._released and self._seconds >= _SLOW_SECONDS:
+                    self._line.append(entry.gate)
+        if self._seconds >= _SLOW_SECONDS:
+            self._open(len(self._line))
+        elif not goes_on:
+            self._open(_OPENED_FIRST)
+        self._lined_up = len(self._line)
+
+    def _open(self, count: int) -> None:
+        for _ in range(count):
             self._open_next()
 
 

@@ -1,0 +1,49 @@
+# Where a thread waits for another one. Included by _kernel.pyx.
+
+cdef extern from "pythread.h" nogil:
+    ctypedef void *PyThread_type_lock
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    int PyThread_acquire_lock(PyThread_type_lock lock, int wait)
+    int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int interruptible)
+    void PyThread_release_lock(PyThread_type_lock lock)
+    int PY_LOCK_INTR
+
+
+cdef class Gate:
+    """Whoever waits has given up the interpreter before it lets the next one through, who needs it at once."""
+    cdef PyThread_type_lock lock
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock is NULL:
+            raise MemoryError("no lock")
+        PyThread_acquire_lock(self.lock, 0)
+
+    def __dealloc__(self):
+        if self.lock is not NULL:
+            PyThread_free_lock(self.lock)
+
+    def open(self):
+        PyThread_release_lock(self.lock)
+
+    def wait(self, line):
+        cdef Gate first = line.popleft() if line else None
+        cdef PyThread_type_lock to_open = NULL if first is None else first.lock
+        cdef int found
+        while True:
+            with nogil:
+                if to_open is not NULL:
+                    PyThread_release_lock(to_open)
+                    to_open = NULL
+                found = PyThread_acquire_lock_timed(self.lock, -1, 1)
+            if found != PY_LOCK_INTR:
+                return
+            PyErr_CheckSignals()
+
+
+def open_first(line):
+    cdef Gate first
+    if line:
+        first = line.popleft()
+        PyThread_release_lock(first.lock)
