@@ -55,7 +55,13 @@ def test_a_brokers_log_without_its_codec_is_told_before_spark_is_started(
         log.write("topic", b"x")
     result = run("pipeline", words[0], tmp_path / "messages", *words[1:])
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert "is a broker's log: read it with ingest --codec messages" in result.err
+    assert "is a log in the format messages: read it with the codec messages" in result.err
+
+
+def test_the_codec_of_messages_for_another_log_is_told_before_spark_is_started(run: Run, log: Path) -> None:
+    result = run("pipeline", "ingest", log, "table", "--codec", "messages")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "is a log in the format captain: read it with the codec records" in result.err
 
 
 def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def check(chosen: argparse.Namespace) -> None:
 def _look(chosen: argparse.Namespace) -> None:
     """Tell of a path, a codec or a column that is wrong at once: Spark takes its time to start."""
     from chiplog.spark.codecs import codec_of
-    from chiplog.spark.planning import find_logs
+    from chiplog.spark.planning import check_codec, find_logs
 
     codec_of(chosen.codec or "records")
     if chosen.partition_by is not None:
@@ -261,9 +261,8 @@ def _look(chosen: argparse.Namespace) -> None:
     logs = find_logs(chosen.path, recursive=chosen.recursive)
     if not logs and not chosen.follow:
         raise LogNotFound(f"there is no log in {chosen.path}, at any depth")
-    for log in logs if chosen.subcommand in ("ingest", "jobs", "replay", "stats") else ():
-        if log.format.numbered_by_time and chosen.codec != "messages":
-            raise codes.UsageError(f"{log.path} is a broker's log: read it with ingest --codec messages")
+    if chosen.subcommand in ("ingest", "jobs", "replay", "stats"):
+        check_codec(logs, chosen.codec or "records")
 
 
 def _session(master: str | None, verbose: bool) -> tuple[SparkSession, bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from chiplog.errors import LogNotFound
@@ -23,7 +23,7 @@ from chiplog.log.segments import Directory, SegmentReader
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Walk
 from chiplog.log.watermark import read_mark
-from chiplog.spark.options import ReadOptions
+from chiplog.spark.options import BadOption, ReadOptions
 from chiplog.spark.remote import is_remote, remote_files, walk_remote
 
 _SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
@@ -56,6 +56,14 @@ class Slice:
 
 def files_of(path: str) -> Files:
     return remote_files(path) if is_remote(path) else OSFiles()
+
+
+def check_codec(logs: Iterable[Log], codec: str) -> None:
+    """Refuse a codec that is for logs of another format."""
+    for log in logs:
+        if log.format.numbered_by_time != (codec == "messages"):
+            right = "messages" if log.format.numbered_by_time else "records, or one for what is in them"
+            raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
 
 
 def find_logs(path: str, *, recursive: bool) -> list[Log]:

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import (
 
 from chiplog.spark.batch import DEFECT_COLUMNS, ChiplogReader
 from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import BadOption, ReadOptions, read_options, write_options
-from chiplog.spark.planning import find_logs
+from chiplog.spark.options import ReadOptions, read_options, write_options
+from chiplog.spark.planning import check_codec, find_logs
 from chiplog.spark.stream import ChiplogStreamReader
 from chiplog.spark.types import chosen, ddl
 from chiplog.spark.writing import ChiplogStreamWriter, ChiplogWriter
@@ -34,7 +34,8 @@ class ChiplogDataSource(DataSource):
     def schema(self) -> str:
         options = read_options(self.options)
         columns, default = table_columns(options)
-        _check_logs(options)  # what isn't there is told before anything is planned
+        # What isn't there, or is of another kind, is told before anything is planned.
+        check_codec(find_logs(options.path, recursive=options.recursive), options.codec)
         return ddl(columns, default)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -52,13 +53,6 @@ class ChiplogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         return ChiplogStreamWriter(write_options(self.options), schema)
-
-
-def _check_logs(options: ReadOptions) -> None:
-    for log in find_logs(options.path, recursive=options.recursive):
-        if log.format.numbered_by_time != (options.codec == "messages"):
-            right = "messages" if log.format.numbered_by_time else "records, or one for what is in them"
-            raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
 
 
 def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
