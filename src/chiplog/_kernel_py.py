@@ -42,6 +42,7 @@ from chiplog._kernel_commands_py import (
     line_words,
     pieces,
     pieces_after,
+    socket_send,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -95,7 +96,8 @@ __all__ = [
     "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
     "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "open_first",
-    "pieces", "pieces_after", "relocate", "rows_where", "select", "topic_codes", "uuid_parse", "uuid_text",
+    "pieces", "pieces_after", "relocate", "rows_where", "select", "socket_send",
+    "topic_codes", "uuid_parse", "uuid_text",
     "uuid_texts",
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from array import array
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from chiplog import _kernel_py as plain
 from chiplog._kernel_commands_py import ERROR_WORDS
 from chiplog.errors import BadCommand
 from chiplog.jobs.commands import Add, Complete, Fail, Schedule
@@ -16,7 +18,7 @@ from tests.jobs.strategies import PAYLOADS, laid_out, outcome
 from tests.jobs.vectors import all_payloads
 from tests.kernel.test_twins import same
 
-pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
 
 INT64_MAX = 2**63 - 1
 
@@ -119,3 +121,21 @@ def test_both_read_an_id_the_same(text):
 def test_both_split_a_line_the_same(data, at, stop):
     same("line_words", data, at, stop)
     assert same("line_words", data, 0, len(data))[0] == data.split(b" ")[0]
+
+
+@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+def test_a_socket_takes_what_it_has_room_for(module):
+    left, right = socket.socketpair()
+    with left, right:
+        left.setblocking(False)
+        assert module.socket_send(left.fileno(), b"+OK\r\n") == 5
+        assert right.recv(100) == b"+OK\r\n"
+        sent = 0
+        while (count := module.socket_send(left.fileno(), bytes(100_000))) > 0:
+            sent += count
+        assert sent > 0
+        assert count < 0, "it is full"
+        right.close()
+        assert module.socket_send(left.fileno(), b"x") < 0, "nobody is there any more"
+    with pytest.raises(TypeError):
+        module.socket_send(1, "text")

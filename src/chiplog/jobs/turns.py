@@ -6,11 +6,11 @@ This is what every request goes through. `chiplog.jobs.server` has what happens 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from chiplog import kernel
 from chiplog.errors import ChiplogError
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.protocol import Session
@@ -27,7 +27,7 @@ __all__ = ["Connection", "Held", "Turns"]
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 _clock = time.perf_counter
-_write = os.write
+_send = kernel.active.socket_send
 
 
 class Connection:
@@ -135,13 +135,11 @@ class Connection:
         if self._is_closing():
             return
         if self._file >= 0 and self._buffered() == 0:
-            try:
-                sent = _write(self._file, data)
-            except OSError:  # the socket is full, or broken: the transport knows what to do
-                sent = 0
+            sent = _send(self._file, data)
             if sent == len(data):
                 return
-            data = data[sent:]
+            if sent > 0:
+                data = data[sent:]  # else the socket is full, or broken: the transport knows what to do
         transport.write(data)
 
     def _go_on(self) -> None:
