@@ -317,12 +317,20 @@ def uuid_parse(text: bytes) -> bytes | None:
         return None
 
 
-def line_words(data: bytes, at: int, stop: int) -> list[bytes]:
-    """The words of a line: what comes before its first space, be it nothing, and then whatever isn't empty."""
-    if not 0 <= at <= stop <= len(data):
-        raise ValueError(f"{at}..{stop} lies outside of {len(data)} bytes")
-    first, *others = data[at:stop].split(b" ")
-    return [first, *filter(None, others)]
+def next_line(data: bytes, at: int, limit: int) -> tuple[int, list[bytes] | None, bool]:
+    """Where the line ends that begins at `at`, its words, and whether there is a "=" in it.
+
+    It ends with its line feed, less than `limit` bytes on; -1 if there is none. Words are what comes before the
+    first space, be it nothing, and then whatever isn't empty; None if the line doesn't end in CR LF.
+    """
+    if not 0 <= at <= len(data) or limit < 0:
+        raise ValueError(f"{limit} bytes from {at} on lie outside of {len(data)} bytes")
+    stop = data.find(b"\n", at, at + limit)
+    if stop < 0 or stop == at or data[stop - 1] != 13:
+        return stop, None, False
+    line = data[at : stop - 1]
+    first, *others = line.split(b" ")
+    return stop, [first, *filter(None, others)], b"=" in line
 
 
 def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:

@@ -91,17 +91,28 @@ def uuid_parse(bytes text not None):
     return PyBytes_FromStringAndSize(<char *>found, ID_BYTES)
 
 
-def line_words(bytes data not None, Py_ssize_t at, Py_ssize_t stop):
+def next_line(bytes data not None, Py_ssize_t at, Py_ssize_t limit):
     cdef const char *text = PyBytes_AS_STRING(data)
-    cdef Py_ssize_t start = at
+    cdef const char *found
+    cdef Py_ssize_t start = at, stop, end
+    cdef bint flagged = False
     cdef list words = []
-    if not 0 <= at <= stop <= PyBytes_GET_SIZE(data):
-        raise ValueError(f"{at}..{stop} lies outside of {len(data)} bytes")
+    if not 0 <= at <= PyBytes_GET_SIZE(data) or limit < 0:
+        raise ValueError(f"{limit} bytes from {at} on lie outside of {len(data)} bytes")
+    found = <const char *>memchr(text + at, c"\n", min(limit, PyBytes_GET_SIZE(data) - at))
+    if found is NULL:
+        return -1, None, False
+    stop = found - text
+    if stop == at or text[stop - 1] != c"\r":
+        return stop, None, False
+    end = stop - 1
     while True:
-        if at == stop or text[at] == c" ":
+        if at == end or text[at] == c" ":
             if at > start or not words:  # the first word may be empty, and stays
                 words.append(PyBytes_FromStringAndSize(text + start, at - start))
-            if at == stop:
-                return words
+            if at == end:
+                return stop, words, flagged
             start = at + 1
+        elif text[at] == c"=":
+            flagged = True
         at += 1

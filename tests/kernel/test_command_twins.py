@@ -117,10 +117,20 @@ def test_both_read_an_id_the_same(text):
     same("uuid_parse", text)
 
 
-@given(st.text(" =ab\0", max_size=30).map(str.encode), st.integers(-1, 31), st.integers(-1, 31))
-def test_both_split_a_line_the_same(data, at, stop):
-    same("line_words", data, at, stop)
-    assert same("line_words", data, 0, len(data))[0] == data.split(b" ")[0]
+@given(
+    st.lists(st.sampled_from(["a", "bc", " ", "  ", "=", "\0", "\r\n", "\r", "\n"]), max_size=20),
+    st.integers(-1, 31),
+    st.integers(-1, 31),
+)
+def test_both_split_a_line_the_same(parts, at, limit):
+    data = "".join(parts).encode()
+    same("next_line", data, at, limit)
+    stop, words, flagged = same("next_line", data, 0, len(data))
+    assert stop == data.find(b"\n")
+    if words is not None:
+        first, *others = data[: stop - 1].split(b" ")
+        assert words == [first, *(word for word in others if word)]
+        assert flagged == (b"=" in data[:stop])
 
 
 @pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])

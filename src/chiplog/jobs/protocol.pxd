@@ -32,15 +32,19 @@ cdef class Session:
     cpdef tuple take(self)
     cpdef leave(self)
     cpdef answer(self)
-    @cython.locals(at="Py_ssize_t", end="Py_ssize_t", stop="Py_ssize_t", after="Py_ssize_t")
+    @cython.locals(
+        at="Py_ssize_t", end="Py_ssize_t", stop="Py_ssize_t", after="Py_ssize_t", words=list, flagged=bint
+    )
     cdef _commands(self, bytes data, long long now_ns)
     cdef _refuse_line(self)
     cdef _keep(self, bytes data, Py_ssize_t at, Py_ssize_t need)
     @cython.locals(
-        name=bytes, flags=dict, args=list, sound=bint, after="Py_ssize_t", payload=bytes,
+        name=bytes, flags=dict, sound=bint, payload=bytes,
         sized=tuple, size="long long", end="Py_ssize_t", count="Py_ssize_t", bad_size=bytes,
     )
-    cdef Py_ssize_t _command(self, bytes data, Py_ssize_t at, Py_ssize_t stop, long long now_ns) except? -1
+    cdef Py_ssize_t _command(
+        self, bytes data, list args, bint flagged, Py_ssize_t after, long long now_ns
+    ) except? -1
     cdef _dispatch(self, bytes name, list args, dict flags, bytes payload, long long now_ns)
     cdef _reply(self, bytes reply)
     cdef _change(self, bytes reply)

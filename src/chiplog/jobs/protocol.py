@@ -60,7 +60,7 @@ _OUT_BYTES_MAX = 1 << 20
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
-_words = kernel.active.line_words
+_next_line = kernel.active.next_line
 
 # How many words a command has beside its name, and what a bad size is called: its payload's size is the last one.
 _SIZED = {
@@ -180,17 +180,17 @@ class Session:
     def _commands(self, data: bytes, now_ns: int) -> None:
         at, end = 0, len(data)
         while at < end and not self.closed and not self.is_held():
-            stop = data.find(b"\n", at, at + _LINE_BYTES_MAX)
+            stop, words, flagged = _next_line(data, at, _LINE_BYTES_MAX)
             if stop < 0:
                 if end - at >= _LINE_BYTES_MAX:
                     self._refuse_line()
                     return
                 self._keep(data, at, end - at + 1)
                 return
-            if stop == at or data[stop - 1] != _CR:
+            if words is None:
                 self.closed = True
                 return
-            after = self._command(data, at, stop, now_ns)
+            after = self._command(data, words, flagged, stop + 1, now_ns)
             if after < 0:
                 self._keep(data, at, -after - at)
                 return
@@ -206,16 +206,14 @@ class Session:
         self._buffer += data[at:]
         self._need = need
 
-    def _command(self, data: bytes, at: int, stop: int, now_ns: int) -> int:
-        """Do the command whose line ends at `stop`. Returns where the next one begins, or, if its payload isn't
-        there yet, up to where there must be bytes, negated."""
-        args = _words(data, at, stop - 1)
+    def _command(self, data: bytes, args: list[bytes], flagged: bool, after: int, now_ns: int) -> int:
+        """Do the command with these words, whose line ends before `after`. Returns where the next one begins, or,
+        if its payload isn't there yet, up to where there must be bytes, negated."""
         name = args.pop(0)
         flags: dict[bytes, bytes] | None = None
         sound = True
-        if data.find(b"=", at, stop) >= 0:
+        if flagged:
             args, flags, sound = split_flags(args)
-        after = stop + 1
         payload = b""
         if not self._known:
             self._authorize(name, args)
