@@ -163,16 +163,22 @@ cdef class AppendCore:
 
     def append_many(self, payloads):
         cdef int64_t offset, now, size
+        cdef list given
+        if not self.captain or not payloads:
+            return None
+        given = as_bytes(payloads)
         self.acquire()
         try:
             offset = self.offset
-            if offset >= self.rest_at or not self.captain or not payloads:
+            if offset >= self.rest_at:
                 return None
-            now = self.now()
-            data, starts = captain_encode_many(payloads, now)
-            size = PyBytes_GET_SIZE(data)
+            size = records_bytes(given)
             if size > self.frame_bytes_max or offset + size > self.rest_at:
                 return None
+            now = self.now()
+            data, starts = captain_encode_many(given, now)
+            if PyBytes_GET_SIZE(data) != size:
+                return None  # the clock is the caller's, and has changed the caller's list
             self.put(data)
             self.time_ns = now
             self.offset = offset + size

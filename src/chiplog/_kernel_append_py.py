@@ -96,7 +96,7 @@ class AppendCore:
         """
         with self:
             offset = self.offset
-            if offset >= self.rest_at or self._encode is not captain_encode or not payloads:
+            if self._encode is not captain_encode or not payloads or offset >= self.rest_at:
                 return None
             now = self.stamp()
             data, starts = captain_encode_many(payloads, now)

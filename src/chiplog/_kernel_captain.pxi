@@ -109,6 +109,14 @@ cdef list as_bytes(payloads):
     return given
 
 
+cdef Py_ssize_t records_bytes(list given):
+    """How many bytes the records of these payloads, all of them bytes, take."""
+    cdef Py_ssize_t total = 0
+    for payload in given:
+        total += record_bytes(PyBytes_GET_SIZE(payload))
+    return total
+
+
 def captain_encode_many(payloads, time_ns):
     cdef unsigned char time[TIME_BYTES]
     cdef uint32_t time_crc

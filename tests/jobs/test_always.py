@@ -34,6 +34,15 @@ def names_after_power_loss(disk: CrashDisk) -> set[bytes]:
         journal.close()
 
 
+def takes_it(client: Client, payload: bytes) -> bool:
+    """Whether a server that was read-only takes a job again."""
+    try:
+        client.add("q", payload)
+    except ServerReadOnly:
+        return False
+    return True
+
+
 def test_what_was_acknowledged_survives_a_power_loss(disk):
     acknowledged: list[bytes] = []
     moments: list[tuple[int, int]] = []
@@ -69,15 +78,25 @@ def test_a_sync_that_fails_refuses_what_it_was_for_and_the_log_is_opened_again(d
             client.add("q", b"refused")
         assert client.inspect_queue("q").ready == 3, "what changes nothing is answered"
         fault.stop()
-
-        def added() -> bool:
-            try:
-                client.add("q", b"after")
-            except ServerReadOnly:
-                return False
-            return True
-
-        wait_until(added)
+        wait_until(lambda: takes_it(client, b"after"))
         there = {job.payload for job in client.inspect_jobs("q")}
         assert there >= {b"before 0", b"before 1", b"before 2", b"after"}
     assert names_after_power_loss(CrashDisk.of(disk.contents())) == there, "the log says what the server said"
+
+
+def test_an_error_that_nobody_thought_of_refuses_too_and_is_told_with_its_trace(disk, monkeypatch, caplog):
+    write = Journal.write
+    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+        client.add("q", b"before")
+
+        def broken(journal: Journal, records: list[bytes]) -> int:
+            raise MemoryError("not even room for this")
+
+        monkeypatch.setattr(Journal, "write", broken)
+        with pytest.raises(ServerReadOnly):
+            client.add("q", b"refused")
+        monkeypatch.setattr(Journal, "write", write)
+        wait_until(lambda: takes_it(client, b"after"))
+        assert {job.payload for job in client.inspect_jobs("q")} == {b"before", b"after"}
+    assert "not even room for this" in caplog.text
+    assert "Traceback" in caplog.text

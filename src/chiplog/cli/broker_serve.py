@@ -112,10 +112,6 @@ def run(chosen: argparse.Namespace) -> int:
     except LockTimeout:
         say(f"another broker has the log at {chosen.log}: stop it, or choose another directory")
         return codes.LOCKED
-    except (OSError, ChiplogError) as error:
-        code, message = codes.explain(error)
-        say(message)
-        return code
 
 
 def _access(chosen: argparse.Namespace) -> Access:

@@ -97,10 +97,7 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.subcommand == "serve":
         from chiplog.cli import jobs_serve
 
-        try:
-            return jobs_serve.run(chosen)
-        except OSError as error:  # a file that a flag names
-            raise codes.UsageError(codes.explain(error)[1]) from error
+        return jobs_serve.run(chosen)
     with _client(chosen) as client:
         code: int = _module(chosen.subcommand).run(chosen, client)
         return code

@@ -72,19 +72,12 @@ def run(chosen: argparse.Namespace) -> int:
     if tls is None and token is None and not serving.is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
     serving.raise_file_limit()
-    with contextlib.ExitStack() as stack:
-        try:
-            runner = stack.enter_context(asyncio.Runner(loop_factory=serving.loop_factory()))
+    try:
+        with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
             return runner.run(_serve(chosen, token, tls))
-        except LockTimeout:
-            say(
-                f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory"
-            )
-            return codes.LOCKED
-        except (OSError, ChiplogError) as error:
-            code, message = codes.explain(error)
-            say(message)
-            return code
+    except LockTimeout:
+        say(f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory")
+        return codes.LOCKED
 
 
 async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLContext | None) -> int:

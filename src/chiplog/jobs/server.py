@@ -219,7 +219,12 @@ class Server(Turns):
     def fail(self, batch: Batch, held: Held, error: BaseException) -> None:
         """Undo what couldn't be written, and what has been done since on top of it."""
         if not self.trial:
-            logger.error("the command log can't be written, nothing can be changed until it can: %s", error)
+            expected = isinstance(error, OSError | ChiplogError)
+            logger.error(
+                "the command log can't be written, nothing can be changed until it can: %s",
+                error,
+                exc_info=None if expected else error,
+            )
         later = [(connection, connection.take()[0]) for connection in self.waiting]
         self.waiting = []
         since = self.machine.take()
@@ -333,7 +338,7 @@ class _Writer:
             segment, error = 0, None
             try:
                 segment = self._journal.write(records)
-            except (OSError, ChiplogError) as failure:
+            except Exception as failure:
                 error = failure
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 done(segment, error)
