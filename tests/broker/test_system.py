@@ -28,6 +28,7 @@ def values(client, count, timeout=30.0):
 
 def test_who_subscribes_gets_the_values_at_once_and_then_new_ones(tmp_path):
     with local(tmp_path / "log", limits=Limits(system_interval_seconds=3600)) as here:
+        until(lambda: here.broker.system._values)  # its first look, which nobody asked for
         client = here.client(client_id="c")
         client.publish("a", b"x", retain=True)
         client.flush()
