@@ -6,8 +6,10 @@ import re
 import shutil
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from chiplog import Stream
+from chiplog import Stream, kernel
+from chiplog.formats import Captain
 from chiplog.jobs.commands import format_id
 from chiplog.jobs.reading import read_commands
 from chiplog.times import parse_time
@@ -133,8 +135,21 @@ def test_the_same_session_writes_the_log_that_the_original_wrote(tmp_path):
             assert (command.time_ns is None) == record["job_time_is_zero"]
 
 
+def stamp_anew(path: Path) -> None:
+    """As if the original had written its log just now: a lease in it runs for a day, whenever this is run."""
+    now = kernel.active.captain_encode(b"", time.time_ns())[1:13]  # seconds and nanoseconds; the zone stays
+    for segment in path.glob("*.log"):
+        data = bytearray(segment.read_bytes())
+        scan = kernel.active.captain_scan(bytes(data), Captain.header_bytes, len(data), 0, 1000)
+        for start, end in zip(scan.offsets, scan.ends, strict=True):
+            data[start + 1 : start + 13] = now
+            data[end : end + 4] = kernel.active.crc32c(bytes(data[start:end])).to_bytes(4, "big")
+        segment.write_bytes(data)
+
+
 def test_a_server_started_on_the_originals_log_answers_as_the_original_did(tmp_path):
     shutil.copytree(vectors.FOLDER / "cmdlog-2090", tmp_path / "log")
+    stamp_anew(tmp_path / "log")
     told = vectors.load("after_restart-2090.json")["after_restart"]
     assert parse_time("2090-01-01T00:00:00Z") > time.time_ns()
     with served("-cmdlog-path", tmp_path / "log") as server:
