@@ -13,7 +13,7 @@ import time
 
 GROUPS = (
     ("tests/spark", "tests/commitlog"),
-    ("tests/broker", "tests/jobs", "tests/state", "tests/faults"),
+    ("tests/broker", "tests/jobs", "tests/state", "tests/faults", "tests/cli"),
 )
 NOTHING_COLLECTED = 5
 
