@@ -34,6 +34,7 @@ from chiplog._kernel_scan import (
     Scan,
     check_range,
     payload_bytes,
+    varint,
 )
 
 TIME_BYTES = 15
@@ -44,20 +45,11 @@ _UNIX_SECONDS_MAX = 9_223_372_033  # any int32 of nanoseconds may still be added
 _U64_MAX = 2**64 - 1
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def captain_encode(payload: Any, time_ns: int) -> bytes:
     """One record."""
     seconds, nanos = divmod(time_ns, 1_000_000_000)
     view = memoryview(payload_bytes(payload) if isinstance(payload, str) else payload).cast("B")
-    head = struct.pack(">Bqih", 1, seconds + UNIX_EPOCH_SECONDS, nanos, 0) + _varint(len(view))
+    head = struct.pack(">Bqih", 1, seconds + UNIX_EPOCH_SECONDS, nanos, 0) + varint(len(view))
     body = head + bytes(view)
     return body + crc32c(body).to_bytes(4, "big")
 

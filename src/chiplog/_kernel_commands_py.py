@@ -26,6 +26,8 @@ from binascii import Error as NoHex
 from binascii import unhexlify
 from typing import Any, NamedTuple
 
+from chiplog._kernel_scan import varint
+
 ADD, SCHEDULE, COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT, TIMEOUT_ATTEMPT = range(1, 9)
 TYPE_WORDS = (
     None, "add", "schedule", "complete", "fail", "delete", "expire", "start-attempt", "timeout-attempt",
@@ -271,18 +273,6 @@ def job_encode(job_id: bytes, head: bytes, payload: bytes, scheduled_ns: int | N
         kind, time = SCHEDULE, _narrow_time(scheduled_ns)
     size = varint(len(payload))
     return b"".join((bytes((kind,)), job_id, head, size, payload, time, _narrow_time(created_ns)))
-
-
-def varint(number: int) -> bytes:
-    """An unsigned number in groups of seven bits."""
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def time_bytes(time_ns: int) -> bytes:

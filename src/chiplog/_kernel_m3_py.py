@@ -33,7 +33,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import adler32
 
-from chiplog._kernel_commands_py import varint
 from chiplog._kernel_m3_entries_py import (
     CHUNK_HEAD_BYTES,
     ENTRY_HEAD,
@@ -57,6 +56,7 @@ from chiplog._kernel_scan import (
     TRUNCATED,
     Scan,
     check_range,
+    varint,
 )
 
 __all__ = [

@@ -22,8 +22,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, NamedTuple
 
-from chiplog._kernel_commands_py import varint
-from chiplog._kernel_scan import check_range
+from chiplog._kernel_scan import check_range, varint
 
 ALL, LIMIT, INCOMPLETE, BAD_LENGTH, TOO_LARGE, NOT_PLAIN, BAD_PUBLISH = range(7)
 REASON_WORDS = (

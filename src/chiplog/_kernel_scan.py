@@ -47,3 +47,15 @@ def payload_bytes(payload: Any) -> bytes:
     if isinstance(payload, str):
         raise TypeError(f"a payload is bytes, and {payload[:40]!r} is a text: text.encode() makes bytes of it")
     return bytes(memoryview(payload))
+
+
+def varint(number: int) -> bytes:
+    """An unsigned number in groups of seven bits."""
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

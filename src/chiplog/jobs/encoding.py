@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chiplog._kernel_commands_py import SECOND_NS, UNIX_EPOCH_SECONDS, ZERO_TIME, time_bytes, varint
+from chiplog._kernel_commands_py import SECOND_NS, UNIX_EPOCH_SECONDS, ZERO_TIME, time_bytes
+from chiplog._kernel_scan import varint
 
 __all__ = ["NOT_SCHEDULED", "SECOND_NS", "UNIX_EPOCH_SECONDS", "ZERO_TIME", "job_head", "time_bytes", "varint"]
 

@@ -353,7 +353,7 @@ class GroupCommit(Generic[T]):
             deliver(group)
 
     def _release(self, entries: Sequence[Entry[T]]) -> None:
-        """Line up the waiting threads of a settled round, and open the first one's gate."""
+        """Line up the waiting threads of a settled round, and open the first gates, unless a line is moving."""
         goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self._leader is not None
         if not goes_on:
             self._open(len(self._line))

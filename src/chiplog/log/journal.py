@@ -131,14 +131,12 @@ def restore(directory: Directory) -> int | None:
         segment.drop_cache()
         if segment.size() < entries[0].offset:
             return None  # synced bytes before them are gone
-        changed = 0
-        for entry in entries:
-            if read_exactly(segment, len(entry.data), entry.offset) != entry.data:
-                segment.write_at(entry.data, entry.offset)
-                changed += len(entry.data)
-        if changed:
+        lacking = _lacking(segment, entries)
+        for entry in lacking:
+            segment.write_at(entry.data, entry.offset)
+        if lacking:
             segment.sync()
-        return changed
+        return sum(len(entry.data) for entry in lacking)
     finally:
         segment.close()
 
@@ -150,13 +148,14 @@ def missing_bytes(directory: Directory) -> int:
         return 0
     segment = directory.open_segment(number)
     try:
-        return sum(
-            len(entry.data)
-            for entry in entries
-            if read_exactly(segment, len(entry.data), entry.offset) != entry.data
-        )
+        return sum(len(entry.data) for entry in _lacking(segment, entries))
     finally:
         segment.close()
+
+
+def _lacking(segment: File, entries: list[Entry]) -> list[Entry]:
+    """Those that a segment lacks, or has otherwise."""
+    return [entry for entry in entries if read_exactly(segment, len(entry.data), entry.offset) != entry.data]
 
 
 def _of_last_segment(directory: Directory) -> tuple[int, list[Entry]]:

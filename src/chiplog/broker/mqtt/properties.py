@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
-from chiplog._kernel_commands_py import varint
+from chiplog._kernel_scan import varint
 from chiplog.broker.mqtt.packets import PacketType, Properties
 from chiplog.broker.mqtt.reasons import ReasonCode
 from chiplog.broker.mqtt.topics import is_topic_name

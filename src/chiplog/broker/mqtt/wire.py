@@ -9,7 +9,7 @@ A text has no U+0000 and no surrogates. Nothing is read beyond a packet's end, a
 
 from __future__ import annotations
 
-from chiplog._kernel_commands_py import varint
+from chiplog._kernel_scan import varint
 from chiplog.broker.mqtt.reasons import ReasonCode
 from chiplog.errors import BadPacket
 
