@@ -194,6 +194,7 @@ cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size
 include "_kernel_captain.pxi"
 include "_kernel_hash.pxi"
 include "_kernel_columns.pxi"
+include "_kernel_msgpack.pxi"
 include "_kernel_append.pxi"
 include "_kernel_queue.pxi"
 include "_kernel_gate.pxi"

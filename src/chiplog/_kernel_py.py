@@ -4,7 +4,8 @@ This is the compiled kernel's twin: the same functions with the same results, us
 compiled, and the oracle that the compiled ones are tested against. Here are those for columns; those for records
 in the captain format are in `_kernel_captain_py`, those for M3's commit log in `_kernel_m3_py`, those for messages
 in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a broker in `_kernel_broker_py`, those for
-a job server's commands in `_kernel_commands_py`, and what scans of all formats share in `_kernel_scan`.
+a job server's commands in `_kernel_commands_py`, those for msgpack in `_kernel_msgpack_py`, and what scans of all
+formats share in `_kernel_scan`.
 
 No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
 larger than it is allocated.
@@ -71,6 +72,7 @@ from chiplog._kernel_messages_py import (
     messages_scan,
 )
 from chiplog._kernel_mqtt_py import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
+from chiplog._kernel_msgpack_py import msgpack_array
 from chiplog._kernel_queue_py import BoundedQueue, Gate, open_first
 from chiplog._kernel_scan import (
     BAD_CRC,
@@ -95,11 +97,9 @@ __all__ = [
     "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
     "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
-    "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "next_line",
-    "open_first",
-    "pieces", "pieces_after", "relocate", "rows_where", "select", "socket_send",
-    "topic_codes", "uuid_parse", "uuid_text",
-    "uuid_texts",
+    "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
+    "msgpack_array", "next_line", "open_first", "pieces", "pieces_after", "relocate", "rows_where", "select",
+    "socket_send", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False

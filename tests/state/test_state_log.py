@@ -371,6 +371,61 @@ def test_what_cannot_be_replayed_stops_it_with_its_position(tmp_path):
         App(path).log.open()
 
 
+@pytest.mark.parametrize("row", [0, 1, 700, 1999])
+@pytest.mark.parametrize("bad", [b"\x04User\xc1", b"\x04User\x81\xa2id\xa1x", b"\x04User\x01\x01", b""])
+def test_events_before_one_that_is_wrong_are_replayed(tmp_path, row, bad):
+    path = str(tmp_path / "state")
+    with App(path).log:
+        pass
+    good = b"\x01" + EventCodec([User]).encode(User(1, "one"))
+    with Stream.open(path).appender() as raw:
+        positions = raw.append_many([b"\x01" + bad if i == row else good for i in range(2000)])
+    seen: list[User] = []
+    with pytest.raises(BadEvent) as caught:
+        StateLog(path, replay=seen.append, enumerate=lambda log: None, types=[User]).open()
+    assert caught.value.position == positions[row]
+    assert len(seen) == row
+
+
+def test_types_take_turns(tmp_path):
+    path, seen, given = str(tmp_path / "state"), [], []
+    pick = random.Random(3)
+    for _ in range(2000):
+        given += [pick.choice([User(1, "x"), Gone(2), {"plain": 1}, [1], 7])] * pick.choice([1, 1, 2, 50])
+    with StateLog(path, replay=print, enumerate=lambda log: None, types=[User, Gone]) as log:
+        for event in given:
+            log.update(event)
+    with StateLog(path, replay=seen.append, enumerate=lambda log: None, types=[User, Gone]):
+        assert seen == given
+
+
+def test_a_codec_that_decodes_in_its_own_way_is_asked(tmp_path):
+    class Masked(EventCodec):
+        def encode(self, event: Any) -> bytes:
+            return super().encode(event)[::-1]
+
+        def decode(self, data: bytes) -> Any:
+            return super().decode(data[::-1])
+
+    path, seen = str(tmp_path / "state"), []
+    with StateLog(path, replay=seen.append, enumerate=lambda log: None, codec=Masked()) as log:
+        for number in range(10):
+            log.update([number])
+    with StateLog(path, replay=seen.append, enumerate=lambda log: None, codec=Masked()):
+        assert seen == [[number] for number in range(10)]
+
+
+def test_a_typed_dict_with_keys_that_come_and_go(tmp_path):
+    path = str(tmp_path / "state")
+    with PersistentDict(path, values=Point) as data:
+        for number in range(2000):
+            data[number % 50] = Point(number, -number)
+            if number % 3 == 0:
+                del data[number % 50]
+        expected = dict(data)
+    assert restored(path, values=Point) == expected
+
+
 def test_a_type_may_gain_fields(tmp_path):
     old = EventCodec([User])
     newer = msgspec.defstruct("User", [("id", int), ("name", str), ("mail", str, "?")])

@@ -34,11 +34,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from chiplog.errors import BadEvent, MissingExtra
 
-__all__ = ["BadEvent", "Codec", "EventCodec", "difference"]
+__all__ = ["BadEvent", "Batch", "Codec", "EventCodec", "difference"]
 
 _NAME_BYTES_MAX = 255
 _PLAIN = (dict, list, tuple, str, bytes, bytearray, int, float, bool, type(None))
@@ -54,21 +54,33 @@ class Codec(Protocol):
         """The event of these bytes."""
 
 
+class Batch(NamedTuple):
+    """Events of one type, which are decoded at once."""
+
+    head: bytes
+    """What each begins with."""
+    skip: int
+    """How many bytes of that aren't part of the value."""
+    decode: Callable[[bytes], list[Any]]
+    """From an array of them; it raises as it likes."""
+
+
 class EventCodec:
     """The codec that is used unless another is given."""
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         try:
-            from msgspec import DecodeError, EncodeError, ValidationError, msgpack
+            from msgspec import DecodeError, EncodeError, msgpack
         except ImportError:
             raise MissingExtra(
                 "msgspec is not installed, which turns events into bytes: it comes with the extra state, or broker"
             ) from None
         self._encode = msgpack.Encoder().encode
         self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
-        self._failures = (DecodeError, ValidationError)
+        self._failures = (DecodeError, TypeError, ValueError, OverflowError, RecursionError)
         self._heads: dict[type, bytes] = {}
         self._decoders: dict[bytes, Any] = {b"": msgpack.Decoder().decode}
+        self._batches: dict[bytes, Batch] = {b"": Batch(b"\0", 1, msgpack.Decoder(list[Any]).decode)}
         for kind in types:
             name = kind.__name__.encode()
             if len(name) > _NAME_BYTES_MAX:
@@ -78,7 +90,8 @@ class EventCodec:
             if name in self._decoders:
                 raise ValueError(f"there are two types called {kind.__name__}: an event couldn't tell which it is")
             self._decoders[name] = msgpack.Decoder(kind).decode
-            self._heads[kind] = bytes((len(name),)) + name
+            self._heads[kind] = head = bytes((len(name),)) + name
+            self._batches[name] = Batch(head, len(head), msgpack.Decoder(list[kind]).decode)  # type: ignore[valid-type]
 
     def encode(self, event: Any) -> bytes:
         """The event as bytes; BadEvent if its type isn't registered, or if it wouldn't come back as it is."""
@@ -102,11 +115,9 @@ class EventCodec:
         found = difference(event, back, "event")
         return found and f"{found}: use a type with such a field"
 
-    def run(self, data: bytes) -> tuple[bytes, Callable[[bytes], Any]]:
-        """What events of this one's type begin with, and what decodes the rest of each: it raises as it likes."""
-        head = data[: 1 + data[0]] if data else b""
-        decode = self._decoders.get(head[1:]) if head else None
-        return (b"", self.decode) if decode is None else (head, decode)
+    def batch(self, data: bytes) -> Batch | None:
+        """How events that begin as this one does are decoded at once, or None if they can't be."""
+        return self._batches.get(data[1 : 1 + data[0]]) if data else None
 
     def decode(self, data: bytes) -> Any:
         """The event, or BadEvent."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from chiplog.errors import AppenderClosed, BadEvent, NotReplicated
-from chiplog.state.events import EventCodec, difference
+from chiplog.state.events import Batch, EventCodec, difference
 from chiplog.state.log import Enumeration, StateLog, StateStats
 
 __all__ = ["PersistentDict"]
@@ -43,7 +43,7 @@ class PersistentDict(MutableMapping[K, V]):
         self._lock = threading.RLock()
         self._open = False
         self._log = StateLog(
-            path, replay=self._replay, enumerate=self._enumerate, codec=ItemCodec(keys, values), **options
+            path, replay=self._change, enumerate=self._enumerate, codec=ItemCodec(keys, values), **options
         )
 
     def open(self) -> Self:
@@ -121,14 +121,14 @@ class PersistentDict(MutableMapping[K, V]):
     def __repr__(self) -> str:
         return f"PersistentDict({self._data!r})" if self._open else "PersistentDict(not open)"
 
-    def _replay(self, event: Sequence[Any]) -> None:
-        self._change([_hashable(event[0]), *event[1:]])
-
     def _change(self, event: Sequence[Any]) -> None:
+        key = event[0]
+        if type(key) is list:
+            key = _hashable(key)
         if len(event) == 2:
-            self._data[event[0]] = event[1]
+            self._data[key] = event[1]
         else:
-            self._data.pop(event[0], None)
+            self._data.pop(key, None)
 
     def _enumerate(self, log: Enumeration) -> None:
         with self._lock:
@@ -144,12 +144,16 @@ class ItemCodec(EventCodec):
 
     def __init__(self, keys: Any, values: Any) -> None:
         super().__init__()
+        self._typed: dict[bytes, Batch] = {}
         if keys is Any and values is Any:
             return
         from msgspec import msgpack
 
         put, drop = msgpack.Decoder(tuple[keys, values]).decode, msgpack.Decoder(tuple[keys]).decode
         self._decoders[b""] = lambda data: drop(data) if data[:1] == b"\x91" else put(data)
+        puts, drops = msgpack.Decoder(list[tuple[keys, values]]), msgpack.Decoder(list[tuple[keys]])
+        batches = Batch(b"\0\x92", 1, puts.decode), Batch(b"\0\x91", 1, drops.decode)
+        self._typed = {batch.head: batch for batch in batches}
 
     def encode(self, event: Any) -> bytes:
         """As a state log does, and saying which key it is about."""
@@ -157,6 +161,10 @@ class ItemCodec(EventCodec):
             return super().encode(event)
         except BadEvent as error:
             raise BadEvent(f"[{event[0]!r:.100}]: {error}") from None
+
+    def batch(self, data: bytes) -> Batch | None:
+        """Keys with their values, or keys that are gone: they differ in their first byte."""
+        return self._typed.get(data[:2]) if self._typed else super().batch(data)
 
     def changed(self, event: Any, back: Any) -> str | None:
         """A key may be a tuple, because it becomes one again; in a value nothing comes back as another."""

@@ -11,7 +11,7 @@ from chiplog.errors import BadEvent
 from chiplog.formats import Scan
 from chiplog.log.position import Position
 from chiplog.log.walk import BLOCK_ROWS, Block
-from chiplog.state.events import Codec, EventCodec
+from chiplog.state.events import Batch, Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Snapshot
 
@@ -24,6 +24,8 @@ MARKER_BYTES = {BEGIN: 9, COMMIT: 9, WRITER: 33}
 
 Replay = Callable[[Any], object]
 
+_BATCH_BYTES = 1 << 16  # of events that are decoded in one step
+
 
 class Replayer:
     """Takes in a log's records, hands on its events, and keeps account of its generations.
@@ -34,6 +36,9 @@ class Replayer:
     def __init__(self, path: str, codec: Codec, replay: Replay | None) -> None:
         self._path = path
         self._codec = codec
+        self._batch: Callable[[bytes], Batch | None] | None = None
+        if isinstance(codec, EventCodec) and type(codec).decode is EventCodec.decode:
+            self._batch = codec.batch
         self._replay = replay
         self.generation = 0
         self.complete = False
@@ -70,36 +75,50 @@ class Replayer:
     def _run(
         self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int, first: bytes
     ) -> int:
-        """Replay a row and those after it that are of the same type, and return the row after them."""
-        codec, replay = self._codec, self._replay
-        head, decode = codec.run(first) if isinstance(codec, EventCodec) else (b"", codec.decode)
-        rests = kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT + head)
-        after: int = row + len(rests)
-        if not self.generation:
-            return after
-        if replay is not None:
-            at = row
-            for rest in rests:
-                try:
-                    event = decode(rest)
-                except Exception as error:
-                    position = Position(segment, scan.offsets[at])
-                    raise self._undecoded(
-                        position, bytes(buffer[scan.starts[at] : scan.ends[at]]), error
-                    ) from error
-                replay(event)
-                at += 1
-        self.events += len(rests)
+        """Replay a row and some after it, all of them events, and return the row after them."""
+        replay = self._replay
+        if not self.generation or replay is None:
+            after = row + len(kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT))
+            if not self.generation:
+                return after
+        else:
+            after = self._replay_at_once(replay, buffer, scan, row, last, first)
+            if after == row:
+                after = self._replay_each(replay, segment, buffer, scan, row, last)
+        self.events += after - row
         self.bytes_since_snapshot += scan.ends[after - 1] + base - scan.offsets[row]
         return after
 
-    def _undecoded(self, position: Position, payload: bytes, error: Exception) -> BadEvent:
-        """What is wrong with an event, in the codec's own words."""
+    def _replay_at_once(
+        self, replay: Replay, buffer: memoryview, scan: Scan, row: int, last: int, first: bytes
+    ) -> int:
+        """Decode those of the first one's type in one step, and replay them; none if one can't be decoded."""
+        batch = self._batch(first) if self._batch is not None else None
+        if batch is None:
+            return row
+        count, data = kernel.active.msgpack_array(
+            buffer, scan.starts, scan.ends, row, last, EVENT + batch.head, 1 + batch.skip, _BATCH_BYTES
+        )
         try:
-            self._codec.decode(payload[1:])
-        except Exception as told:
-            error = told
-        return self._bad(position, str(error))
+            events = batch.decode(data) if count else []
+        except Exception:  # which one it is, and why, is found out by taking each by itself
+            return row
+        for event in events:
+            replay(event)
+        return row + count
+
+    def _replay_each(
+        self, replay: Replay, segment: int, buffer: memoryview, scan: Scan, row: int, last: int
+    ) -> int:
+        decode = self._codec.decode
+        for data in kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT):
+            try:
+                event = decode(data)
+            except Exception as error:
+                raise self._bad(Position(segment, scan.offsets[row]), str(error)) from error
+            replay(event)
+            row += 1
+        return row
 
     def _marker(self, payload: bytes, position: Position, after: Position) -> None:
         kind = payload[:1]
