@@ -81,6 +81,25 @@ def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, 
     return at
 
 
+def microseconds(array times, Py_ssize_t first, Py_ssize_t last, out):
+    cdef _View target = _View(out, True)
+    check_column(times)
+    if not 0 <= first <= last <= len(times):
+        raise ValueError(f"rows {first}..{last} of {len(times)}")
+    if target.size // <Py_ssize_t>sizeof(int64_t) < last - first:
+        raise ValueError("out has too little room")
+    cdef int64_t *time = items(times)
+    cdef int64_t *micro = <int64_t *>target.data
+    cdef int64_t low = INT64_MAX, high = INT64_MIN
+    cdef Py_ssize_t i
+    with nogil, cython.cdivision(True):
+        for i in range(first, last):
+            low = min(low, time[i])
+            high = max(high, time[i])
+            micro[i - first] = time[i] / 1000
+    return first == last or (low > INT64_MIN and high < INT64_MAX)
+
+
 def first_since(array times, Py_ssize_t start, int64_t time_min):
     check_column(times)
     cdef Py_ssize_t count = len(times), row = start

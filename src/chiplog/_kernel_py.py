@@ -97,7 +97,7 @@ __all__ = [
     "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
     "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
-    "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
+    "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
     "msgpack_array", "next_line", "open_first", "pieces", "pieces_after", "relocate", "rows_where", "select",
     "socket_send", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
@@ -128,6 +128,19 @@ def gather(
 def _check_rows(starts: array[int], ends: array[int], first: int, last: int) -> None:
     if not 0 <= first <= last <= min(len(starts), len(ends)):
         raise ValueError(f"rows {first}..{last} of {min(len(starts), len(ends))}")
+
+
+def microseconds(times: array[int], first: int, last: int, out: Any) -> bool:
+    """Nanoseconds to whole microseconds, towards 0; whether none of them is outside of what a time can be."""
+    target = memoryview(out).cast("B").cast("q")
+    if not 0 <= first <= last <= len(times):
+        raise ValueError(f"rows {first}..{last} of {len(times)}")
+    if len(target) < last - first:
+        raise ValueError("out has too little room")
+    rows = times[first:last]
+    for i, time in enumerate(rows):
+        target[i] = time // 1000 if time >= 0 else -(-time // 1000)
+    return all(TIME_MIN < time < TIME_MAX for time in rows)
 
 
 def first_since(times: array[int], start: int, time_min: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from decimal import Decimal
 
 import pytest
 from hypothesis import example, given, settings
@@ -150,6 +151,17 @@ def test_time_columns_are_searched_and_masked_equally(times, bound, start):
     same("first_since", column, start, bound)
 
 
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30), st.integers(0, 35), st.integers(0, 35))
+def test_times_become_microseconds_equally(times, first, last):
+    column, room = array("q", times), bytearray(8 * 30)
+    good = same("microseconds", column, first, last, room, mutable=(3,))
+    if 0 <= first <= last <= len(times):
+        wanted = times[first:last]
+        assert good == all(-(2**63) < time < 2**63 - 1 for time in wanted)
+        compiled.microseconds(column, first, last, room)
+        assert memoryview(room).cast("q")[: len(wanted)].tolist() == [int(Decimal(time) / 1000) for time in wanted]
+
+
 @given(st.lists(PAYLOADS, max_size=8), st.data())
 def test_compaction_and_its_map_are_equal_and_lead_back(payloads, data):
     buffer = records(payloads)
@@ -211,6 +223,8 @@ def test_a_key_set_holds_many_keys():
         ("compact", (b"abc", array("q", [0]), 0, 3, bytearray(2), bytearray(9))),
         ("select", (array("q", [0]), bytearray(2))),
         ("first_since", (array("q", [0]), 2, 0)),
+        ("microseconds", (array("q", [0]), 0, 2, bytearray(16))),
+        ("microseconds", (array("q", [0, 0]), 0, 2, bytearray(8))),
     ],
 )
 def test_a_range_outside_of_its_buffer_is_refused(kernel, name, args):

@@ -95,7 +95,8 @@ def segment_column(pa: Any, segment: int, rows: int, *, wide: bool = False) -> A
 
 
 def _int64(pa: Any, column: array[int], block: Block) -> Any:
-    rows = column[block.first : block.last]
+    whole = block.first == 0 and block.last == len(column)
+    rows = column if whole else column[block.first : block.last]
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
 
 

@@ -8,6 +8,7 @@
 What is where, each importing only from those before it:
 
     java.py       which Java there is
+    daemon.py     what starts a local session's Python workers
     session.py    a quiet, well-configured local session; registering the source with any session
     options.py    what a reader or writer was asked for, checked
     remote.py     logs on other filesystems, through fsspec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -68,8 +70,15 @@ class ChiplogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         piece = partition.piece if isinstance(partition, Task) else None
+        settle_worker()
         if piece is not None:
             yield from read_slice(piece, self._options, self._columns, self._names)
+
+
+@functools.cache
+def settle_worker() -> None:
+    """Spark's workers collect garbage after each task: what has been imported needn't be looked at again."""
+    gc.freeze()
 
 
 def read_slice(

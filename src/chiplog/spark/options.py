@@ -13,7 +13,7 @@ from chiplog.log.walk import OnCorruption
 from chiplog.times import parse_time
 
 PARTITION_BYTES = 64 << 20
-BATCH_ROWS = 8192
+BATCH_ROWS = 16_384
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
