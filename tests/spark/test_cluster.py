@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 JOB = """
 import sys, time
-from chiplog.spark import register
+from chiplog.spark import columnar_jar, register
 from chiplog.spark.shipping import package_zip
 from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import BooleanType
@@ -34,6 +34,7 @@ spark = (
     .config("spark.executor.memory", "512m")
     .config("spark.executor.cores", "1")
     .config("spark.task.maxFailures", "8")
+    .config("spark.jars", columnar_jar())
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("FATAL")

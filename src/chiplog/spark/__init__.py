@@ -8,6 +8,7 @@
 What is where, each importing only from those before it:
 
     java.py       which Java there is
+    columnar.py   the part of the source that runs in Java, for columns instead of rows
     daemon.py     what starts a local session's Python workers
     session.py    a quiet, well-configured local session; registering the source with any session
     options.py    what a reader or writer was asked for, checked
@@ -24,6 +25,7 @@ What is where, each importing only from those before it:
 """
 
 from chiplog.spark.codecs import Codec, codec_names, register_codec
+from chiplog.spark.columnar import columnar_jar
 from chiplog.spark.session import register, session
 
-__all__ = ["Codec", "codec_names", "register", "register_codec", "session"]
+__all__ = ["Codec", "codec_names", "columnar_jar", "register", "register_codec", "session"]

@@ -57,12 +57,6 @@ class ChiplogReader(DataSourceReader):
         self._columns = columns
         self._names = names
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow what is read by time and segment; Spark applies all filters again, to every row."""
-        for one in filters:
-            self._options = narrowed(self._options, one)
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         logs = find_logs(self._options.path, recursive=self._options.recursive)
         pieces = plan(self._options, logs, splits=codec_of(self._options.codec).splits)
@@ -73,6 +67,16 @@ class ChiplogReader(DataSourceReader):
         settle_worker()
         if piece is not None:
             yield from read_slice(piece, self._options, self._columns, self._names)
+
+
+class FilteredReader(ChiplogReader):
+    """One that is told what a query is looking for, and is used for that query only."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Narrow what is read by time and segment; Spark applies all filters again, to every row."""
+        for one in filters:
+            self._options = narrowed(self._options, one)
+        return filters
 
 
 @functools.cache

