@@ -190,7 +190,10 @@ def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Cas
 
     def rate(name: str, frame: Any) -> float:
         spark.dataSource.register(ReadyColumns if name == IN_PLACE else ChiplogPythonSource)
-        return (few if name == TUPLES else rows) / timed(lambda: total(frame))
+        try:
+            return (few if name == TUPLES else rows) / timed(lambda: total(frame))
+        finally:
+            spark.dataSource.register(ChiplogPythonSource)
 
     return [Case(name, "-", role, partial(rate, name, frame)) for name, role, frame in frames]
 

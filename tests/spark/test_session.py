@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from chiplog.spark import daemon
+from chiplog.spark.workers import workers_of
 
 
 def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
@@ -16,6 +19,23 @@ def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     spark.range(3).mapInArrow(lambda batches: batches, "id bigint").collect()
     assert [name for name in os.listdir(folder) if name.endswith(".sock")]
+
+
+def test_a_python_of_the_users_own_is_left_as_it_is(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert workers_of("local[2]") == ("/opt/python", {})
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    assert workers_of("spark://10.0.0.1:7077") == (sys.executable, {})
+
+
+def test_all_of_sparks_daemons_are_ours(spark):
+    script, _ = workers_of("local")
+    told = subprocess.run([script, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
+    assert told.stdout.strip() == sys.executable
+    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true"}  # and no folder for it, which is told
+    wrong = subprocess.run([script, "-m", "pyspark.daemon"], env=environment, input=b"", capture_output=True)
+    assert b"chiplog/spark/daemon.py" in wrong.stderr
+    assert spark.sparkContext.pythonExec == script
 
 
 def test_a_worker_whose_query_has_enough_rows_ends_without_a_word(monkeypatch):

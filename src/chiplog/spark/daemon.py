@@ -1,8 +1,9 @@
 """Spark's daemon of Python workers, for sessions whose workers answer over Unix domain sockets.
 
-A query that has enough rows (`limit`, `show`) hangs up on its worker. Over TCP the worker's last bytes go
-nowhere and nobody is the wiser; over a Unix domain socket it learns that the other side has gone, and Spark's
-daemon prints a traceback for each. Here such a worker ends as it would have over TCP. All else is as in Spark's.
+A worker may find that nobody listens any more: a query has enough rows (`limit`, `show`), or Spark lets go of a
+worker that was idle for a minute. Over TCP its last bytes go nowhere and nobody is the wiser; over a Unix domain
+socket it is told, and Spark's daemon prints a traceback for each. Here such a worker ends as it would have over
+TCP. All else is as in Spark's.
 """
 
 from __future__ import annotations

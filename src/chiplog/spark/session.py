@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
+import contextlib
 import os
-import shutil
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chiplog.errors import MissingExtra
 from chiplog.spark.columnar import columnar_jar
 from chiplog.spark.java import java_home
+from chiplog.spark.workers import workers_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,10 +64,8 @@ def session(
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    near = _near() if master == "local" or master.startswith("local[") else {}
+    python, near = workers_of(master)
     settings = {**_QUIET, **near, **{name.replace("_", "."): str(value) for name, value in config.items()}}
     settings.setdefault("spark.driver.extraJavaOptions", _JAVA.format(log4j=_log4j_file()))
     jar = columnar_jar() if columnar else None
@@ -76,7 +73,11 @@ def session(
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), jar]))
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    # Both are read once, when Spark starts.
+    with _environment(
+        PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=os.environ.get("PYSPARK_DRIVER_PYTHON", python)
+    ):
+        spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return register(spark)
 
@@ -102,28 +103,26 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _load_pyspark() -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingExtra("chiplog.spark needs pyspark: pip install '.[spark]' in chiplog's folder") from error
     return SparkSession
-
-
-@functools.cache
-def _near() -> dict[str, str]:
-    """Python workers of this machine are spoken to by the shortest way: a fifth more rows per second.
-
-    Their sockets ask nobody for a password, so that they are in a folder that only its owner can enter. It is in
-    /tmp because a socket's path can't be long.
-    """
-    folder = tempfile.mkdtemp(prefix="chiplog-", dir="/tmp")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": folder,
-        "spark.python.daemon.module": "chiplog.spark.daemon",
-    }
 
 
 def _log4j_file() -> str:
