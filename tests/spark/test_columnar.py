@@ -129,6 +129,34 @@ def test_functions_in_python_take_columns_from_it(spark, tmp_path):
         frame.unpersist()
 
 
+def allocated(spark) -> int:
+    """How much of Arrow's memory Spark holds."""
+    return spark._jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory()
+
+
+def test_batches_that_are_under_way_to_a_worker_keep_what_is_in_them(spark, tmp_path):
+    from pyspark.sql.functions import pandas_udf, udf
+
+    segments(tmp_path / "log")
+    frame = spark.read.format("chiplog").option("batchRows", 3).load(str(tmp_path / "log"))
+    number = udf(int, "bigint")
+    both = frame.select("payload", number("payload").alias("n"), "offset").collect()
+    assert [(bytes(row.payload), row.n) for row in both] == [(b"%09d" % n, n) for n in range(100)]
+    plus = pandas_udf(lambda offsets: offsets + 1, "bigint")
+    assert all(row.o == row.offset + 1 for row in frame.select("offset", plus("offset").alias("o")).collect())
+    assert allocated(spark) == 0
+
+
+def test_memory_of_batches_that_nobody_read_is_given_back(spark, tmp_path):
+    segments(tmp_path / "log")
+    frame = spark.read.format("chiplog").option("batchRows", 3).load(str(tmp_path / "log"))
+    assert len(frame.limit(4).collect()) == 4
+    assert frame.selectExpr("assert_true(offset < 0)", "payload").limit(0).collect() == []
+    with pytest.raises(Exception, match="is not true"):
+        frame.selectExpr("assert_true(segment < 3)").collect()
+    assert allocated(spark) == 0
+
+
 def test_damage_is_told_by_both(load, tmp_path):
     segments(tmp_path / "log")
     file = tmp_path / "log" / "000000002.log"

@@ -30,12 +30,6 @@ _QUIET = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-# Rows come from Python workers of ours, in batches that are right: Java needn't check each place that it reads.
-_JAVA = (
-    "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false "
-    "-Dlog4j2.configurationFile={log4j}"
-)
-
 _LOG4J = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -67,7 +61,9 @@ def session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     python, near = workers_of(master)
     settings = {**_QUIET, **near, **{name.replace("_", "."): str(value) for name, value in config.items()}}
-    settings.setdefault("spark.driver.extraJavaOptions", _JAVA.format(log4j=_log4j_file()))
+    settings.setdefault(
+        "spark.driver.extraJavaOptions", f"-XX:+UseParallelGC -Dlog4j2.configurationFile={_log4j_file()}"
+    )
     jar = columnar_jar() if columnar else None
     if jar is not None:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), jar]))

@@ -13,10 +13,15 @@
 package chiplog.spark;
 
 import java.lang.reflect.Constructor;
+import java.util.ArrayList;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.ValueVector;
+import org.apache.arrow.vector.util.TransferPair;
 import org.apache.spark.PartitionEvaluator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.python.BasePythonRunner;
@@ -46,11 +51,13 @@ import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.util.AccumulatorV2;
+import org.apache.spark.util.TaskCompletionListener;
 
 import scala.Tuple2;
 import scala.collection.Iterator;
@@ -270,17 +277,27 @@ class ColumnsFactory implements PartitionReaderFactory {
     }
 }
 
-/** Batch after batch of one task. */
-class ColumnsReader implements PartitionReader {
+/**
+ * Batch after batch of one task.
+ *
+ * Spark's runner loads each batch into the same vectors. A query may still hold the one before, though: one with a
+ * function in Python has batches under way to its worker and back. So the memory of each goes to vectors of its own,
+ * without a copy. Who has read a batch closes it; what nobody did is closed when the task ends.
+ */
+class ColumnsReader implements PartitionReader, TaskCompletionListener {
 
     private final Iterator batches;
     private final scala.collection.immutable.Map metrics;
     private final int width;
+    private final BufferAllocator memory;
+    private final List given = new ArrayList();
 
     ColumnsReader(Iterator batches, scala.collection.immutable.Map metrics, int width) {
         this.batches = batches;
         this.metrics = metrics;
         this.width = width;
+        this.memory = ArrowUtils.rootAllocator().newChildAllocator("chiplog", 0L, Long.MAX_VALUE);
+        TaskContext.get().addTaskCompletionListener((TaskCompletionListener) this);
     }
 
     public boolean next() {
@@ -293,9 +310,19 @@ class ColumnsReader implements PartitionReader {
         ArrowColumnVector fields = (ArrowColumnVector) batch.column(0);
         ColumnVector[] columns = new ColumnVector[this.width];
         for (int i = 0; i < this.width; i++) {
-            columns[i] = fields.getChild(i);
+            TransferPair pair = ((ArrowColumnVector) fields.getChild(i)).getValueVector().getTransferPair(this.memory);
+            pair.transfer();
+            this.given.add(pair.getTo());
+            columns[i] = new ArrowColumnVector(pair.getTo());
         }
         return new ColumnarBatch(columns, batch.numRows());
+    }
+
+    public void onTaskCompletion(TaskContext task) {
+        for (int i = 0; i < this.given.size(); i++) {
+            ((ValueVector) this.given.get(i)).close();
+        }
+        this.memory.close();
     }
 
     public CustomTaskMetric[] currentMetricsValues() {
