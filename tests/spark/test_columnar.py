@@ -148,9 +148,14 @@ def test_batches_that_are_under_way_to_a_worker_keep_what_is_in_them(spark, tmp_
 
 
 def test_memory_of_batches_that_nobody_read_is_given_back(spark, tmp_path):
+    from pyspark.sql.functions import udf
+
     segments(tmp_path / "log")
     frame = spark.read.format("chiplog").option("batchRows", 3).load(str(tmp_path / "log"))
     assert len(frame.limit(4).collect()) == 4
+    number = udf(int, "bigint")
+    for _ in range(5):
+        assert [row.n for row in frame.select(number("payload").alias("n")).limit(2).collect()] == [0, 1]
     assert frame.selectExpr("assert_true(offset < 0)", "payload").limit(0).collect() == []
     with pytest.raises(Exception, match="is not true"):
         frame.selectExpr("assert_true(segment < 3)").collect()

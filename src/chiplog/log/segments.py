@@ -60,8 +60,9 @@ class Directory:
         other = segments_elsewhere(self.files, self.path, self.format) if set(names) - {READ_LOCK} else None
         if other is not None:
             raise UnknownFormat(
-                f"{other[1]} is a log of the format {other[0].name!r}, and this is a Stream of the format "
-                f"{self.format.name!r}: Stream.open({self.path!r}) takes what is there"
+                f"{other[1]} is a log of the format {other[0].name!r}, and it was opened as one of "
+                f"{self.format.name!r}: say format={other[0].name!r}, or read it with Stream.open({self.path!r}), "
+                "which takes what is there"
             )
         if not to_append:
             raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")

@@ -37,7 +37,7 @@ def columnar_jar() -> str | None:
         target = cache_folder() / f"columnar-{pyspark.__version__}-{_digest()}.jar"
         if not target.exists():
             _build(Path(pyspark.__file__).parent / "jars", target)
-    except (ImportError, MissingExtra, OSError, subprocess.SubprocessError) as error:
+    except (ImportError, MissingExtra, OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.info("Spark reads logs row by row: %s", _reason(error))
         return None
     return str(target)

@@ -1,7 +1,8 @@
 /*
- * The source `chiplog` as Spark's planner sees it: Spark's own source for Python, with two things that it lacks.
+ * The source `chiplog` as Spark's planner sees it: Spark's own source for Python, with three things that it lacks.
  *
  *   columns   a query that needs some of a table's columns has only those read, as from Parquet
+ *   filters   are pushed down for the query that has them, and forgotten after it
  *   batches   what the Python workers send is Arrow, and goes into the query as columns, where Spark would first
  *             make a row of each record
  *
@@ -322,7 +323,9 @@ class ColumnsReader implements PartitionReader, TaskCompletionListener {
         for (int i = 0; i < this.given.size(); i++) {
             ((ValueVector) this.given.get(i)).close();
         }
-        this.memory.close();
+        if (this.memory.getAllocatedMemory() == 0) {  // or another thread is about to let go of the rest
+            this.memory.close();
+        }
     }
 
     public CustomTaskMetric[] currentMetricsValues() {
