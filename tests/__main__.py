@@ -6,6 +6,7 @@ and those before it are through.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ def main(options: list[str]) -> int:
             codes.append(process.wait())
             said.seek(0)
             print(f"\n{', '.join(group)}, after {time.monotonic() - began:.0f} s:\n{said.read()}", flush=True)
+            if process.returncode < 0:  # pytest had no say in it
+                print(f"it was ended by {signal.Signals(-process.returncode).name}", flush=True)
     finally:
         for _, said, process in running:
             if process.poll() is None:
