@@ -87,9 +87,8 @@ def register(spark: SparkSession) -> SparkSession:
         if getattr(error, "getCondition", str)() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         spark.dataSource.register(ChiplogPythonSource)
-        if (
-            spark.conf.get(PUSHDOWN, "false") != "true"
-        ):  # a declarative pipeline's session lets nobody set anything
+        # Not where it is on already: a declarative pipeline's session lets nobody set anything.
+        if spark.conf.get(PUSHDOWN, "false") != "true":
             spark.conf.set(PUSHDOWN, "true")
     return spark
 
