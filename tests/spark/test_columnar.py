@@ -14,7 +14,6 @@ from chiplog.formats.m3 import Datapoint, Series
 from chiplog.spark import columnar, session
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.source import ChiplogDataSource
-from tests.conftest import VECTORS
 from tests.spark.test_planning import write_log
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -93,9 +92,9 @@ def datapoints(path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["records", "commands", "datapoints", "messages"])
-def test_every_choice_of_columns_has_the_same_values(spark, tmp_path, codec):
+def test_every_choice_of_columns_has_the_same_values(spark, tmp_path, vector, codec):
     spark.dataSource.register(Alone)
-    path = VECTORS / "workq" / "cmdlog" if codec == "commands" else tmp_path / "log"
+    path = vector("workq/cmdlog") if codec == "commands" else tmp_path / "log"
     if codec != "commands":
         {"records": lambda path: write_log(path, 3), "datapoints": datapoints, "messages": messages}[codec](path)
     names = list(codec_of(codec).columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class ChiplogDataSource(DataSource):
     """Logs as tables. A schema of the user's own may name fewer columns: what isn't asked for isn't copied."""
 
+    _reader: ClassVar[type[ChiplogReader]] = ChiplogReader
+
     @classmethod
     def name(cls) -> str:
         return "chiplog"
@@ -41,7 +43,7 @@ class ChiplogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         columns, _ = table_columns(options)
-        return ChiplogReader(options, columns, chosen(schema, columns))
+        return self._reader(options, columns, chosen(schema, columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(self.options)
@@ -62,14 +64,11 @@ class ChiplogPythonSource(ChiplogDataSource):
     that one's filters, and reads no more for a second query that has none.
     """
 
+    _reader = FilteredReader
+
     @classmethod
     def name(cls) -> str:
         return "chiplog_python"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options)
-        columns, _ = table_columns(options)
-        return FilteredReader(options, columns, chosen(schema, columns))
 
 
 def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
