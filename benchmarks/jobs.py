@@ -7,8 +7,9 @@ add, lease and complete here; put, reserve and delete there.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import itertools
+import select
 import signal
 import socket
 import subprocess
@@ -19,16 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uvloop
-
 from benchmarks.measure import (
+    STUCK_SECONDS,
     Case,
     Figure,
     Settings,
     count_goal,
     free_port,
     goal_of,
-    growth,
     interleave,
     payload,
     percentile,
@@ -133,54 +132,14 @@ def both(settings: Settings, policy: str) -> Iterator[tuple[Running, Running]]:
 class Slice:
     """What a slice of a load came to."""
 
-    cycles: int = 0
-    running: bool = True
+    rate: float = 0.0
     latencies: list[float] = field(default_factory=list)
 
 
-class Cycle(asyncio.Protocol):
-    """A connection that takes one job after another through its life."""
+class Cycle:
+    """What is said to take a job through its life. Each answer leads to the next request."""
 
     PROBE = b""
-
-    def __init__(self, told: Slice) -> None:
-        self._told = told
-        self._step = 0
-        self._began = 0.0
-        self._transport: asyncio.Transport | None = None
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
-        self._send(self.first())
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self.gone.set_result(None)
-
-    def data_received(self, data: bytes) -> None:
-        told = self._told
-        told.latencies.append(time.perf_counter() - self._began)
-        step = self._step
-        if step == 0:
-            self._step = 1
-            self._send(self.second(data))
-        elif step == 1:
-            self._step = 2
-            self._send(self.third(data))
-        else:
-            self.check(data)
-            told.cycles += 1
-            self._step = 0
-            if told.running:
-                self._send(self.first())
-            elif self._transport is not None:
-                self._transport.close()
-
-    def _send(self, data: bytes) -> None:
-        self._began = time.perf_counter()
-        assert self._transport is not None
-        self._transport.write(data)
 
     def first(self) -> bytes:
         raise NotImplementedError
@@ -191,7 +150,7 @@ class Cycle(asyncio.Protocol):
     def third(self, data: bytes) -> bytes:
         raise NotImplementedError
 
-    def check(self, data: bytes) -> None:
+    def again(self, data: bytes) -> bytes:
         raise NotImplementedError
 
 
@@ -210,8 +169,9 @@ class Workq(Cycle):
         assert data[:7] == b"+OK 1\r\n", data
         return b"complete " + data[7:43] + b" 0\r\n\r\n"
 
-    def check(self, data: bytes) -> None:
+    def again(self, data: bytes) -> bytes:
         assert data == b"+OK\r\n", data
+        return self.first()
 
 
 class Beanstalk(Cycle):
@@ -229,21 +189,68 @@ class Beanstalk(Cycle):
         assert data[:8] == b"RESERVED", data
         return b"delete " + data.split(b" ", 2)[1] + b"\r\n"
 
-    def check(self, data: bytes) -> None:
+    def again(self, data: bytes) -> bytes:
         assert data == b"DELETED\r\n", data
+        return self.PUT
 
 
-async def load(server: Running, connections: int, seconds: float) -> Slice:
-    """Jobs through their lives for a while, until the last of them has ended: cycles is the rate."""
-    told = Slice()
-    loop = asyncio.get_running_loop()
-    clients = [server.client(told) for _ in range(connections)]
-    for client in clients:
-        await loop.create_connection(lambda client=client: client, "127.0.0.1", server.port)
-    rate = await growth(lambda: told.cycles, seconds)
-    told.running = False
-    await asyncio.wait_for(asyncio.gather(*(client.gone for client in clients)), 20)
-    told.cycles = round(rate)
+class Connected:
+    """A connection that takes one job after another through its life."""
+
+    __slots__ = ("began", "receive", "send", "socket", "step")
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.receive, self.send = self.socket.recv, self.socket.send
+        self.step = 0
+        self.began = 0.0
+
+
+def load(server: Running, connections: int, seconds: float) -> Slice:
+    """Jobs through their lives for a while, until the last of them has ended.
+
+    One thread serves all connections, with as little between it and the sockets as Python allows: what is to be
+    seen is how fast the servers are.
+    """
+    cycle, told, clock = server.client(), Slice(), time.perf_counter
+    requests = cycle.second, cycle.third, cycle.again
+    note = told.latencies.append
+    cycles, left = 0, connections
+    with contextlib.ExitStack() as stack:
+        ready = stack.enter_context(select.epoll())
+        known: dict[int, Connected] = {}
+        for _ in range(connections):
+            one = Connected(server.port)
+            stack.enter_context(one.socket)
+            known[one.socket.fileno()] = one
+            ready.register(one.socket, select.EPOLLIN)
+        start = clock()
+        ends, stuck = start + seconds, start + seconds + STUCK_SECONDS
+        for one in known.values():
+            one.began = clock()
+            one.send(cycle.first())
+        while left:
+            for file, _ in ready.poll(1.0):
+                one = known[file]
+                data = one.receive(65536)
+                now = clock()
+                note(now - one.began)
+                request = requests[one.step](data)
+                one.step += 1
+                if one.step == 3:
+                    one.step = 0
+                    if now < ends or not cycles:
+                        cycles += 1
+                    else:
+                        left -= 1
+                        continue
+                one.began = clock()
+                one.send(request)
+            now = clock()
+            if not told.rate and now >= ends and cycles:
+                told.rate = cycles / (now - start)
+            assert now < stuck, f"{server.name} leaves {left} clients without an answer"
     return told
 
 
@@ -287,9 +294,9 @@ def _cycles(settings: Settings, policy: str, title: str) -> Figure:
             def rate(
                 server: Running, count: int = connections, found: dict[str, list[float]] = latencies
             ) -> float:
-                told = uvloop.run(load(server, count, seconds))
+                told = load(server, count, seconds)
                 found[server.name] += told.latencies
-                return float(told.cycles)
+                return told.rate
 
             ours, theirs = (
                 Case(
@@ -361,7 +368,7 @@ def many(settings: Settings) -> Figure:
             time.sleep(max(0.0, due - 1 - time.time()))
             while time.time() < due + 3:
                 for name, server in servers.items():
-                    latencies[name] += uvloop.run(load(server, 16, 0.25)).latencies
+                    latencies[name] += load(server, 16, 0.25).latencies
         finally:
             for server in servers.values():
                 server.end()

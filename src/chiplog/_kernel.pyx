@@ -14,6 +14,7 @@ the tests hold the two to each other on random and hostile bytes.
     _kernel_m3_decode.pxi  messages to columns of entries
     _kernel_messages.pxi   messages: scan, hop, find, split; _encode and _json beside it
     _kernel_commands.pxi   commands of a job server to columns
+    _kernel_sockets.pxi    sockets that are read together
     _kernel_mqtt.pxi       packets of MQTT to columns, and messages to packets
     _kernel_broker.pxi     packets to messages of a log and back, in bulk; _columns beside it
 
@@ -26,9 +27,10 @@ from cpython.array cimport array, clone, resize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.ref cimport Py_INCREF
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
@@ -207,6 +209,7 @@ include "_kernel_messages_encode.pxi"
 include "_kernel_messages_json.pxi"
 include "_kernel_commands.pxi"
 include "_kernel_jobs.pxi"
+include "_kernel_sockets.pxi"
 include "_kernel_mqtt.pxi"
 include "_kernel_broker.pxi"
 include "_kernel_broker_columns.pxi"

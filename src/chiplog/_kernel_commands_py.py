@@ -19,7 +19,6 @@ Nothing here raises for what a command says: a row that can't be read has type 0
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from binascii import Error as NoHex
@@ -360,11 +359,3 @@ def even_pieces(buffer: Any, size: int) -> list[bytes]:
     if size < 1 or len(view) % size:
         raise ValueError(f"{len(view)} bytes are no pieces of {size}")
     return [bytes(view[at : at + size]) for at in range(0, len(view), size)]
-
-
-def socket_send(descriptor: int, data: bytes) -> int:
-    """Hand bytes to a socket that doesn't block; how many it took, or less than 0 if it couldn't take any."""
-    try:
-        return os.write(descriptor, data)
-    except OSError:
-        return -1

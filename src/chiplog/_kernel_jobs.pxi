@@ -1,14 +1,4 @@
-# Commands one by one, as a job server makes them, and its answers. Included by _kernel.pyx.
-
-cdef extern from "sys/socket.h" nogil:
-    int MSG_DONTWAIT
-    ssize_t send(int descriptor, const void *data, size_t size, int flags)
-
-
-def socket_send(int descriptor, bytes data not None):
-    # Holding the interpreter's lock: it waits for nothing, and to give the lock up costs more than a tenth of it.
-    return send(descriptor, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT)
-
+# Commands one by one, as a job server makes them. Included by _kernel.pyx.
 
 cdef int64_t NOT_SCHEDULED = INT64_MIN
 

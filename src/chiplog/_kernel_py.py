@@ -43,7 +43,6 @@ from chiplog._kernel_commands_py import (
     next_line,
     pieces,
     pieces_after,
-    socket_send,
     uuid_parse,
     uuid_text,
     uuid_texts,
@@ -87,14 +86,15 @@ from chiplog._kernel_scan import (
     TRUNCATED,
     Scan,
 )
+from chiplog._kernel_sockets_py import SocketSet, socket_send
 
 __all__ = [
     "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
     "BoundedQueue", "Commands", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan",
-    "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode",
-    "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather",
-    "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
+    "SocketSet", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
+    "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
+    "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
     "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
     "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",

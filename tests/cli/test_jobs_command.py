@@ -203,7 +203,9 @@ def test_serve_is_the_server(start: Start, run: Run, tmp_path: Path, queue: str)
     assert process.stderr is not None
     said = b""
     while not (found := re.search(rb"serving jobs at (\S+)\n", said)):
-        said += process.stderr.readline()
+        line = process.stderr.readline()
+        assert line, f"the server didn't start: {said.decode()}"
+        said += line
     assert run("jobs", "add", queue, "--server", found[1].decode()).code == 0
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(20) == 0

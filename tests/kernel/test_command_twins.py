@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from array import array
 from uuid import UUID
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chiplog import _kernel_py as plain
 from chiplog._kernel_commands_py import ERROR_WORDS
 from chiplog.errors import BadCommand
 from chiplog.jobs.commands import Add, Complete, Fail, Schedule
@@ -131,21 +129,3 @@ def test_both_split_a_line_the_same(parts, at, limit):
         first, *others = data[: stop - 1].split(b" ")
         assert words == [first, *(word for word in others if word)]
         assert flagged == (b"=" in data[:stop])
-
-
-@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
-def test_a_socket_takes_what_it_has_room_for(module):
-    left, right = socket.socketpair()
-    with left, right:
-        left.setblocking(False)
-        assert module.socket_send(left.fileno(), b"+OK\r\n") == 5
-        assert right.recv(100) == b"+OK\r\n"
-        sent = 0
-        while (count := module.socket_send(left.fileno(), bytes(100_000))) > 0:
-            sent += count
-        assert sent > 0
-        assert count < 0, "it is full"
-        right.close()
-        assert module.socket_send(left.fileno(), b"x") < 0, "nobody is there any more"
-    with pytest.raises(TypeError):
-        module.socket_send(1, "text")

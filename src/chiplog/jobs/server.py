@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import cast
 
+from chiplog import kernel
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.journal import Journal
@@ -87,6 +88,9 @@ class Server(Turns):
         """Accept clients; returns where."""
         self._loop = asyncio.get_running_loop()
         self.call_soon = self._loop.call_soon
+        with contextlib.suppress(OSError):  # there are such sets on Linux only
+            self.sockets = kernel.active.SocketSet()
+            self._loop.add_reader(self.sockets.fileno(), self.read)
         factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
         self._server = await self._loop.create_server(factory, host, port, ssl=tls, backlog=1024)
         self._later(self._sweep())
@@ -115,6 +119,9 @@ class Server(Turns):
         while (self.waiting or self.in_flight) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         await self._dismiss(time.monotonic() + FAREWELL_SECONDS)
+        if self.sockets is not None:
+            self._loop.remove_reader(self.sockets.fileno())
+            self.sockets.close()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         # A `run` whose client was just cut off has left an end to be written.
@@ -128,13 +135,11 @@ class Server(Turns):
     async def _dismiss(self, deadline: float) -> None:
         """Close connections, once their answers are sent."""
         for connection in list(self._connections):
-            if connection.transport is not None:
-                connection.transport.close()
+            connection.close()
         while self._connections and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
         for connection in list(self._connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+            connection.abort()
 
     def _close(self, records: list[bytes]) -> None:
         if records and not self.read_only:
@@ -304,8 +309,7 @@ class Server(Turns):
             await asyncio.sleep(_SWEEP_SECONDS)
             now = time.monotonic()
             for connection in [found for found in self._connections if found.is_late(now)]:
-                if connection.transport is not None:
-                    connection.transport.abort()
+                connection.abort()
 
     async def _clean(self, cleaner: CommandCleaner) -> None:
         while True:

@@ -15,12 +15,18 @@ cdef class Connection:
     cdef object _is_closing
     cdef object _buffered
     cdef int _file
+    cdef bint _joined
     cdef bint _dirty
     cdef bint _ended
     cdef bint _reading
     cdef bint _paused
     cdef double _since
 
+    cpdef data_received(self, bytes data)
+    cpdef bint eof_received(self)
+    cpdef close(self)
+    cpdef abort(self)
+    cdef arrived(self, bytes data)
     cpdef touch(self)
     cpdef tuple take(self)
     @cython.locals(session=Session)
@@ -50,8 +56,11 @@ cdef class Turns:
     cdef public Py_ssize_t crowd
     cdef public bint slow
     cdef public object call_soon
+    cdef public object sockets
 
     cpdef touched(self, Connection connection)
+    @cython.locals(arrived=list, connection=Connection)
+    cpdef read(self)
     cpdef turn_soon(self)
     cpdef turn(self)
     cpdef hand_answers(self)

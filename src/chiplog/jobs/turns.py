@@ -1,11 +1,16 @@
-"""Connections, and what is done with all of them at the end of a turn of the event loop: write, then answer.
+"""Connections, and what is done with all of them in a turn of the event loop: read, write, then answer.
 
 This is what every request goes through. `chiplog.jobs.server` has what happens now and then.
+
+Where it can be, sockets are read by the kernel, all that have something at once, and the event loop only tells
+when: to have it read each by itself takes longer than to do what is asked for. The transports still do what is
+seldom: they close sockets, and write what a socket doesn't take at once. Connections with TLS are theirs alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Held", "Turns"]
 
+logger = logging.getLogger("chiplog")
+
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 _clock = time.perf_counter
@@ -38,6 +45,7 @@ class Connection:
         "_ended",
         "_file",
         "_is_closing",
+        "_joined",
         "_paused",
         "_reading",
         "_since",
@@ -54,6 +62,8 @@ class Connection:
         self._buffered: Any = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
+        self._joined = False
+        """Whether it is read with the others."""
         self._dirty = False
         self._reading = True
         self._ended = False
@@ -75,12 +85,37 @@ class Connection:
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._turns.welcome(self)
+        if self._file >= 0 and self._turns.sockets is not None:
+            # Not at once: a transport may begin to read after this.
+            self._turns.call_soon(self._join)
+
+    def _join(self) -> None:
+        """Be read with the others from now on."""
+        if self.transport is not None and not self._is_closing():
+            self.transport.pause_reading()
+            self._joined = True
+            if self._reading:
+                self._turns.sockets.add(self._file, self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         """The client has gone."""
+        if self._joined:
+            self._turns.sockets.forget(self._file, self)
         self.transport = self._is_closing = self._buffered = None
         self.session.leave()
         self._turns.farewell(self)
+
+    def close(self) -> None:
+        """End it, once all answers are sent."""
+        self._read(False)
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._read(False)
+        if self.transport is not None:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -101,6 +136,19 @@ class Connection:
         self.touch()
         return True
 
+    def arrived(self, data: bytes | None) -> None:
+        """What a read of the socket gave: bytes, none if no more will come, or None if it is broken."""
+        if self.transport is None or self._is_closing():
+            return
+        if data:
+            self.data_received(data)
+        elif data is None:
+            self.abort()
+        else:
+            self._read(False)
+            if not self.eof_received():
+                self.close()
+
     def touch(self) -> None:
         """Something may have changed: it is looked after at the end of the turn."""
         if not self._dirty:
@@ -114,19 +162,19 @@ class Connection:
 
     def send(self, answers: list[bytes]) -> None:
         """Answers, which may now be sent."""
-        transport, session = self.transport, self.session
-        if transport is None:
+        session = self.session
+        if self.transport is None:
             return
         if answers:
             self._write(answers[0] if len(answers) == 1 else b"".join(answers))
         if session.closed:
-            transport.close()
+            self.close()
         elif session.buffered() or not self._reading:
             self._go_on()
         elif not self._paused:
             self._since = 0.0
         if self._ended and not self._dirty and (not self._paused or session.waiting is not None):
-            transport.close()
+            self.close()
 
     def _write(self, data: bytes) -> None:
         """Write at once what the socket takes. A transport would do it after it has looked for what came in."""
@@ -155,12 +203,20 @@ class Connection:
         self._read(not self._paused and not (held and session.buffered() > _BUFFER_BYTES_MAX))
 
     def _read(self, wanted: bool) -> None:
-        if wanted != self._reading and self.transport is not None:
-            self._reading = wanted
+        if self._ended:
+            wanted = False
+        if wanted == self._reading or self.transport is None or self._is_closing():
+            return
+        self._reading = wanted
+        if self._joined:
             if wanted:
-                self.transport.resume_reading()
+                self._turns.sockets.add(self._file, self)
             else:
-                self.transport.pause_reading()
+                self._turns.sockets.remove(self._file)
+        elif wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
 
     def is_late(self, now: float) -> bool:
         """Whether a command, or an answer, has been on its way for too long."""
@@ -214,6 +270,8 @@ class Turns:
         waited for, so that they share the next one too."""
         self.call_soon: Any = None
         """The event loop's, once there is one."""
+        self.sockets: Any = None
+        """Those that are read together, where they can be."""
 
     def touched(self, connection: Connection) -> None:
         """A client may have something to send, and the log something to write."""
@@ -227,6 +285,21 @@ class Turns:
             and not self.handing
         ):
             self.write()
+
+    def read(self) -> None:
+        """Some of the sockets have something to be read."""
+        arrived = self.sockets.read()
+        if not arrived:
+            return
+        self.turning = True
+        self.now_ns = self.clock.now()
+        for connection, data in arrived:
+            try:
+                connection.arrived(data)
+            except Exception:  # it is that client's alone
+                logger.exception("a client's command failed, and its connection is ended")
+                connection.abort()
+        self.turn()
 
     def turn_soon(self) -> None:
         """When everything that has come in is looked at."""
