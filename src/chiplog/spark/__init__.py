@@ -9,6 +9,8 @@ What is where, each importing only from those before it:
 
     java.py       which Java there is
     columnar.py   the part of the source that runs in Java, for columns instead of rows
+    daemon.py     what starts a local session's Python workers, quietly
+    workers.py    how these are spoken to
     session.py    a quiet, well-configured local session; registering the source with any session
     options.py    what a reader or writer was asked for, checked
     remote.py     logs on other filesystems, through fsspec

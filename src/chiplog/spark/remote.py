@@ -78,7 +78,7 @@ class RemoteFile:
     def close(self) -> None:
         pass
 
-    write = write_at = truncate = sync = _refuse
+    write = write_at = write_synced = truncate = sync = _refuse
 
 
 class NoLock:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chiplog.errors import MissingExtra
 from chiplog.spark.columnar import columnar_jar
 from chiplog.spark.java import java_home
+from chiplog.spark.workers import workers_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +59,8 @@ def session(
     if home is not None:
         os.environ["JAVA_HOME"] = home
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {**_QUIET, **{name.replace("_", "."): str(value) for name, value in config.items()}}
+    python, near = workers_of(master)
+    settings = {**_QUIET, **near, **{name.replace("_", "."): str(value) for name, value in config.items()}}
     settings.setdefault(
         "spark.driver.extraJavaOptions", f"-XX:+UseParallelGC -Dlog4j2.configurationFile={_log4j_file()}"
     )
@@ -68,7 +69,11 @@ def session(
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), jar]))
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
+    # Both are read once, when Spark starts.
+    with _environment(
+        PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=os.environ.get("PYSPARK_DRIVER_PYTHON", python)
+    ):
+        spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return register(spark)
 
@@ -91,6 +96,20 @@ def register(spark: SparkSession) -> SparkSession:
         if spark.conf.get(PUSHDOWN, "false") != "true":
             spark.conf.set(PUSHDOWN, "true")
     return spark
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _load_pyspark() -> Any:

@@ -1,0 +1,51 @@
+"""The Python processes of a local session, which are spoken to over Unix domain sockets.
+
+That is Spark's shortest way to a Python worker, with up to twice as many rows per second as over TCP. Its sockets
+ask nobody for a password, so that they are in a folder that only its owner can enter.
+
+Workers are started by `daemon.py`, which is quiet about those that Spark lets go of. There is a setting for the
+daemon of Spark's tasks, but none for those of its planner: so Spark is given a `python` that starts ours for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+_SCRIPT = """#!/bin/sh
+# Starts Python for Spark, with chiplog's daemon in the place of Spark's.
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then
+    shift 2
+    set -- -m chiplog.spark.daemon "$@"
+fi
+exec {python} "$@"
+"""
+
+
+def workers_of(master: str) -> tuple[str, dict[str, str]]:
+    """The Python that Spark is to start, and settings for it; one of the user's own choice is left as it is."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen or not (master == "local" or master.startswith("local[")):
+        return chosen or sys.executable, {}
+    folder = _folder()
+    return str(folder / "python"), {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
+
+
+@functools.cache
+def _folder() -> Path:
+    """For sockets and script, until this process ends. In /tmp, because a socket's path can't be long."""
+    folder = Path(tempfile.mkdtemp(prefix="chiplog-", dir="/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    script = folder / "python"
+    script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
+    script.chmod(0o700)
+    return folder

@@ -1,0 +1,80 @@
+"""The local session and its Python workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from chiplog.spark import daemon
+from chiplog.spark.workers import workers_of
+
+
+def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
+    folder = spark.conf.get("spark.python.unix.domain.socket.dir")
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    spark.range(3).mapInArrow(lambda batches: batches, "id bigint").collect()
+    assert [name for name in os.listdir(folder) if name.endswith(".sock")]
+
+
+def test_a_python_of_the_users_own_is_left_as_it_is(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert workers_of("local[2]") == ("/opt/python", {})
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    assert workers_of("spark://10.0.0.1:7077") == (sys.executable, {})
+
+
+def test_all_of_sparks_daemons_are_ours(spark):
+    script, _ = workers_of("local")
+    told = subprocess.run([script, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
+    assert told.stdout.strip() == sys.executable
+    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true"}  # and no folder for it, which is told
+    wrong = subprocess.run([script, "-m", "pyspark.daemon"], env=environment, input=b"", capture_output=True)
+    assert b"chiplog/spark/daemon.py" in wrong.stderr
+    assert spark.sparkContext.pythonExec == script
+
+
+def test_a_worker_whose_query_has_enough_rows_ends_without_a_word(monkeypatch):
+    def send(sock: socket.socket, authenticated: bool) -> int:
+        sock.sendall(b"rows")
+        return 0
+
+    monkeypatch.setattr(daemon, "_worker", send)
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert daemon.worker(ours, True) == 0
+        theirs.close()
+        with pytest.raises(BrokenPipeError):
+            send(ours, True)
+        assert daemon.worker(ours, True) == 1
+
+
+def test_the_daemon_ends_its_own_workers_and_nobody_else():
+    ours = daemon.OwnChildren()
+    assert ours.getpid() == os.getpid()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    stranger = int(
+        subprocess.check_output(
+            [sys.executable, "-c", "import subprocess as s; print(s.Popen(['sleep', '60'], stdout=s.DEVNULL).pid)"]
+        )
+    )
+    try:
+        with pytest.raises(ProcessLookupError, match="no worker"):
+            ours.kill(stranger, signal.SIGKILL)
+        os.kill(stranger, 0)  # it is there
+        thread = next(int(name) for name in os.listdir("/proc/self/task"))
+        with pytest.raises(ProcessLookupError):
+            ours.kill(thread, signal.SIGKILL)
+        ours.kill(child.pid, signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+        with pytest.raises(ProcessLookupError):
+            ours.kill(child.pid, signal.SIGKILL)
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+        child.kill()
+        child.wait()
