@@ -231,9 +231,9 @@ def test_under_always_a_failed_sync_refuses_and_reopening_goes_on(tmp_path):
         "-o",
         "/dev/null",
         "-e",
-        "trace=fdatasync",
+        "trace=pwritev2",
         "-e",
-        "inject=fdatasync:error=EIO:when=6",
+        "inject=pwritev2:error=EIO:when=6",
     )
     with served("-cmdlog-path", tmp_path / "log", "-cmdlog-sync", "always", prefix=prefix) as server:
         talk = server.connect()

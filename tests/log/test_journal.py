@@ -45,7 +45,7 @@ def after_power_loss(disk: CrashDisk) -> CrashDisk:
 
 
 def syncs_of(disk: CrashDisk, path: str) -> int:
-    return sum(event.kind == "sync" and event.path == path for event in disk.events)
+    return sum(event.kind in ("sync", "sync_range") and event.path == path for event in disk.events)
 
 
 def test_appends_sync_the_journal_and_not_the_segment():

@@ -70,7 +70,7 @@ class Server(Turns):
         self._tick_ns = NEVER
         self._retry_seconds = RETRY_SECONDS[0]
         self._writer = _Writer(journal) if journal.waits else None
-        self._began = self._ended = self._typical = 0.0
+        self._began = self._answered = self._typical = 0.0
         self._crowd = 0
         self._stopping = False
         self._server: asyncio.Server | None = None
@@ -174,17 +174,16 @@ class Server(Turns):
 
     # -- writing on a thread
 
-    def measure(self, began: float, clients: int) -> None:
-        """A write with a sync has ended. Where they are slow, a thread does the next ones until they are quick."""
-        self._ended = time.perf_counter()
-        took = self._ended - began
+    def measure(self, took: float, clients: int) -> None:
+        """Those who shared a sync have been answered. Where writes are slow, a thread does the next ones."""
+        self._answered = time.perf_counter()
         self._typical += (took - self._typical) / TYPICAL_WRITES
         self.crowd = self._crowd = max(clients, self._crowd * 7 // 8)
         self.slow = self._typical > (SLOW_SECONDS / 2 if self.slow else SLOW_SECONDS)
 
     def is_early(self) -> bool:
-        """Whether it is worth while to wait for more clients: for as long as a write takes."""
-        if time.perf_counter() - self._ended < min(self._typical, PATIENCE_SECONDS_MAX):
+        """Whether it is worth while to wait for those who were just answered: for as long as a write takes."""
+        if time.perf_counter() - self._answered < min(self._typical, PATIENCE_SECONDS_MAX):
             return True
         self.crowd = 0
         return False
@@ -203,12 +202,13 @@ class Server(Turns):
         if self.in_flight is None:
             return
         (batch, held), self.in_flight = self.in_flight, None
-        self.measure(self._began, len(held))
+        took = time.perf_counter() - self._began
         if error is None:
             self.succeed(batch, held, segment)
         else:
             self.hand_answers()  # they are told of what is undone now
             self.fail(batch, held, error)
+        self.measure(took, len(held))
         if self.waiting or self.machine.records:
             self.turn_soon()
 

@@ -64,7 +64,7 @@ cdef class Turns:
     cpdef turn_soon(self)
     cpdef turn(self)
     cpdef hand_answers(self)
-    @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection, began=double)
+    @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection, began=double, took=double)
     cpdef write(self)
     cpdef succeed(self, tuple batch, list held, int segment)
     @cython.locals(connection=Connection, answers=tuple)

@@ -354,9 +354,10 @@ class Turns:
             except Exception as error:  # whatever it is: without an answer clients would wait for ever
                 self.fail(batch, held, error)
             else:
-                if self.journal.waits:
-                    self.measure(began, len(held))
+                took = _clock() - began
                 self.succeed(batch, held, segment)
+                if self.journal.waits:
+                    self.measure(took, len(held))
 
     def succeed(self, batch: Batch, held: Held, segment: int) -> None:
         """It is written, to this segment."""
@@ -372,8 +373,8 @@ class Turns:
 
     # -- for those who derive from this
 
-    def measure(self, began: float, clients: int) -> None:
-        """A write with a sync has ended, that began then and was for so many clients."""
+    def measure(self, took: float, clients: int) -> None:
+        """So many clients, whose write with a sync took so many seconds, have been answered."""
         raise NotImplementedError
 
     def is_early(self) -> bool:

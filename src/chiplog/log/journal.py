@@ -21,6 +21,7 @@ So does whatever is no entry; it is what a crash left of one that nobody was tol
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import struct
@@ -41,6 +42,7 @@ _FRAME_BYTES = _HEAD.size + 4
 _MAGIC = b"CLJR"
 _BYTES_MAX = 1 << 30
 _FILL_BYTES = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
@@ -87,10 +89,11 @@ class Journal:
         if len(body) + 4 != size:
             return False
         try:
-            self._file.write_at(body + kernel.active.crc32c(body).to_bytes(4, "big"), self._place)
-        except OSError:  # as of a full disk, where no place is ever written twice
-            return False
-        self._file.sync()
+            self._file.write_synced(body + kernel.active.crc32c(body).to_bytes(4, "big"), self._place)
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # where no place is ever written twice
+                return False
+            raise
         self._place += size
         return True
 

@@ -327,17 +327,25 @@ class _MemoryFile:
             if self._model().sizes[-1] != size:
                 disk._happen(Event("truncate", self._path, self._inode, size))
 
+    def write_synced(self, data: bytes, offset: int) -> None:
+        with self._disk._mutex:
+            self.write_at(data, offset)
+            self._sync(Event("sync_range", self._path, self._inode, offset, bytes(data)))
+
     def sync(self) -> None:
-        disk = self._disk
-        with disk._mutex:
+        with self._disk._mutex:
             self._model()
-            try:
-                fault = disk._call("sync", self._path)
-            except OSError:
-                disk._happen(Event("sync_failed", self._path, self._inode))
-                raise
-            if not fault.lie:
-                disk._happen(Event("sync", self._path, self._inode))
+            self._sync(Event("sync", self._path, self._inode))
+
+    def _sync(self, event: Event) -> None:
+        disk = self._disk
+        try:
+            fault = disk._call("sync", self._path)
+        except OSError:
+            disk._happen(Event("sync_failed", self._path, self._inode))
+            raise
+        if not fault.lie:
+            disk._happen(event)
 
     def drop_cache(self) -> None:
         with self._disk._mutex:

@@ -25,7 +25,9 @@ Fill = Literal["zeros", "garbage"]
 class Event(NamedTuple):
     """One change that a disk has to make durable, or a sync that makes it so."""
 
-    kind: Literal["write", "truncate", "sync", "sync_failed", "create", "rename", "remove", "sync_dir"]
+    kind: Literal[
+        "write", "truncate", "sync", "sync_range", "sync_failed", "create", "rename", "remove", "sync_dir"
+    ]
     path: str = ""
     """For directory entries: the directory. For files: the name they were opened by, for people to read."""
     inode: int = 0
@@ -79,6 +81,12 @@ class FileModel:
     def sync(self) -> None:
         self.dirty = {number: sector for number, sector in self.dirty.items() if number in self.stuck}
         self.sizes = self.sizes[-1:]
+
+    def sync_range(self, offset: int, count: int) -> None:
+        """What lies there is on disk, and nothing else needs to be: not the size either."""
+        for number in range(offset // self.sector_bytes, (offset + count - 1) // self.sector_bytes + 1):
+            if number not in self.stuck:
+                self.dirty.pop(number, None)
 
     def sync_failed(self) -> None:
         self.stuck |= set(self.dirty)
@@ -177,5 +185,7 @@ class DiskModel:
             file.truncate(event.offset)
         elif event.kind == "sync":
             file.sync()
+        elif event.kind == "sync_range":
+            file.sync_range(event.offset, len(event.data))
         else:
             file.sync_failed()
