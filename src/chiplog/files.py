@@ -172,7 +172,7 @@ class OSFile:
 
     def write_synced(self, data: bytes, offset: int) -> None:
         if _SYNCED is not None:
-            # One call, which syncs no more than these bytes: a third less time than to write and then to sync.
+            # One call, which syncs no more than these bytes: it takes less time than to write and then to sync.
             try:
                 if os.pwritev(self._fd, (data,), offset, _SYNCED) != len(data):
                     raise OSError(errno.EIO, "short write")
