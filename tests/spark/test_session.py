@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import pytest
 
 from chiplog.spark import daemon
-from chiplog.spark.workers import workers_of
+from chiplog.spark.workers import clear_left_behind, workers_of
 
 
 def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
@@ -20,6 +21,22 @@ def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     spark.range(3).mapInArrow(lambda batches: batches, "id bigint").collect()
     assert [name for name in os.listdir(folder) if name.endswith(".sock")]
+
+
+def test_folders_of_sessions_that_were_killed_are_removed_and_no_others(tmp_path):
+    names = ["chiplog-spark-left", "chiplog-spark-held", "chiplog-spark-fresh", "somebody-elses"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "python").write_text("")
+        if name != "chiplog-spark-fresh":
+            os.utime(tmp_path / name, (0, 0))
+    (tmp_path / "chiplog-spark-link").symlink_to(tmp_path / "somebody-elses")
+    held = os.open(tmp_path / "chiplog-spark-held", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    clear_left_behind(str(tmp_path))
+    os.close(held)
+    assert {found.name for found in tmp_path.iterdir()} == {*names[1:], "chiplog-spark-link"}
+    assert (tmp_path / "somebody-elses" / "python").exists()
 
 
 def test_a_python_of_the_users_own_is_left_as_it_is(monkeypatch):

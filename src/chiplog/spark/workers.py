@@ -10,13 +10,20 @@ daemon of Spark's tasks, but none for those of its planner: so Spark is given a 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+_PLACE = "/tmp"
+_PREFIX = "chiplog-spark-"
+_FRESH_SECONDS = 3600.0
 
 _SCRIPT = """#!/bin/sh
 # Starts Python for Spark, with chiplog's daemon in the place of Spark's.
@@ -43,9 +50,31 @@ def workers_of(master: str) -> tuple[str, dict[str, str]]:
 @functools.cache
 def _folder() -> Path:
     """For sockets and script, until this process ends. In /tmp, because a socket's path can't be long."""
-    folder = Path(tempfile.mkdtemp(prefix="chiplog-", dir="/tmp"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    clear_left_behind()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # held for as long as this process lives
+    atexit.register(_remove, folder, os.getpid())
     script = folder / "python"
     script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
     script.chmod(0o700)
     return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and no child that a fork made
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_left_behind(place: str = _PLACE) -> None:
+    """Remove the folders of those that were killed: nobody holds them, and they aren't just being made."""
+    for folder in Path(place).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or held
+            found = folder.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _FRESH_SECONDS:
+                continue
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)
