@@ -259,3 +259,27 @@ def test_a_segment_cleaned_by_another_program_is_still_read(tmp_path):
     data = file.read_bytes()
     file.write_bytes(data[:8] + data[8 + records[0].frame_bytes :])
     assert [r.payload for r in read(stream)] == [b"2", b"3", b"4", b"5", b"last"]
+
+
+def test_a_log_is_opened_while_a_cleaner_takes_the_segments_that_were_listed(tmp_path, monkeypatch):
+    """Also if it takes more of them than there are looked at, and what is left has a magic number of its own."""
+    from chiplog.log.segments import Directory
+
+    stream = Stream(tmp_path / "log", magic=0x12345678)
+    with stream.appender() as log:
+        for number in range(40):
+            log.append(b"%d" % number)
+            log.roll()
+        log.append(b"last")
+    listed = Directory.numbers
+
+    def numbers_then_clean(self: Directory) -> list[int]:
+        found = listed(self)
+        monkeypatch.setattr(Directory, "numbers", listed)
+        clean(stream, lambda _path, _record: True)
+        return found
+
+    monkeypatch.setattr(Directory, "numbers", numbers_then_clean)
+    opened = Stream.open(tmp_path / "log")
+    assert opened.format == stream.format
+    assert [record.payload for record in read(opened)] == [b"last"]

@@ -8,6 +8,7 @@ import pytest
 
 from chiplog import Stream
 from chiplog.errors import LogNotFound
+from chiplog.spark import planning
 from chiplog.spark.batch import read_slice
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import BadOption, read_options
@@ -249,3 +250,23 @@ def test_a_stream_of_datapoints_keeps_entries_that_span_chunks_whole(tmp_path, l
                 found += [value for batch in reader.read(task) for value in batch["value"].to_pylist()]
             offset = following
     assert found == [float(serial) for serial in range(60)]
+
+
+def test_a_plan_is_made_while_a_cleaner_takes_what_was_looked_at(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    write_log(path, 1)
+    (log,) = find_logs(str(path), recursive=False)
+    options = read_options({"path": str(path), "partitionBytes": "100"})
+    measured = planning._bytes_between
+
+    def measure_then_clean(*arguments):
+        found = measured(*arguments)
+        with Stream(path).cleaner() as cleaner:
+            cleaner.clean(lambda _path, _record: True)
+        return found
+
+    monkeypatch.setattr(planning, "_bytes_between", measure_then_clean)
+    pieces = plan(options, [log], splits=True)
+    columns, default = table_columns(options)
+    rows = sum(batch.num_rows for piece in pieces for batch in read_slice(piece, options, columns, default))
+    assert rows == len(expected(path)) > 0

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
@@ -91,12 +92,7 @@ class Stream:
         if other is not None:
             return cls(other[1], format=other[0], files=files)
         formats: Counter[Format] = Counter()
-        for number in numbers[:_HEADERS_COMPARED]:
-            file = probe.open_segment(number)
-            try:
-                head = read_exactly(file, 16, 0)
-            finally:
-                file.close()
+        for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
             if len(head) >= probe.format.header_bytes and any(head):
                 formats[detect(probe.segment_name(number), head)] += 1
         if formats:
@@ -387,6 +383,19 @@ def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
     return timeout
+
+
+def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The first bytes of each segment that is still there: a cleaner may have taken some since all were listed."""
+    for number in numbers:
+        try:
+            file = directory.open_segment(number)
+        except FileNotFoundError:
+            continue
+        try:
+            yield number, read_exactly(file, 16, 0)
+        finally:
+            file.close()
 
 
 def _logs_inside(files: Files, place: str) -> list[str]:

@@ -217,7 +217,10 @@ def _split(
     directory: Directory, number: int, first: Position, last: Position, partition_bytes: int
 ) -> list[tuple[Position, Position]]:
     """Parts of one segment, each from one record to another."""
-    reader = SegmentReader(directory, number)
+    try:
+        reader = SegmentReader(directory, number)
+    except FileNotFoundError:  # cleaned away since it was listed
+        return [(first, last)]
     try:
         index = reader.index
     finally:
