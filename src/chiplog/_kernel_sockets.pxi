@@ -14,9 +14,9 @@ cdef extern from "unistd.h" nogil:
 cdef extern from "_readiness.h" nogil:
     enum: READINESS_MAX
     int readiness_open()
-    int readiness_add(int ready, int descriptor, uint64_t key)
+    int readiness_add(int ready, int descriptor)
     int readiness_remove(int ready, int descriptor)
-    int readiness_look(int ready, uint64_t *keys)
+    int readiness_look(int ready, int *descriptors)
 
 cdef enum:
     READ_BYTES_MAX = 1 << 16
@@ -48,7 +48,7 @@ cdef class SocketSet:
         return self._ready
 
     def add(self, int descriptor, owner):
-        if readiness_add(self._ready, descriptor, <uint64_t> descriptor) < 0:
+        if readiness_add(self._ready, descriptor) < 0:
             PyErr_SetFromErrno(OSError)
         self._owners[descriptor] = owner
 
@@ -61,14 +61,14 @@ cdef class SocketSet:
             del self._owners[descriptor]
 
     def read(self):
-        cdef uint64_t keys[READINESS_MAX]
-        cdef int descriptor, count = readiness_look(self._ready, keys)
+        cdef int ready[READINESS_MAX]
+        cdef int descriptor, count = readiness_look(self._ready, ready)
         cdef ssize_t size
         cdef list found = []
         if count < 0 and errno != EINTR:
             PyErr_SetFromErrno(OSError)
         for i in range(count):
-            descriptor = <int> keys[i]
+            descriptor = ready[i]
             owner = self._owners.get(descriptor)
             if owner is None:
                 continue

@@ -4,7 +4,6 @@
 #define CHIPLOG_READINESS_H
 
 #include <errno.h>
-#include <stdint.h>
 
 #define READINESS_MAX 256 /* that are told in one look */
 
@@ -14,10 +13,10 @@
 
 static int readiness_open(void) { return epoll_create1(EPOLL_CLOEXEC); }
 
-static int readiness_add(int set, int descriptor, uint64_t key) {
+static int readiness_add(int set, int descriptor) {
     struct epoll_event event;
     event.events = EPOLLIN;
-    event.data.u64 = key;
+    event.data.fd = descriptor;
     return epoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event);
 }
 
@@ -26,19 +25,19 @@ static int readiness_remove(int set, int descriptor) {
     return epoll_ctl(set, EPOLL_CTL_DEL, descriptor, &event);
 }
 
-static int readiness_look(int set, uint64_t *keys) {
+static int readiness_look(int set, int *descriptors) {
     struct epoll_event events[READINESS_MAX];
     int found = epoll_wait(set, events, READINESS_MAX, 0);
-    for (int i = 0; i < found; i++) keys[i] = events[i].data.u64;
+    for (int i = 0; i < found; i++) descriptors[i] = events[i].data.fd;
     return found;
 }
 
 #else
 
 static int readiness_open(void) { errno = ENOSYS; return -1; }
-static int readiness_add(int set, int descriptor, uint64_t key) { errno = ENOSYS; return -1; }
+static int readiness_add(int set, int descriptor) { errno = ENOSYS; return -1; }
 static int readiness_remove(int set, int descriptor) { errno = ENOSYS; return -1; }
-static int readiness_look(int set, uint64_t *keys) { errno = ENOSYS; return -1; }
+static int readiness_look(int set, int *descriptors) { errno = ENOSYS; return -1; }
 
 #endif
 #endif

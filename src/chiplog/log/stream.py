@@ -393,9 +393,10 @@ def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, byte
         except FileNotFoundError:
             continue
         try:
-            yield number, read_exactly(file, 16, 0)
+            head = read_exactly(file, 16, 0)
         finally:
             file.close()
+        yield number, head
 
 
 def _logs_inside(files: Files, place: str) -> list[str]:
