@@ -25,12 +25,15 @@ from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
 
-__all__ = ["File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
+__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
 
 logger = logging.getLogger("chiplog")
 
+BLOCK_BYTES = 4096
+"""What disks write at once, and a page of memory."""
 _SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
+_DIRECT: int | None = getattr(os, "O_DIRECT", None)
 _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -46,11 +49,14 @@ class File(Protocol):
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; return how many bytes there were, short only at the end of the file."""
 
-    def write_at(self, data: bytes, offset: int) -> None:
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Overwrite a few bytes of a file opened to update, all or an error; a crash may tear it."""
 
-    def write_synced(self, data: bytes, offset: int) -> None:
-        """write_at() within the file; these bytes are on stable storage when it returns, others need not be."""
+    def write_synced(self, data: bytes | memoryview, offset: int) -> None:
+        """write_at() within the file; these bytes are on stable storage when it returns, others need not be.
+
+        Quickest for whole blocks of BLOCK_BYTES, at such a place, that begin where a page of memory does.
+        """
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -147,10 +153,12 @@ def write_all(file: File, data: bytes | memoryview) -> None:
 class OSFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "write")
+    __slots__ = ("_direct", "_fd", "write")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._direct: int | None = None
+        """The same file past the page cache; -1 if that can't be, None until it is wanted."""
         # A partial is called without a Python frame: this is the hot path of every append.
         self.write: Callable[[Any], int] = functools.partial(os.write, fd)
 
@@ -166,22 +174,33 @@ class OSFile:
             done += n
         return done
 
-    def write_at(self, data: bytes, offset: int) -> None:
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
         if os.pwrite(self._fd, data, offset) != len(data):
             raise OSError(errno.EIO, "short write")
 
-    def write_synced(self, data: bytes, offset: int) -> None:
-        if _SYNCED is not None:
-            # One call, which syncs no more than these bytes: it takes less time than to write and then to sync.
-            try:
-                if os.pwritev(self._fd, (data,), offset, _SYNCED) != len(data):
-                    raise OSError(errno.EIO, "short write")
-                return
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                    raise
-        self.write_at(data, offset)
-        self.sync()
+    def write_synced(self, data: bytes | memoryview, offset: int) -> None:
+        if not (self._write_direct(data, offset) or _write_dsync(self._fd, data, offset)):
+            self.write_at(data, offset)
+            self.sync()
+
+    def _write_direct(self, data: bytes | memoryview, offset: int) -> bool:
+        """Write past the page cache, which takes a third less time; False if that can't be."""
+        if offset % BLOCK_BYTES or len(data) % BLOCK_BYTES:
+            return False
+        if self._direct is None:
+            self._direct = _open_direct(self._fd)
+        try:
+            return self._direct >= 0 and _write_dsync(self._direct, data, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._close_direct()  # this filesystem wants it otherwise, or doesn't have it
+            return False
+
+    def _close_direct(self) -> None:
+        if self._direct is not None and self._direct >= 0:
+            os.close(self._direct)
+        self._direct = -1
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -204,11 +223,36 @@ class OSFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             self.write = _write_after_close
+            self._close_direct()
             os.close(fd)
 
     def __del__(self) -> None:  # forgotten is no reason to leak
         if self._fd >= 0:
             self.close()
+
+
+def _write_dsync(fd: int, data: bytes | memoryview, offset: int) -> bool:
+    """Write, and sync no more than that, in one call: quicker than to write and then to sync. False without it."""
+    if _SYNCED is None:
+        return False
+    try:
+        if os.pwritev(fd, (data,), offset, _SYNCED) != len(data):
+            raise OSError(errno.EIO, "short write")
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return False
+    return True
+
+
+def _open_direct(fd: int) -> int:
+    """A file that is open, once more past the page cache; -1 where that can't be."""
+    if _SYNCED is None or _DIRECT is None:
+        return -1
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | _DIRECT | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def _write_after_close(_: Any) -> int:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from chiplog import Position, Stream
 from chiplog.errors import ChiplogError
+from chiplog.files import BLOCK_BYTES
 from chiplog.testing import CrashDisk, CrashState
 
 NEVER = 10**9
 SEGMENT_BYTES = 200
-JOURNAL_BYTES = 300
+JOURNAL_BYTES = 3 * BLOCK_BYTES
 
 Action = tuple[str, int]
 

@@ -6,6 +6,7 @@ That no crash loses anything with it is in tests/crash.
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import random
@@ -13,7 +14,8 @@ import struct
 
 import pytest
 
-from chiplog import AppenderFailed, Stream
+from chiplog import AppenderFailed, Stream, kernel
+from chiplog.files import BLOCK_BYTES
 from chiplog.log.journal import NAME, read_journal
 from chiplog.log.repair import apply_repairs, plan_repair
 from chiplog.log.verify import verify
@@ -23,7 +25,7 @@ PATH = f"log/{NAME}"
 SEGMENT = "log/000000001.log"
 
 
-def opened(disk: CrashDisk, *, journal_bytes: int = 1000, **options):
+def opened(disk: CrashDisk, *, journal_bytes: int = 8 * BLOCK_BYTES, **options):
     return Stream("log", files=disk).appender(sync="always", journal_bytes=journal_bytes, **options)
 
 
@@ -51,7 +53,7 @@ def syncs_of(disk: CrashDisk, path: str) -> int:
 def test_appends_sync_the_journal_and_not_the_segment():
     disk = CrashDisk()
     stream = Stream("log", files=disk)
-    log = stream.appender(sync="always", journal_bytes=4000)
+    log = stream.appender(sync="always", journal_bytes=10 * BLOCK_BYTES)
     before = syncs_of(disk, SEGMENT)
     for number in range(10):
         log.append(b"%d" % number)
@@ -64,18 +66,37 @@ def test_appends_sync_the_journal_and_not_the_segment():
 
 def test_a_full_journal_has_the_segment_synced_and_begins_anew():
     disk = CrashDisk()
-    log = opened(disk, journal_bytes=300)
+    log = opened(disk, journal_bytes=3 * BLOCK_BYTES)
     before = syncs_of(disk, SEGMENT)
     for _ in range(12):
         log.append(b"x" * 30)
-    assert 3 <= syncs_of(disk, SEGMENT) - before <= 6
-    assert len(disk.contents()[PATH]) == 300, "it never grows"
+    assert syncs_of(disk, SEGMENT) - before == 3
+    assert len(disk.contents()[PATH]) == 3 * BLOCK_BYTES, "it never grows"
+    log.close()
+
+
+def test_no_block_of_the_journal_has_two_entries():
+    disk = CrashDisk()
+    log = opened(disk)
+    for size in (1, 5000, 30):
+        log.append(b"x" * size)
+    journal = disk.contents()[PATH]
+    heads = [at for at in range(0, len(journal), BLOCK_BYTES) if journal[at : at + 4] == b"CLJR"]
+    assert heads == [0, BLOCK_BYTES, 3 * BLOCK_BYTES]
+    assert journal.count(b"CLJR") == 3
+    log.close()
+
+
+def test_a_journal_has_whole_blocks_whatever_size_is_asked_for():
+    disk = CrashDisk()
+    log = opened(disk, journal_bytes=BLOCK_BYTES + 1)
+    assert len(disk.contents()[PATH]) == 2 * BLOCK_BYTES
     log.close()
 
 
 def test_what_is_larger_than_the_journal_is_synced_in_its_segment():
     disk = CrashDisk()
-    log = opened(disk, journal_bytes=100)
+    log = opened(disk, journal_bytes=BLOCK_BYTES)
     before = syncs_of(disk, SEGMENT)
     log.append(b"x" * 5000)
     assert syncs_of(disk, SEGMENT) == before + 1
@@ -114,6 +135,28 @@ def test_a_power_loss_takes_what_the_segment_had_and_the_journal_brings_it_back(
     assert payloads(lost) == [b"one", b"two", b"three", b"four"]
 
 
+def packed(disk: CrashDisk) -> bytes:
+    """A journal as version 1 has it: the same entries, one right after the other."""
+    journal = b""
+    for entry in read_journal(Stream("log", files=disk)._directory):
+        head = struct.pack(">4sIQQQI", b"CLJR", 1, 7, entry.segment, entry.offset, len(entry.data))
+        journal += head + entry.data + kernel.active.crc32c(head + entry.data).to_bytes(4, "big")
+    return journal + bytes(500)
+
+
+def test_a_journal_of_the_first_version_brings_back_as_much():
+    disk = CrashDisk()
+    log = opened(disk)
+    written = [b"one", b"two" * 2000, b"three"]
+    for payload in written:
+        log.append(payload)
+    lost = CrashDisk.of({**after_power_loss(disk).contents(), PATH: packed(disk)}, boot=1)
+    assert payloads(lost) == []
+    with Stream("log", files=lost).appender():
+        pass
+    assert payloads(lost) == written
+
+
 def test_a_killed_process_leaves_a_journal_with_nothing_to_bring_back(caplog):
     disk = CrashDisk()
     log = opened(disk)
@@ -147,7 +190,7 @@ def test_verify_tells_what_the_journal_has_and_repair_puts_it_back():
 def test_what_was_acknowledged_survives_a_sync_of_the_segment_that_fails():
     """Pages that a sync failed for look written, and may be lost: what the journal has of them isn't."""
     disk = CrashDisk()
-    log = opened(disk, journal_bytes=200)
+    log = opened(disk, journal_bytes=3 * BLOCK_BYTES)
     acknowledged = []
     disk.fail(lambda op: op.kind == "sync" and op.path == SEGMENT)
     with pytest.raises(AppenderFailed, match="sync failed"):
@@ -240,12 +283,13 @@ def test_whatever_is_in_a_journal_opening_the_log_works_and_no_record_is_wrong()
     rng = random.Random(7)
     for round_number in range(300):
         journal = bytearray(good[PATH])
+        entry = rng.randrange(5) * BLOCK_BYTES
         if round_number % 3 == 0:
-            journal[rng.randrange(300)] ^= 1 << rng.randrange(8)
+            journal[entry + rng.randrange(80)] ^= 1 << rng.randrange(8)
         elif round_number % 3 == 1:
-            struct.pack_into(">I", journal, 32, rng.choice([2**32 - 1, 2**31, 0, 999, 1000]))
+            struct.pack_into(">I", journal, entry + 32, rng.choice([2**32 - 1, 2**31, 0, 999, 4000, 5000]))
         else:
-            journal = bytearray(rng.randbytes(rng.randrange(2000)))
+            journal = bytearray(rng.randbytes(rng.randrange(3 * BLOCK_BYTES)))
         hostile = CrashDisk.of({**good, PATH: bytes(journal)}, boot=5)
         with Stream("log", files=hostile).appender():
             pass
@@ -269,6 +313,50 @@ def test_a_child_of_a_fork_leaves_its_parents_journal_alone(tmp_path):
     assert not (tmp_path / "log" / NAME).exists()
     with Stream(tmp_path / "log").cursor() as cursor:
         assert [record.payload for record in cursor] == [b"one", b"two"]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="there is no way past the page cache here")
+@pytest.mark.parametrize("refused", [None, "open", "write"])
+def test_on_a_real_disk_the_journal_goes_past_the_page_cache_or_does_without(tmp_path, monkeypatch, refused):
+    """Some filesystems don't let files be opened so, others do and then refuse to write."""
+    write, direct = os.pwritev, []
+
+    def pwritev(fd, buffers, offset, flags=0):
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            if refused == "write":
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            direct.append(offset)
+        return write(fd, buffers, offset, flags)
+
+    def refuse(path, flags, mode=0o777):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return really_open(path, flags, mode)
+
+    really_open = os.open
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    if refused == "open":
+        monkeypatch.setattr(os, "open", refuse)
+    stream = Stream(tmp_path / "log")
+    log = stream.appender(sync="always", journal_bytes=4 * BLOCK_BYTES)
+    for number in range(3):
+        log.append(b"record %d" % number)
+    assert stream.metrics.snapshot()["journal_syncs"] == 3
+    entries = read_journal(stream._directory)
+    assert [entry.data.count(b"record") for entry in entries] == [1, 1, 1]
+    if refused is not None:
+        assert not direct
+    elif direct:  # a filesystem in memory may have none
+        assert direct == [0, BLOCK_BYTES, 2 * BLOCK_BYTES]
+    log.close()
+    assert not [fd for fd in os.listdir("/proc/self/fd") if is_journal(f"/proc/self/fd/{fd}")]
+
+
+def is_journal(path: str) -> bool:
+    try:
+        return NAME in os.readlink(path)
+    except OSError:
+        return False
 
 
 def test_a_size_below_zero_is_refused(tmp_path):

@@ -1,10 +1,10 @@
 """The end of the log a second time, where a sync is cheap: the file `append.journal`.
 
 To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks
-are, through a journal of its own. To sync bytes that were written over in place takes it little more than
-half of the time, and that of a busy disk a third. So an appender that is told to (`journal_bytes`) syncs the
-segment seldom. At every other sync it copies what the segment has and its last sync hadn't into this file,
-whose size never changes, and syncs that. When the file is full, the segment is synced, and it begins anew.
+are, through a journal of its own. To write whole blocks over in place, past the page cache, takes it half of the
+time, and that of a busy disk a third. So an appender that is told to (`journal_bytes`) syncs the segment seldom.
+At every other sync it copies what the segment has and its last sync hadn't into this file, whose size never
+changes, and syncs that. When the file is full, the segment is synced, and it begins anew.
 
 What was acknowledged is thus in the segment's synced part or in the journal. Readers know nothing of it: they
 see the segment, which has everything as long as the machine runs. After a power loss recovery, before it looks
@@ -12,8 +12,11 @@ at the segment, puts there what the journal has and the segment lacks.
 
 A closed log has no journal. One that wasn't closed has entries one after the other, of one round: ::
 
-    | "CLJR" 4 | version 1, u32 | round u64 | segment u64 | offset u64 | count u32 | the bytes |
-    | CRC-32C of all before it, u32 |                                                        all big-endian
+    | "CLJR" 4 | version 2, u32 | round u64 | segment u64 | offset u64 | count u32 | the bytes |
+    | CRC-32C of all before it, u32 | zeros up to a whole block of 4096 |                    all big-endian
+
+So no block is ever written that has an earlier entry of the round in it, which a crash could tear. In version 1
+there are no zeros, and the next entry follows at once: it is read, and no longer written.
 
 The round is a random number, another one each time that the file begins anew: an older round's entries end it.
 So does whatever is no entry; it is what a crash left of one that nobody was told of.
@@ -23,13 +26,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from chiplog import kernel
-from chiplog.files import File
+from chiplog.files import BLOCK_BYTES, File
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 
 logger = logging.getLogger("chiplog")
@@ -40,6 +44,9 @@ JOURNAL_BYTES = 1 << 20
 _HEAD = struct.Struct(">4sIQQQI")
 _FRAME_BYTES = _HEAD.size + 4
 _MAGIC = b"CLJR"
+_VERSION = 2
+_STEP_BYTES = {1: 1, 2: BLOCK_BYTES}
+"""By version: entries begin at multiples of this."""
 _BYTES_MAX = 1 << 30
 _FILL_BYTES = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -59,10 +66,12 @@ class Journal:
     def __init__(self, directory: Directory, byte_count: int) -> None:
         """Make the file, with all of its bytes in place: on disk when this returns."""
         self._directory = directory
-        self._byte_count = byte_count
+        self._byte_count = byte_count = _whole_blocks(byte_count)
         self._round = 0
         self._segment = 0
         self._place = 0
+        # Begins where a page does, as a write past the page cache wants it.
+        self._entry = memoryview(mmap.mmap(-1, byte_count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._file: File = directory.files.open_update(journal_path(directory))
         try:
             for place in range(0, byte_count, _FILL_BYTES):
@@ -79,17 +88,19 @@ class Journal:
         All before it in the segment is in there, synced, or in the journal, by the last call.
         """
         count = end - start
-        size = _FRAME_BYTES + count
+        size = _whole_blocks(_FRAME_BYTES + count)
         if segment != self._segment:
             self.begin(segment)
         if self._place + size > self._byte_count:
             return False
-        head = _HEAD.pack(_MAGIC, 1, self._round, segment, start, count)
-        body = head + read_exactly(file, count, start)
-        if len(body) + 4 != size:
+        entry, checked = self._entry[:size], _HEAD.size + count
+        _HEAD.pack_into(entry, 0, _MAGIC, _VERSION, self._round, segment, start, count)
+        if file.read_into(entry[_HEAD.size : checked], start) != count:
             return False
+        entry[checked : checked + 4] = kernel.active.crc32c(entry[:checked]).to_bytes(4, "big")
+        entry[checked + 4 :] = bytes(size - checked - 4)
         try:
-            self._file.write_synced(body + kernel.active.crc32c(body).to_bytes(4, "big"), self._place)
+            self._file.write_synced(entry, self._place)
         except OSError as error:
             if error.errno in _NO_ROOM:  # where no place is ever written twice
                 return False
@@ -196,22 +207,26 @@ def read_journal(directory: Directory) -> list[Entry]:
 
 def _entries(data: bytes) -> Iterator[Entry]:
     place = 0
-    before: tuple[int, int, int] | None = None
+    before: tuple[int, int, int, int] | None = None
     while len(data) - place >= _FRAME_BYTES:
         magic, version, number, segment, offset, count = _HEAD.unpack_from(data, place)
         end = place + _HEAD.size + count
         if (
             magic != _MAGIC
-            or version != 1
+            or version not in _STEP_BYTES
             or end + 4 > len(data)
-            or before not in (None, (number, segment, offset))
+            or before not in (None, (version, number, segment, offset))
         ):
             return
         if int.from_bytes(data[end : end + 4], "big") != kernel.active.crc32c(data[place:end]):
             return
         yield Entry(segment, offset, data[place + _HEAD.size : end])
-        before = number, segment, offset + count
-        place = end + 4
+        before = version, number, segment, offset + count
+        place = end + 4 + -(end + 4) % _STEP_BYTES[version]
+
+
+def _whole_blocks(byte_count: int) -> int:
+    return byte_count + -byte_count % BLOCK_BYTES
 
 
 def _is_rewritten(directory: Directory, number: int) -> bool:

@@ -304,7 +304,7 @@ class _MemoryFile:
             disk._happen(Event("write", self._path, self._inode, end, view))
             return len(view)
 
-    def write_at(self, data: bytes, offset: int) -> None:
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
         disk = self._disk
         with disk._mutex:
             disk._call("write_at", self._path, len(data))
@@ -327,7 +327,7 @@ class _MemoryFile:
             if self._model().sizes[-1] != size:
                 disk._happen(Event("truncate", self._path, self._inode, size))
 
-    def write_synced(self, data: bytes, offset: int) -> None:
+    def write_synced(self, data: bytes | memoryview, offset: int) -> None:
         with self._disk._mutex:
             self.write_at(data, offset)
             self._sync(Event("sync_range", self._path, self._inode, offset, bytes(data)))
