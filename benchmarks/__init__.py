@@ -20,7 +20,7 @@ What is where:
     starting.py    import time, the command's start
     state.py       updates while enumerating, restoring
     spark.py       a log through Spark                   soak_spark.py  for ten minutes, by itself
-    jobs.py        the job server
+    jobs.py        the job server                        cycles.c    its client, and beanstalkd's
     broker.py      the broker                            broker_peers.py  mosquitto, NATS, Redis
 
     report.py      tables, JSON                          plot.py      the picture

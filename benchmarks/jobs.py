@@ -1,27 +1,30 @@
 """The job server beside beanstalkd.
 
-Both serve the same client process, over as many connections, with payloads of 100 bytes. They take turns in short
-slices, and ratios are formed within each round, because machines are noisy. A cycle is what a job's life takes:
-add, lease and complete here; put, reserve and delete there.
+Both serve the same client, a small program in C so that it is the servers that are measured, over as many
+connections, with payloads of 100 bytes. They take turns in short slices, and ratios are formed within each round,
+because machines are noisy. A cycle is what a job's life takes: add, lease and complete here; put, reserve and
+delete there.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
+import functools
 import itertools
-import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import (
-    STUCK_SECONDS,
     Case,
     Figure,
     Settings,
@@ -47,7 +50,7 @@ STALL_GOAL = 3.0
 SLICE_SECONDS = 0.5
 ROUNDS_MAX = 9
 RESTARTS_MAX = 3
-_numbers = itertools.count(1)
+_numbers, _prefixes = itertools.count(1), itertools.count(1)
 
 
 # -- servers
@@ -59,7 +62,7 @@ class Running:
 
     name: str
     start: Callable[[], subprocess.Popen[bytes]]
-    client: type[Cycle]
+    protocol: Protocol
     port: int
     folder: Path
     process: subprocess.Popen[bytes] | None = None
@@ -71,7 +74,7 @@ class Running:
         while True:
             try:
                 with socket.create_connection(("127.0.0.1", self.port)) as connection:
-                    connection.sendall(self.client.PROBE)
+                    connection.sendall(self.protocol.probe)
                     if connection.recv(1):
                         return time.perf_counter() - began
             except OSError:
@@ -95,14 +98,14 @@ def chiplog(folder: Path, policy: str) -> Running:
     port = free_port()
     command = [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", f"127.0.0.1:{port}"]
     command += ["-cmdlog-path", str(folder), "-cmdlog-sync", policy]
-    return Running("chiplog", lambda: spawn(command), Workq, port, folder)
+    return Running("chiplog", lambda: spawn(command), WORKQ, port, folder)
 
 
 def beanstalkd(folder: Path, policy: str) -> Running:
     port = free_port()
     sync = ["-f", "0"] if policy == "always" else ["-F"]
     command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(port), "-b", str(folder), *sync]
-    return Running("beanstalkd", lambda: spawn(command), Beanstalk, port, folder)
+    return Running("beanstalkd", lambda: spawn(command), BEANSTALK, port, folder)
 
 
 def spawn(command: list[str]) -> subprocess.Popen[bytes]:
@@ -132,140 +135,61 @@ def both(settings: Settings, policy: str) -> Iterator[tuple[Running, Running]]:
 class Slice:
     """What a slice of a load came to."""
 
-    rate: float = 0.0
-    latencies: list[float] = field(default_factory=list)
+    rate: float
+    latencies: array[float]
 
 
-class Cycle:
-    """What is said to take a job through its life. Each answer leads to the next request."""
+@dataclass(frozen=True)
+class Protocol:
+    """How a server is spoken to: what it answers at once, whatever it holds, and how a job is added."""
 
-    PROBE = b""
-
-    def first(self) -> bytes:
-        raise NotImplementedError
-
-    def second(self, data: bytes) -> bytes:
-        raise NotImplementedError
-
-    def third(self, data: bytes) -> bytes:
-        raise NotImplementedError
-
-    def again(self, data: bytes) -> bytes:
-        raise NotImplementedError
-
-
-class Workq(Cycle):
-    PROBE = b"inspect queues 0 1\r\n"
-    ADD = b" q 60000 3600000 %d\r\n" % len(PAYLOAD) + PAYLOAD + b"\r\n"
-
-    def first(self) -> bytes:
-        return b"add 00000000-0000-4000-8000-%012x" % next(_numbers) + self.ADD
-
-    def second(self, data: bytes) -> bytes:
-        assert data == b"+OK\r\n", data
-        return b"lease q 1000\r\n"
-
-    def third(self, data: bytes) -> bytes:
-        assert data[:7] == b"+OK 1\r\n", data
-        return b"complete " + data[7:43] + b" 0\r\n\r\n"
-
-    def again(self, data: bytes) -> bytes:
-        assert data == b"+OK\r\n", data
-        return self.first()
-
-
-class Beanstalk(Cycle):
-    PROBE = b"stats\r\n"
-    PUT = b"put 0 0 60 %d\r\n" % len(PAYLOAD) + PAYLOAD + b"\r\n"
-
-    def first(self) -> bytes:
-        return self.PUT
-
-    def second(self, data: bytes) -> bytes:
-        assert data[:8] == b"INSERTED", data
-        return b"reserve-with-timeout 1\r\n"
-
-    def third(self, data: bytes) -> bytes:
-        assert data[:8] == b"RESERVED", data
-        return b"delete " + data.split(b" ", 2)[1] + b"\r\n"
-
-    def again(self, data: bytes) -> bytes:
-        assert data == b"DELETED\r\n", data
-        return self.PUT
-
-
-class Connected:
-    """A connection that takes one job after another through its life."""
-
-    __slots__ = ("began", "receive", "send", "socket", "step")
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.receive, self.send = self.socket.recv, self.socket.send
-        self.step = 0
-        self.began = 0.0
+    name: str
+    probe: bytes
+    add: Callable[[], bytes]
 
 
 def load(server: Running, connections: int, seconds: float) -> Slice:
-    """Jobs through their lives for a while, until the last of them has ended.
-
-    One thread serves all connections, with as little between it and the sockets as Python allows: what is to be
-    seen is how fast the servers are.
-    """
-    cycle, told, clock = server.client(), Slice(), time.perf_counter
-    requests = cycle.second, cycle.third, cycle.again
-    note = told.latencies.append
-    cycles, left = 0, connections
-    with contextlib.ExitStack() as stack:
-        ready = stack.enter_context(select.epoll())
-        known: dict[int, Connected] = {}
-        for _ in range(connections):
-            one = Connected(server.port)
-            stack.enter_context(one.socket)
-            known[one.socket.fileno()] = one
-            ready.register(one.socket, select.EPOLLIN)
-        start = clock()
-        ends, stuck = start + seconds, start + seconds + STUCK_SECONDS
-        for one in known.values():
-            one.began = clock()
-            one.send(cycle.first())
-        while left:
-            for file, _ in ready.poll(1.0):
-                one = known[file]
-                data = one.receive(65536)
-                now = clock()
-                note(now - one.began)
-                request = requests[one.step](data)
-                one.step += 1
-                if one.step == 3:
-                    one.step = 0
-                    if now < ends or not cycles:
-                        cycles += 1
-                    else:
-                        left -= 1
-                        continue
-                one.began = clock()
-                one.send(request)
-            now = clock()
-            if not told.rate and now >= ends and cycles:
-                told.rate = cycles / (now - start)
-            assert now < stuck, f"{server.name} leaves {left} clients without an answer"
-    return told
+    """Jobs through their lives for a while, until the last of them has ended; see cycles.c."""
+    words = [server.protocol.name, server.port, connections, seconds, next(_prefixes), len(PAYLOAD)]
+    done = subprocess.run([client(), *map(str, words)], capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"{server.name}: {done.stderr.decode().strip()}")
+    found = array("d", done.stdout)
+    return Slice(found[0] / found[1], found[2:])
 
 
-def fill(server: Running, count: int) -> None:
-    """Jobs that wait, added as fast as one connection takes them."""
+@functools.cache
+def client() -> str:
+    """The program that loads a server, compiled."""
+    require("gcc")
+    folder = tempfile.mkdtemp(prefix="bench-client-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program = f"{folder}/cycles"
+    subprocess.run(["gcc", "-O2", "-o", program, str(Path(__file__).with_name("cycles.c"))], check=True)
+    return program
+
+
+def add_to(queue: str) -> bytes:
+    """A job for a queue, in workq's words."""
+    return b"add %b %b 60000 3600000 %b" % (new_id(), queue.encode(), _BODY)
+
+
+def new_id() -> bytes:
+    return b"00000000-0000-4000-8000-%012x" % next(_numbers)
+
+
+_BODY = b"%d\r\n%b\r\n" % (len(PAYLOAD), PAYLOAD)
+WORKQ = Protocol("workq", b"inspect queues 0 1\r\n", lambda: add_to("q"))
+BEANSTALK = Protocol("beanstalk", b"stats\r\n", lambda: b"put 0 0 60 " + _BODY)
+
+
+def send_all(server: Running, commands: Iterator[bytes]) -> None:
+    """Commands whose answers are a line each, as fast as one connection takes them."""
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        for start in range(0, count, 1000):
-            some = min(1000, count - start)
-            if server.client is Workq:
-                adds = (b"add 00000000-0000-4000-8000-%012x" % next(_numbers) for _ in range(some))
-                connection.sendall(b"".join(one + Workq.ADD for one in adds))
-            else:
-                connection.sendall(Beanstalk.PUT * some)
+        while some := list(itertools.islice(commands, 1000)):
+            connection.sendall(b"".join(some))
             answered = 0
-            while answered < some:
+            while answered < len(some):
                 answered += connection.recv(1 << 16).count(b"\n")
 
 
@@ -289,10 +213,10 @@ def _cycles(settings: Settings, policy: str, title: str) -> Figure:
         for server in servers:
             server.begin()
         for connections in CONNECTIONS:
-            latencies: dict[str, list[float]] = {server.name: [] for server in servers}
+            latencies = {server.name: array("d") for server in servers}
 
             def rate(
-                server: Running, count: int = connections, found: dict[str, list[float]] = latencies
+                server: Running, count: int = connections, found: dict[str, array[float]] = latencies
             ) -> float:
                 told = load(server, count, seconds)
                 found[server.name] += told.latencies
@@ -315,7 +239,7 @@ def _cycles(settings: Settings, policy: str, title: str) -> Figure:
     return figure
 
 
-def _told_latencies(connections: int, latencies: dict[str, list[float]]) -> str:
+def _told_latencies(connections: int, latencies: dict[str, array[float]]) -> str:
     told = [
         f"{name} {percentile(found, 0.5) * 1e6:,.0f} µs and {percentile(found, 0.99) * 1e6:,.0f} µs"
         for name, found in latencies.items()
@@ -333,7 +257,7 @@ def restarts(settings: Settings) -> Figure:
             settings.tell(f"adding jobs: {server.name}")
             server.begin()
             before = server.rss_bytes()
-            fill(server, count)
+            send_all(server, (server.protocol.add() for _ in range(count)))
             taken = (server.rss_bytes() - before) / count
             figure.rows.append(plain_row(f"{server.name}, memory of a waiting job", "bytes", taken))
             if server.name == "chiplog":
@@ -354,16 +278,18 @@ def restarts(settings: Settings) -> Figure:
 def many(settings: Settings) -> Figure:
     """The p99 of an answer with a million waiting jobs, while a hundred thousand become due in one second."""
     count = settings.count(JOBS, least=1000)
-    latencies: dict[str, list[float]] = {"full": [], "empty": []}
+    latencies = {"full": array("d"), "empty": array("d")}
     with settings.scratch() as path:
         servers = {name: chiplog(path / name, "os") for name in latencies}
         try:
             for server in servers.values():
                 server.begin()
             settings.tell("adding jobs")
-            fill_queue(servers["full"], "waiting", count)
+            send_all(servers["full"], (add_to("waiting") for _ in range(count)))
             due = time.time() + 2 + 6 * settings.scale
-            schedule(servers["full"], count // 10, due)
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(due)).encode()
+            words = b"schedule %b due 60000 3600000 %b %b"
+            send_all(servers["full"], (words % (new_id(), when, _BODY) for _ in range(count // 10)))
             settings.tell("answering")
             time.sleep(max(0.0, due - 1 - time.time()))
             while time.time() < due + 3:
@@ -378,23 +304,3 @@ def many(settings: Settings) -> Figure:
     text = f"p99 of an answer with {count:,} jobs, to none"
     figure.goals = [goal_of(text, [full], [empty], at_most=STALL_GOAL)]
     return figure
-
-
-def fill_queue(server: Running, name: str, count: int) -> None:
-    tail = Workq.ADD.replace(b" q ", f" {name} ".encode(), 1)
-    send_all(server, (b"add 00000000-0000-4000-8000-%012x" % next(_numbers) + tail for _ in range(count)))
-
-
-def schedule(server: Running, count: int, due: float) -> None:
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(due)).encode()
-    tail = b" due 60000 3600000 %b %d\r\n" % (when, len(PAYLOAD)) + PAYLOAD + b"\r\n"
-    send_all(server, (b"schedule 00000000-0000-4000-8000-%012x" % next(_numbers) + tail for _ in range(count)))
-
-
-def send_all(server: Running, commands: Iterator[bytes]) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        while some := list(itertools.islice(commands, 1000)):
-            connection.sendall(b"".join(some))
-            answered = 0
-            while answered < len(some):
-                answered += connection.recv(1 << 16).count(b"\n")

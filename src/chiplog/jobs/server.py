@@ -40,7 +40,8 @@ CLIENTS_MAX = 10_000
 EVENTS_PER_TURN = 500
 SLOW_SECONDS = 0.002  # that writes with their syncs take: longer ones are not for the event loop to wait for
 TYPICAL_WRITES = 8  # that tell how long one takes: one that takes long among quick ones means nothing
-PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
+PATIENCE_SYNCS = 1.5  # for how many syncs' time those who shared the last one are waited for,
+PATIENCE_SECONDS_MAX = 0.001  # and for how long at most
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
 STOP_SECONDS = 10.0  # for what is being written
@@ -182,8 +183,8 @@ class Server(Turns):
         self.slow = self._typical > (SLOW_SECONDS / 2 if self.slow else SLOW_SECONDS)
 
     def is_early(self) -> bool:
-        """Whether it is worth while to wait for those who were just answered: for as long as a write takes."""
-        if time.perf_counter() - self._answered < min(self._typical, PATIENCE_SECONDS_MAX):
+        """Whether it is worth while to wait for those who were just answered: not for much longer than a write."""
+        if time.perf_counter() - self._answered < min(PATIENCE_SYNCS * self._typical, PATIENCE_SECONDS_MAX):
             return True
         self.crowd = 0
         return False

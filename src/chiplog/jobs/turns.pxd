@@ -59,8 +59,9 @@ cdef class Turns:
     cdef public object sockets
 
     cpdef touched(self, Connection connection)
-    @cython.locals(arrived=list, connection=Connection)
     cpdef read(self)
+    @cython.locals(arrived=list, connection=Connection)
+    cpdef bint take_in(self) except -1
     cpdef turn_soon(self)
     cpdef turn(self)
     cpdef hand_answers(self)

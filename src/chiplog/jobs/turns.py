@@ -288,9 +288,14 @@ class Turns:
 
     def read(self) -> None:
         """Some of the sockets have something to be read."""
+        if self.take_in():
+            self.turn()
+
+    def take_in(self) -> bool:
+        """Read what has come, and do what it asks for. Whether there was anything."""
         arrived = self.sockets.read()
         if not arrived:
-            return
+            return False
         self.turning = True
         self.now_ns = self.clock.now()
         for connection, data in arrived:
@@ -299,7 +304,7 @@ class Turns:
             except Exception:  # it is that client's alone
                 logger.exception("a client's command failed, and its connection is ended")
                 connection.abort()
-        self.turn()
+        return True
 
     def turn_soon(self) -> None:
         """When everything that has come in is looked at."""
@@ -313,9 +318,14 @@ class Turns:
         if self.machine.answered:
             self.hand_answers()
         if self.in_flight is None and (self.waiting or self.machine.records):
-            if len(self.waiting) < self.crowd and self.is_early():
-                self.turn_soon()
-                return
+            while len(self.waiting) < self.crowd and self.is_early():
+                if not self.sockets:  # the event loop has to read them
+                    self.turn_soon()
+                    return
+                self.take_in()
+                self.turning = False
+                if self.machine.answered:
+                    self.hand_answers()
             self.write()
         self.see_to_timers(self.machine.wheel.next_ns())
 
