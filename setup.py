@@ -11,7 +11,7 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ("limits", "loading", "machine", "protocol", "queue", "replies", "turns", "wheel", "words")
+COMPILED = ("ledger", "limits", "loading", "machine", "protocol", "queue", "replies", "turns", "wheel", "words")
 
 kernel = Extension(
     "chiplog._kernel",

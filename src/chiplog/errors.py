@@ -234,7 +234,14 @@ class JobTimeout(JobError, TimeoutError):
 
 
 class ServerFailed(JobError):
-    """The server can't do it now."""
+    """The server can't do it now.
+
+    `unknown` tells whether the command may have been done all the same.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class ServerReadOnly(ServerFailed):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from chiplog.errors import ServerReadOnly
+from chiplog.errors import AppenderClosed, CorruptRecord, ServerFailed, ServerReadOnly
 from chiplog.jobs import Client, LocalServer, server
 from chiplog.jobs.journal import Journal
 from chiplog.testing import CrashDisk
@@ -67,13 +67,20 @@ def test_what_was_acknowledged_survives_a_power_loss(disk):
             assert names_after_power_loss(state.disk) >= set(acknowledged[:count])
 
 
+def fail_syncs(disk: CrashDisk):
+    return disk.fail(
+        lambda operation: operation.kind == "sync" and operation.path.endswith((".log", ".journal")), errno.EIO
+    )
+
+
 def test_a_sync_that_fails_refuses_what_it_was_for_and_the_log_is_opened_again(disk):
-    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+    with LocalServer("log", sync="always") as local, Client(local.address, retry_seconds=0) as client:
         for number in range(3):
             client.add("q", b"before %d" % number)
-        fault = disk.fail(
-            lambda operation: operation.kind == "sync" and operation.path.endswith((".log", ".journal")), errno.EIO
-        )
+        fault = fail_syncs(disk)
+        with pytest.raises(ServerFailed, match="unknown") as refused:
+            client.add("q", b"who knows")
+        assert refused.value.unknown, "it may be in the log"
         with pytest.raises(ServerReadOnly):
             client.add("q", b"refused")
         assert client.inspect_queue("q").ready == 3, "what changes nothing is answered"
@@ -81,7 +88,90 @@ def test_a_sync_that_fails_refuses_what_it_was_for_and_the_log_is_opened_again(d
         wait_until(lambda: takes_it(client, b"after"))
         there = {job.payload for job in client.inspect_jobs("q")}
         assert there >= {b"before 0", b"before 1", b"before 2", b"after"}
+        assert b"refused" not in there
     assert names_after_power_loss(CrashDisk.of(disk.contents())) == there, "the log says what the server said"
+
+
+def test_what_a_failed_sync_leaves_unknown_is_done_once(disk):
+    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+        client.add("q", b"before")
+        fault = fail_syncs(disk)
+        added: list[object] = []
+        adding = threading.Thread(target=lambda: added.append(client.add("q", b"once")))
+        adding.start()
+        wait_until(lambda: fault.hits > 0)
+        fault.stop()
+        adding.join(20)
+        jobs = client.inspect_jobs("q")
+        assert [job.payload for job in jobs] == [b"before", b"once"]
+        assert added == [jobs[1].id]
+
+
+def test_what_is_in_the_log_after_all_counts_also_when_it_could_not_be_read_at_first(disk):
+    with LocalServer("log", sync="always") as local, Client(local.address, retry_seconds=0) as client:
+        client.add("q", b"before")
+        syncs = fail_syncs(disk)
+        with pytest.raises(ServerFailed, match="unknown"):
+            client.add("q", b"in the log")
+        reads = disk.fail(
+            lambda operation: operation.kind == "read" and operation.path.endswith(".log"), errno.EIO
+        )
+        syncs.stop()
+        wait_until(lambda: reads.hits > 1)
+        reads.stop()
+        wait_until(lambda: takes_it(client, b"after"))
+        assert {job.payload for job in client.inspect_jobs("q")} >= {b"before", b"in the log"}
+
+
+def test_no_batch_is_larger_than_it_may_be_and_whoever_sends_more_waits(disk):
+    payload = bytes(100_000)
+
+    def add_some(name: str) -> None:
+        with Client(local.address) as client:
+            client.add_many(name, [payload] * 20)
+
+    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+        sizes = note_sizes(local)
+        threads = [threading.Thread(target=add_some, args=(f"q{number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [queue.ready for queue in client.inspect_queues()] == [20] * 8
+    assert max(sizes) < 150_000 + 2 * len(payload)
+
+
+def note_sizes(local: LocalServer) -> list[int]:
+    """How large the batches of a server are, which are to be small."""
+    sizes: list[int] = []
+    server = local.server
+    server.machine.batch_bytes_max = 150_000
+    write = server.journal.write
+
+    def noting(records: list[bytes]) -> int:
+        sizes.append(sum(map(len, records)))
+        return write(records)
+
+    server.journal.write = noting
+    return sizes
+
+
+def test_a_log_that_cannot_be_replayed_is_let_go_of(disk):
+    with LocalServer("log", sync="always") as local, Client(local.address) as client:
+        for number in range(50):
+            client.add("q", b"%d" % number)
+    contents = disk.contents()
+    name = next(path for path in contents if path.endswith(".log"))
+    damaged = bytearray(contents[name])
+    damaged[500] ^= 1
+    broken = CrashDisk.of({**contents, name: bytes(damaged)})
+    journal = Journal("log", sync="always", files=broken)
+    for _ in range(2):
+        with pytest.raises(CorruptRecord):  # and not LockTimeout, the second time
+            journal.open(0)
+    assert journal.failed
+    with pytest.raises(AppenderClosed, match="nothing was written"):
+        journal.write([b"a command"])
 
 
 def test_an_error_that_nobody_thought_of_refuses_too_and_is_told_with_its_trace(disk, monkeypatch, caplog):

@@ -484,6 +484,23 @@ def test_a_task_that_is_cancelled_costs_its_connection_and_no_other(server, queu
     asyncio.run(main())
 
 
+def test_a_closed_client_says_so_at_once(server):
+    client = Client(server.address, retry_seconds=60)
+    client.close()
+    began = time.monotonic()
+    with pytest.raises(ConnectionLost, match="the client is closed"):
+        client.add("q")
+    assert time.monotonic() - began < 30
+
+
+def test_what_can_never_connect_is_refused_when_it_is_made():
+    for make in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="connections is 0: expected at least 1"):
+            make(connections=0)
+        with pytest.raises(TypeError, match="a server is a text, HOST:PORT"):
+            make(("127.0.0.1", 9922))
+
+
 def test_threads_and_tasks_share_a_client(server, queue):
     with Client(server.address, connections=4) as client:
         threads = [threading.Thread(target=client.add_many, args=(queue, [b""] * 20)) for _ in range(8)]

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from chiplog._kernel_commands_py import COMPLETE, DELETE, START_ATTEMPT
 from chiplog.jobs.commands import decode
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
@@ -371,9 +372,56 @@ def test_leasers_who_went_away_leave_no_trace():
 
 def test_nothing_happens_to_jobs_while_the_log_cannot_be_written():
     machine = machine_with(3)
-    machine.lease(Leaser(None, [b"q"]), START, 0)
+    leased = machine.lease(Leaser(None, [b"q"]), START, 0)
     machine.take()
+    machine.tick(START + 50 * SECOND, 100, True)
+    assert (machine.records, len(machine.jobs), leased.state) == ([], 3, LEASED)
+    machine.tick(START + 52 * SECOND, 100, False)
+    assert (len(machine.jobs), leased.state) == (3, PENDING)
+
+
+def test_a_lease_that_was_written_with_a_clock_that_was_ahead_ends_all_the_same():
+    machine = machine_with(1)
+    (job,) = machine.jobs.values()
+    machine.replay_change(job, START_ATTEMPT, b"", START + 86_400 * SECOND)
+    machine.start(START)
+    machine.tick(START + 2 * SECOND, 100)
+    assert job.state == PENDING
+
+
+def test_jobs_whose_ttl_is_over_go_all_the_same_while_the_log_cannot_be_written():
+    machine = machine_with(3)
+    leased = machine.lease(Leaser(None, [b"q"]), START, 0)
+    waiter = machine.wait("me", leased, START, 100_000)
+    machine.landed(machine.take(), 7)
     machine.tick(START + 70 * SECOND, 100, True)
-    assert (machine.records, len(machine.jobs)) == ([], 3)
-    machine.tick(START + 72 * SECOND, 100, False)
-    assert len(machine.jobs) == 0
+    assert (machine.records, machine.jobs, machine.evicted) == ([], {}, 3)
+    assert (machine.answered, waiter.gone) == ([waiter], True)
+    assert machine.lost == {7: 3}, "the cleaner knows where there is room now"
+    assert not machine.leaving
+
+
+def test_who_waits_for_a_result_gets_it_when_its_command_is_found_in_the_log_after_all():
+    machine = machine_with(2)
+    done, deleted = machine.jobs.values()
+    waiters = [machine.wait("me", job, START, 1000) for job in (done, deleted)]
+    machine.adopt(done, COMPLETE, b"result", START, START)
+    machine.adopt(deleted, DELETE, b"", START, START)
+    assert machine.answered == waiters
+    assert [(waiter.job.result, waiter.gone) for waiter in waiters] == [(b"result", False), (None, True)]
+
+
+def test_many_jobs_are_looked_at_in_their_order_some_at_a_time():
+    machine = machine_with(50)
+    for number in (3, 40, 7):  # these come back, and lie where they lay before as well
+        machine.lease(Leaser(None, [b"q"]), START, 0)
+        machine.queues[b"q"].remove(machine.jobs[number.to_bytes(16, "big")])
+        machine.queues[b"q"].push(machine.jobs[number.to_bytes(16, "big")])
+    queue = machine.queues[b"q"]
+    machine.add(machine.new_job(IDS[0], b"q", 1000, 60_000, START, b"", 5), START)
+    every = queue.ready_jobs(0, 100)
+    assert [job.priority for job in every] == [5] + [0] * 47
+    assert [job.order for job in every[1:]] == sorted(job.order for job in every[1:])
+    assert len({job.id for job in every}) == queue.ready == 48
+    for offset in range(0, 60, 7):
+        assert queue.ready_jobs(offset, 7) == every[offset : offset + 7]

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from chiplog.errors import ConnectionLost, JobNotFound, JobRefused, ServerReadOnly
+from chiplog.errors import ConnectionLost, JobNotFound, JobRefused, ServerFailed, ServerReadOnly
 from chiplog.jobs import Attempt, Client, Leased, LocalServer, Worker
 from tests.jobs.conftest import Served
 
@@ -323,6 +323,46 @@ def test_a_function_that_ends_the_program_fails_its_job_and_stops_the_worker(ser
         assert (found.success, found.result[:10]) == (False, b"SystemExit")
 
 
+def test_a_coroutine_that_ends_the_program_lets_the_others_finish(server, client, queue):
+    begun, ended = asyncio.Event(), threading.Event()
+
+    async def end(job: Attempt) -> None:
+        await begun.wait()
+        sys.exit(3)
+
+    async def other(job: Attempt) -> bytes:
+        begun.set()
+        await asyncio.to_thread(ended.wait, 10)
+        return b"finished"
+
+    functions = {f"{queue}-end": end, queue: other}
+    first, second = client.add(f"{queue}-end"), client.add(queue)
+    with (
+        pytest.raises(SystemExit),
+        working(Worker(functions, server.address, concurrency=2, lease_ms=50)) as worker,
+    ):
+        assert client.result(first, wait_ms=10_000).result == b"SystemExit: 3"
+        assert worker.is_stopping()
+        ended.set()
+        assert client.result(second, wait_ms=10_000).result == b"finished"
+
+
+def test_a_coroutine_that_waits_for_something_cancelled_fails_its_job_and_the_worker_goes_on(
+    server, client, queue
+):
+    async def broken(job: Attempt) -> bytes:
+        if job.payload == b"well":
+            return b"done"
+        nothing = asyncio.get_running_loop().create_future()
+        nothing.cancel()
+        await nothing
+        return b"never"
+
+    with working(Worker({queue: broken}, server.address, lease_ms=50)):
+        assert client.run(queue, wait_ms=5000).result == b"CancelledError"
+        assert client.run(queue, b"well", wait_ms=5000).result == b"done"
+
+
 def leased(queue: str) -> Leased:
     return Leased(uuid4(), queue, 60_000, b"")
 
@@ -348,8 +388,19 @@ def test_a_fail_is_not_sent_again_when_it_is_unknown_because_it_would_count_twic
     worker = Worker({queue: print})
     delivery = worker.failure_of(worker.begin(leased(queue)), ValueError())
     assert delivery.refused(ConnectionLost("not sent", unknown=False)) > 0
+    assert delivery.refused(ServerReadOnly("no room")) > 0
     assert delivery.refused(ConnectionLost("gone", unknown=True)) is None
     assert worker.counters.lost == 1
+
+
+def test_what_the_server_itself_does_not_know_is_sent_again_where_that_does_no_harm(queue):
+    worker = Worker({queue: print})
+    complete = worker.delivery_of(worker.begin(leased(queue)), b"")
+    fail = worker.failure_of(worker.begin(leased(queue)), ValueError())
+    assert complete.refused(ServerFailed("who knows", unknown=True)) > 0
+    assert complete.refused(JobRefused("twice", reason="Duplicate result")) is None
+    assert fail.refused(ServerFailed("who knows", unknown=True)) is None
+    assert (worker.counters.completed, worker.counters.lost) == (1, 1)
 
 
 def test_what_can_never_work_ends_the_worker_with_its_error(make, serve, tmp_path, queue):

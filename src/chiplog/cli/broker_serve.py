@@ -103,7 +103,7 @@ def run(chosen: argparse.Namespace) -> int:
     tls = _tls(chosen)
     if not any((chosen.listen, chosen.listen_tls, chosen.listen_ws, chosen.listen_wss)):
         chosen.listen = [("127.0.0.1", PORT)]
-    serving.raise_file_limit()
+    chosen.max_clients = serving.clients_within_limits(chosen.max_clients)
     try:
         access = _access(chosen)
         _warn(chosen)

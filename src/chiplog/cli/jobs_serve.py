@@ -71,7 +71,7 @@ def run(chosen: argparse.Namespace) -> int:
     tls = serving.tls(chosen.tls_cert, chosen.tls_key)
     if tls is None and token is None and not serving.is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
-    serving.raise_file_limit()
+    chosen.max_clients = serving.clients_within_limits(chosen.max_clients)
     try:
         with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
             return runner.run(_serve(chosen, token, tls))

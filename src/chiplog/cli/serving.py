@@ -9,6 +9,9 @@ import ssl
 from collections.abc import Callable
 
 from chiplog.cli import codes
+from chiplog.cli.output import say
+
+_OWN_FILES = 64
 
 
 def address(port: int) -> Callable[[str], tuple[str, int]]:
@@ -79,10 +82,19 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def raise_file_limit() -> None:
-    """A connection is a file: allow as many as the system lets us."""
+def clients_within_limits(wanted: int) -> int:
+    """How many clients there can be at a time: as many as wanted, if the system lets us have as many files.
+
+    A connection is a file. Some files are left for the log: without them nothing could be written.
+    """
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit - _OWN_FILES >= wanted:
+        return wanted
+    allowed = max(limit - _OWN_FILES, 1)
+    say(f"this system allows {limit} files, so that there can be {allowed} clients at a time: see ulimit -n")
+    return allowed

@@ -58,6 +58,8 @@ class AsyncClient:
         retry_seconds: float = RETRY_SECONDS,
         connections: int = 64,
     ) -> None:
+        if connections < 1:
+            raise ValueError(f"connections is {connections}: expected at least 1")
         self._endpoint = Endpoint.of(server, tls, token)
         self._timeout = timeout
         self._connect_timeout = connect_timeout
@@ -197,14 +199,15 @@ class AsyncClient:
         async with self._slots:
             while not exchange.is_done():
                 try:
-                    await self._attempt(exchange)
+                    pause = await self._attempt(exchange)
                 except (OSError, JobError) as error:
-                    pause = exchange.lost(error, time.monotonic())
-                    if pause:
-                        await asyncio.sleep(pause)
+                    pause = exchange.lost(error, time.monotonic(), final=self._closed)
+                if pause:
+                    await asyncio.sleep(pause)
         return exchange
 
-    async def _attempt(self, exchange: Exchange) -> None:
+    async def _attempt(self, exchange: Exchange) -> float:
+        """Send what is to be sent. Returns how long to wait before some of it is sent again, if any is."""
         connection = await self._connection()
         kept = False
         try:
@@ -216,8 +219,8 @@ class AsyncClient:
                         exchange.answered(pending, await connection.answer(pending.request.kind, seconds))
                 finally:
                     exchange.sent(lot)
-            exchange.finished()
             kept = True
+            return exchange.finished(time.monotonic())
         finally:
             if kept and not self._closed:
                 self._idle.append(connection)

@@ -289,6 +289,8 @@ def _error(line: bytes) -> JobError:
     if code == b"-CLIENT-ERROR":
         return JobRefused(f"the server refuses it: {why}", reason=why)
     if code == b"-SERVER-ERROR":
+        if why.startswith("Unknown outcome"):
+            return ServerFailed(f"whether it was done is unknown: {why}", unknown=True)
         kind = ServerReadOnly if why.startswith("Read only") else ServerFailed
         return kind(f"the server can't do it now: {why}")
     if code == b"-NOT-FOUND":

@@ -2,7 +2,8 @@
 
 The server knows which jobs there are, so that a record is needed if, and only if, its job is still there. With one
 exception: the delete or expire of a job that is gone must stay as long as an earlier segment has the job's add,
-or it would come back at the next start. It goes once all earlier segments have been cleaned since.
+or it would come back at the next start. It goes once all earlier segments have been cleaned since. So does what
+was done with a job that has no such end, because its ttl was over at a start: the clock may have been wrong.
 
 A segment is rewritten when half of its bytes or more are of no use, and then has nothing but what is needed, be
 it a single job that lives for a month. So sealed segments take less than twice the bytes of the records that are
@@ -66,6 +67,8 @@ class ForgetDone:
         """The segment that is being rewritten."""
         self._rows = 0
         """How many of its rows are still to be decided about."""
+        self.cramped = False
+        """Whether there may be no room to rewrite a segment: only those go that have nothing of use."""
         self.stopped = threading.Event()
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
@@ -103,7 +106,7 @@ class ForgetDone:
         self._jobs[number] = jobs
         if useless == 0:
             self._cleaned[number] = self._run
-        elif useless >= useful:
+        elif useless >= useful and not (self.cramped and useful):
             self._doing, self._rows = number, rows
             return None
         return True
@@ -122,13 +125,13 @@ class ForgetDone:
     def _needed(self, block: Block) -> tuple[bytearray, int, int]:
         """Which rows are needed, how many of them add jobs, and when those expire on average, or 0."""
         scan, mask, total, jobs = block.scan, bytearray(), 0, 0
-        settled_ns = 2**63 - 1 if self._is_settled(block.segment) else -(2**63)
+        settled = self._is_settled(block.segment)
         for first in range(block.first, block.last, _ROWS):
             if self.stopped.is_set():
                 raise _Stopped
             last = min(first + _ROWS, block.last)
             commands = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, last)
-            mask += needed(self._machine, commands, scan.times, first, settled_ns)
+            mask += needed(self._machine, commands, settled)
             count, expiry = mean_expiry(self._machine, commands)
             total += count * expiry
             jobs += count
@@ -159,13 +162,17 @@ class CommandCleaner:
         self._rule = ForgetDone(machine, stream, 0)
         self._running = threading.Lock()
 
-    async def run(self) -> CleanReport | None:
-        """Clean once. None if someone reads the log, or it can't be cleaned; that is told."""
-        return await asyncio.to_thread(self.clean)
+    async def run(self, *, cramped: bool = False) -> CleanReport | None:
+        """Clean once. None if someone reads the log, or it can't be cleaned; that is told.
 
-    def clean(self) -> CleanReport | None:
+        Where the disk may be full (`cramped`), segments go as a whole or not at all.
+        """
+        return await asyncio.to_thread(self.clean, cramped=cramped)
+
+    def clean(self, *, cramped: bool = False) -> CleanReport | None:
         """The same, and waiting for it."""
         with self._running:
+            self._rule.cramped = cramped
             try:
                 with self._stream.cleaner(timeout=0) as cleaner:
                     report = cleaner.clean(self._rule, on_corruption="skip")

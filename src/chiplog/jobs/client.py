@@ -62,6 +62,8 @@ class Client:
         retry_seconds: float = RETRY_SECONDS,
         connections: int = 64,
     ) -> None:
+        if connections < 1:
+            raise ValueError(f"connections is {connections}: expected at least 1")
         self._endpoint = Endpoint.of(server, tls, token)
         self._timeout = timeout
         self._connect_timeout = connect_timeout
@@ -202,11 +204,11 @@ class Client:
         with self._slots:
             while not exchange.is_done():
                 try:
-                    self._attempt(exchange)
+                    pause = self._attempt(exchange)
                 except (OSError, JobError) as error:
-                    pause = exchange.lost(error, time.monotonic())
-                    if pause:
-                        time.sleep(pause)
+                    pause = exchange.lost(error, time.monotonic(), final=self._closed)
+                if pause:
+                    time.sleep(pause)
         return exchange
 
     def _start_anew(self) -> None:
@@ -216,7 +218,8 @@ class Client:
         while self._idle:
             self._idle.pop().close()
 
-    def _attempt(self, exchange: Exchange) -> None:
+    def _attempt(self, exchange: Exchange) -> float:
+        """Send what is to be sent. Returns how long to wait before some of it is sent again, if any is."""
         connection = self._connection()
         kept = False
         try:
@@ -228,8 +231,8 @@ class Client:
                         exchange.answered(pending, connection.answer(pending.request.kind, seconds))
                 finally:
                     exchange.sent(lot)
-            exchange.finished()
             kept = True
+            return exchange.finished(time.monotonic())
         finally:
             if kept:
                 self._idle.append(connection)

@@ -5,7 +5,8 @@ What the clients with and without asyncio have in common. Sending, receiving and
 A connection can break when a command was sent and no answer came: then nobody knows whether it was done. An add
 has an id that its client chose, so that it can be sent again: `Duplicate job` then says that it had been done.
 The same goes for a delete and `-NOT-FOUND`, and for what changes nothing. A lease, a complete, a fail and a run
-are not sent again; their caller is told that it is unknown.
+are not sent again; their caller is told that it is unknown. A server whose command log has failed may say that it
+doesn't know either.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from chiplog.errors import BatchFailed, ConnectionLost, JobError, JobRefused
+from chiplog.errors import BatchFailed, ConnectionLost, JobError, JobRefused, ServerFailed
 from chiplog.jobs.requests import Request, windows
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Endpoint:
         >>> Endpoint.of("jobs.example:9000", False, None).port, Endpoint.of("[::1]", False, None).host
         (9000, '::1')
         """
+        if not isinstance(server, str):
+            raise TypeError(f"a server is a text, HOST:PORT, as in '127.0.0.1:{PORT}', not {server!r:.100}")
         host, colon, port = server.rpartition(":")
         if not colon or "]" in port:
             host, port = server, str(PORT)
@@ -106,6 +109,10 @@ class Pending(Generic[T]):
         """There will be no answer."""
         self._outcome = None, error
 
+    def begin_anew(self) -> None:
+        """It is sent once more: the answer that came tells nothing."""
+        self._outcome = None
+
 
 class Exchange:
     """Requests that are sent together."""
@@ -136,21 +143,44 @@ class Exchange:
         """An answer has come."""
         pending.settle(answer, pending in self._sent)
 
-    def finished(self) -> None:
-        """Everything was answered."""
+    def finished(self, now: float) -> float:
+        """Everything was answered. Returns how long to wait before that is sent again of which the server itself
+        doesn't know whether it was done, or which it doesn't take now after it may have; 0 if there is none."""
+        doubtful = [pending for pending in self._todo if self._is_doubtful(pending)]
+        self._sent.update(doubtful)
         self._todo = []
+        if doubtful and not self._is_over(now):
+            self._todo = [pending for pending in doubtful if pending.request.repeatable]
+        for pending in doubtful:
+            if pending not in self._todo:
+                pending.give_up(_in_doubt(pending))
+            else:
+                pending.begin_anew()
+        return self._pause() if self._todo else 0.0
+
+    def _is_doubtful(self, pending: Pending[Any]) -> bool:
+        error = pending.error()
+        return isinstance(error, ServerFailed) and (error.unknown or pending in self._sent)
+
+    def _is_over(self, now: float) -> bool:
+        """Whether nothing is to be sent again."""
+        if self._give_up_at is None:
+            self._give_up_at = now + self._retry_seconds
+        return now + self._pause_seconds > self._give_up_at
+
+    def _pause(self) -> float:
+        pause = self._pause_seconds * random.uniform(0.5, 1.0)
+        self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS[1])
+        return pause
 
     def sent(self, lot: list[Pending[Any]]) -> None:
         """These were answered, or not, after they had been sent."""
         self._sent.update(pending for pending in lot if not pending.is_settled())
 
-    def lost(self, error: Exception, now: float) -> float:
-        """The connection broke, or there is none. Returns how long to wait before it is tried again."""
-        if self._give_up_at is None:
-            self._give_up_at = now + self._retry_seconds
-        over = now + self._pause_seconds > self._give_up_at or (
-            isinstance(error, JobError) and not isinstance(error, ConnectionLost)
-        )
+    def lost(self, error: Exception, now: float, *, final: bool = False) -> float:
+        """The connection broke, or there is none. Returns how long to wait before it is tried again, if it is."""
+        hopeless = isinstance(error, JobError) and not isinstance(error, ConnectionLost)
+        over = final or hopeless or self._is_over(now)
         again = []
         for pending in self._todo:
             if pending.is_settled():
@@ -163,9 +193,7 @@ class Exchange:
             else:
                 pending.give_up(self._broken(pending.request, error, unknown))
         self._todo = again
-        pause = self._pause_seconds * random.uniform(0.5, 1.0)
-        self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS[1])
-        return pause if again else 0.0
+        return self._pause() if again else 0.0
 
     def _broken(self, request: Request[Any], error: Exception, unknown: bool) -> JobError:
         if isinstance(error, JobError) and not isinstance(error, ConnectionLost):
@@ -188,6 +216,14 @@ class Exchange:
                 outcomes=[pending.error() or pending.value() for pending in self.pending],
             )
         return [pending.value() for pending in self.pending]
+
+
+def _in_doubt(pending: Pending[Any]) -> JobError:
+    known = "" if pending.request.repeatable else ", and it can't be sent again without knowing"
+    return ServerFailed(
+        f"whether {pending.request.what} was done is unknown, because the server's command log failed{known}",
+        unknown=True,
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chiplog.errors import BadCommand, ChiplogError
+from chiplog.errors import AppenderClosed, BadCommand, ChiplogError
 from chiplog.files import Files
-from chiplog.jobs.commands import MAGIC, VERSION, Add, Complete, Fail, Schedule
+from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import read_commands
 from chiplog.jobs.replay import Replay
@@ -82,17 +82,11 @@ class Journal:
             return Restored(Machine(now_ns), 0, 0, 0, 0, None)
         self._appender = self._open()
         self._start = self._appender.position
-        replay = Replay(now_ns)
-        commands = 0
-        total = sum(info.byte_count for info in self.stream.segments()) if progress else 0
-        done = 0
-        for block in self.stream.blocks(on_corruption=self._on_corruption):
-            replay.apply_block(block)
-            commands += block.last - block.first
-            if progress is not None:
-                done += len(block.buffer)
-                progress(min(done, total), total)
-        replay.machine.start(now_ns)
+        try:
+            replay, commands = self._replay(self.stream, now_ns, progress)
+        except BaseException:
+            self._let_go()
+            raise
         return Restored(
             replay.machine,
             commands,
@@ -102,14 +96,30 @@ class Journal:
             self._appender.recovery.torn_path,
         )
 
+    def _replay(self, stream: Stream, now_ns: int, progress: Progress | None) -> tuple[Replay, int]:
+        """All of the log, and how many commands that are."""
+        replay = Replay(now_ns)
+        commands = done = 0
+        total = sum(info.byte_count for info in stream.segments()) if progress else 0
+        for block in stream.blocks(on_corruption=self._on_corruption):
+            replay.apply_block(block)
+            commands += block.last - block.first
+            if progress is not None:
+                done += len(block.buffer)
+                progress(min(done, total), total)
+        replay.machine.start(now_ns)
+        return replay, commands
+
     def _open(self) -> Appender:
         assert self.stream is not None
         return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
 
     def write(self, records: list[bytes]) -> int:
         """Append commands with one write, and return their segment once they are as durable as the policy says."""
-        if self._appender is None:
+        if self.stream is None:
             return 0
+        if self._appender is None:
+            raise AppenderClosed(f"{self.stream.path} isn't open: nothing was written")
         positions = self._appender.append_many(records)
         if self.waits:
             self._appender.sync()
@@ -121,34 +131,45 @@ class Journal:
         """Whether only reopening helps."""
         return self.stream is not None and (self._appender is None or self._appender.failed is not None)
 
-    def reopen(self) -> None:
-        """Open the log again after a failed sync, recovering what is really there."""
-        if self.stream is None:
-            return
-        if self._appender is not None:
-            with contextlib.suppress(OSError, ChiplogError):
-                self._appender.close()
-            self._appender = None
-        self._appender = self._open()
+    def reopen(self) -> list[tuple[int, Command]]:
+        """Open the log again after a failed sync, recovering what is really there.
 
-    def adopt(self, machine: Machine, now_ns: int) -> int:
-        """Take in what is in the log although it couldn't be told, and say how many commands these are."""
-        if self.stream is None or self._appender is None:
-            return 0
-        count = 0
-        replay = Replay(now_ns, machine=machine)
+        Returns the commands that it has although they couldn't be acknowledged, with their times: to be adopted.
+        """
+        if self.stream is None:
+            return []
+        self._let_go()
+        self._appender = self._open()
         known = self._start if self._last is None else self._last[-1]
-        for position, time_ns, command in read_commands(self.stream, start=known):
-            if isinstance(command, BadCommand) or (self._last is not None and position == known):
-                continue
-            count += 1
+        try:
+            return [
+                (time_ns, command)
+                for position, time_ns, command in read_commands(self.stream, start=known)
+                if not isinstance(command, BadCommand) and (self._last is None or position != known)
+            ]
+        except BaseException:
+            self._let_go()  # it counts as failed until this is done, too
+            raise
+
+    def adopt(self, commands: list[tuple[int, Command]], machine: Machine, now_ns: int) -> None:
+        """Take in what is in the log although it couldn't be told."""
+        if self._appender is None:
+            return
+        replay = Replay(now_ns, machine=machine)
+        for time_ns, command in commands:
             if isinstance(command, Add | Schedule):
                 machine.adopt_job(replay.new_job(command), now_ns)
             elif (job := machine.jobs.get(command.id)) is not None:
                 result = command.result if isinstance(command, Complete | Fail) else b""
                 machine.adopt(job, command.type, result, time_ns, now_ns)
         self._start, self._last = self._appender.position, None
-        return count
+
+    def _let_go(self) -> None:
+        """Close the log, whatever comes of it."""
+        appender, self._appender = self._appender, None
+        if appender is not None:
+            with contextlib.suppress(OSError, ChiplogError):
+                appender.close()
 
     def close(self) -> None:
         """Sync and close. Raises if that can't be."""

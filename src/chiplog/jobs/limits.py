@@ -20,6 +20,7 @@ TTL_MS_MAX = 30 * 24 * 3600 * 1000
 TIME_NS_MAX = 9 * 10**18
 """In the year 2255: further away nothing is scheduled, so that any time is a 64 bit number of nanoseconds."""
 ATTEMPTS_MAX = 255
+LEASE_NAMES_MAX = 256
 """Also of a job that asks for any number of attempts."""
 
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,255}")

@@ -21,9 +21,9 @@ cpdef tuple load(
 )
 cpdef bint is_foreign(bytes data, Py_ssize_t offset)
 @cython.locals(
-    types=bytes, ids=bytes, jobs=dict, leaving=set, rows="Py_ssize_t", row="Py_ssize_t", kind="int", job_id=bytes,
-    mask=bytearray,
+    types=bytes, ids=bytes, jobs=dict, leaving=set, outlived=set, rows="Py_ssize_t", row="Py_ssize_t", kind="int",
+    job_id=bytes, mask=bytearray,
 )
-cpdef bytearray needed(Machine machine, commands, long long[:] times, Py_ssize_t first, long long settled_ns)
+cpdef bytearray needed(Machine machine, commands, bint settled)
 @cython.locals(types=bytes, ids=bytes, count="Py_ssize_t", total="double", row="Py_ssize_t", job=Job)
 cpdef tuple mean_expiry(Machine machine, commands)

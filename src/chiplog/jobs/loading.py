@@ -55,7 +55,7 @@ def load(
         if kind > SCHEDULE:
             job = machine.jobs.get(job_id)
             if job is None:
-                machine.unknown += 1
+                machine.replay_unknown(job_id, kind)
             else:
                 result, final = b"", False
                 if kind <= FAIL:
@@ -98,11 +98,14 @@ def is_foreign(data: bytes, offset: int) -> bool:
     return data[offset + _ZONE_AT : offset + _ZONE_AT + 2] == _FOREIGN_ZONE
 
 
-def needed(machine: Machine, commands: Commands, times: array[int], first: int, settled_ns: int) -> bytearray:
-    """Which rows of a block a replay needs: those of jobs that are there, and ends of others, unless they were
-    written before `settled_ns`. May be called from another thread."""
+def needed(machine: Machine, commands: Commands, settled: bool) -> bytearray:
+    """Which rows of a block a replay needs. May be called from another thread.
+
+    These are the rows of jobs that are there; and unless it is `settled` that the adds of the others are gone,
+    their ends too, and what was done with those that have none.
+    """
     types, ids = commands.types, commands.ids
-    jobs, leaving = machine.jobs, machine.leaving
+    jobs, leaving, outlived = machine.jobs, machine.leaving, machine.outlived
     rows = len(types)
     mask = bytearray(rows)
     for row in range(rows):
@@ -111,8 +114,8 @@ def needed(machine: Machine, commands: Commands, times: array[int], first: int, 
         # A job can come back between the first look and the second, but not between the second and the third.
         if job_id in jobs or job_id in leaving or job_id in jobs or kind == 0:
             mask[row] = 1
-        elif kind in (DELETE, EXPIRE):
-            mask[row] = times[first + row] >= settled_ns
+        elif kind in (DELETE, EXPIRE) or (kind > SCHEDULE and job_id in outlived):
+            mask[row] = not settled
     return mask
 
 

@@ -40,6 +40,8 @@ class LocalServer:
         self._stopped: asyncio.Event | None = None
         self.address = ""
         """Where it serves, once it does."""
+        self.server: Server | None = None
+        """What serves, on that thread."""
         self._thread = threading.Thread(target=self._run, name="chiplog-job-server", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -70,7 +72,7 @@ class LocalServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        server = Server(self._journal, token=self._token)
+        self.server = server = Server(self._journal, token=self._token)
         try:
             host, port = (await server.start(self._host, self._port))[0]
             self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,7 @@
 # Types for the compiled form of machine.py.
 cimport cython
 
+from chiplog.jobs.ledger cimport Ledger
 from chiplog.jobs.limits cimport refuse
 from chiplog.jobs.queue cimport Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel cimport Timer, Wheel
@@ -10,24 +11,20 @@ cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
 cdef long long NOT_SCHEDULED, _MS_NS
 
 
-cdef class Machine:
+cdef class Machine(Ledger):
     cdef public dict jobs
     cdef public dict queues
     cdef public Wheel wheel
-    cdef public list records
     cdef public list answered
     cdef public Py_ssize_t evicted
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
-    cdef public set leaving
-    cdef public dict lost
-    cdef list _undo
+    cdef public set outlived
+    cdef set _passed
     cdef dict _waiters
     cdef dict _idle
     cdef long long _order
     cdef bint _fails_are_final
-    cdef Job _alike
-    cdef bytes _head
 
     @cython.locals(queue=Queue)
     cpdef Queue queue(self, bytes name)
@@ -50,21 +47,18 @@ cdef class Machine:
     cpdef int delete(self, bytes job_id)
     cpdef leave(self, Timer waiting)
     cdef _ring(self, Job job, long long now_ns)
-    cpdef tuple take(self)
-    @cython.locals(change=tuple, job=Job)
-    cpdef landed(self, tuple batch, int segment)
+    cdef _pass_over(self, Job job)
     @cython.locals(job=Job, there=bint)
     cpdef rollback(self, tuple batch, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)
     @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
+    cpdef replay_unknown(self, bytes job_id, int kind)
     cdef _replay_start(self, Job job, long long time_ns)
     @cython.locals(job=Job)
     cpdef start(self, long long now_ns)
     cdef _finish(self, Job job, bytes result, bint success, bint final)
     cdef _time_out(self, Job job)
-    cdef bytes _head_of(self, Job job)
-    cdef _note(self, Job job, bint alive)
     cdef _enter(self, Job job)
     @cython.locals(queue=Queue)
     cdef _enter_again(self, Job job)

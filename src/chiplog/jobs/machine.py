@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from chiplog import kernel
 from chiplog._kernel_commands_py import COMPLETE, DELETE, EXPIRE, FAIL, START_ATTEMPT, TIMEOUT_ATTEMPT
-from chiplog.jobs.encoding import NOT_SCHEDULED, job_head, varint
+from chiplog.jobs.encoding import NOT_SCHEDULED, varint
+from chiplog.jobs.ledger import Batch, Ledger
 from chiplog.jobs.limits import RESULT_BYTES_MAX, refuse
 from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel import Timer, Wheel
@@ -45,39 +46,33 @@ _encode = kernel.active.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
 _EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((TIMEOUT_ATTEMPT,))
 
-Change = tuple[Job, bool, int, int, int, bytes | None, int]
-Batch = tuple[list[bytes], list[Change]]
 
-
-class Machine:
+class Machine(Ledger):
     """All jobs of a server."""
 
     def __init__(self, now_ns: int, fails_are_final: bool = False) -> None:
+        super().__init__()
         self.jobs: dict[bytes, Job] = {}
         """By id."""
         self.queues: dict[bytes, Queue] = {}
         """By name."""
         self.wheel = Wheel(now_ns)
-        self.records: list[bytes] = []
-        """The commands to be written, in order."""
         self.answered: list[Timer] = []
         """The leasers and waiters whose wait is over. Whoever answers them clears it."""
         self.evicted = 0
         """How many jobs expired before they were done."""
-        self.leaving: set[bytes] = set()
-        """The ids of jobs that are gone, but may come back: that they are gone isn't written yet."""
-        self.lost: dict[int, int] = {}
-        """How many of the jobs that each segment of the log adds are gone. For the cleaner, which resets it."""
         self.expired = 0
         """How many jobs of the log were passed over, because their ttl is over."""
         self.unknown = 0
         """How many commands of the log were about jobs that aren't there."""
-        self._undo: list[Change] = []
+        self.outlived: set[bytes] = set()
+        """The ids of jobs that are gone because their ttl is over, which nothing in the log says, although it says
+        other things of them. If the clock was wrong they are back after the next start, and not as new ones."""
+        self._passed: set[bytes] = set()
+        """While a log is replayed: the ids of jobs that were passed over."""
         self._waiters: dict[bytes, dict[Waiter, None]] = {}
         self._idle: dict[bytes, None] = {}
         self._order = 0
-        self._alike: Job | None = None
-        self._head = b""
         self._fails_are_final = fails_are_final
 
     def queue(self, name: bytes) -> Queue:
@@ -133,7 +128,7 @@ class Machine:
             return False
         self._note(job, False)
         due_ns = None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns
-        self.records.append(_encode(job.id, self._head_of(job), job.payload, due_ns, job.created_ns))
+        self._log(_encode(job.id, self._head_of(job), job.payload, due_ns, job.created_ns))
         self._enter(job)
         self._settle(job, now_ns, True)
         return True
@@ -174,7 +169,7 @@ class Machine:
             return DUPLICATE
         self._note(job, True)
         self._displace(job)
-        self.records.append((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        self._log((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
         self._finish(job, result, success, False)
         if job.state == PENDING:
             self._settle(job, now_ns, True)
@@ -192,7 +187,7 @@ class Machine:
         if job is None:
             return UNKNOWN
         self._note(job, True)
-        self.records.append(_DELETE + job_id)
+        self._log(_DELETE + job_id)
         self._remove(job)
         self._answer(job, True)
         return DONE
@@ -234,6 +229,8 @@ class Machine:
                     self._remove(timer)
                     self.leaving.discard(timer.id)  # the log doesn't know it
                     self._answer(timer, False)
+                elif now_ns >= timer.expires_ns() and not timer.volatile:
+                    self._pass_over(timer)
                 else:
                     self.wheel.set(timer, now_ns + FROZEN_NS)
             else:
@@ -253,7 +250,7 @@ class Machine:
             self._answer(job, True)
         elif job.state == LEASED and now_ns >= job.lease_ends_ns():
             self._note(job, True)
-            self.records.append(_TIMEOUT + job.id)
+            self._log(_TIMEOUT + job.id)
             self._time_out(job)
             if job.state == FAILED:
                 self._answer(job, False)
@@ -262,25 +259,18 @@ class Machine:
             self._displace(job)
             self._settle(job, now_ns, True)
 
+    def _pass_over(self, job: Job) -> None:
+        """The job's ttl is over, which can't be written: a start would find that out by itself. That it goes makes
+        room, where room is what is missing."""
+        if not job.is_processed():
+            self.evicted += 1
+        self.outlived.add(job.id)  # first: another thread may be asking
+        self._remove(job)
+        self.leaving.discard(job.id)
+        self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
+        self._answer(job, True)
+
     # -- what the log does
-
-    def take(self) -> Batch:
-        """The commands to be written, and what undoes them."""
-        batch = self.records, self._undo
-        self.records, self._undo = [], []
-        return batch
-
-    def landed(self, batch: Batch, segment: int) -> None:
-        """A batch that was taken is written, to this segment of the log."""
-        # A job of the batch may have gone since: that isn't written yet.
-        later = {change[0].id for change in self._undo} if self.leaving else set()
-        for change in batch[1]:
-            job = change[0]
-            if not change[1]:
-                job.segment = segment
-            elif self.leaving and job.id in self.leaving and job.id not in later:
-                self.leaving.discard(job.id)
-                self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
 
     def rollback(self, batch: Batch, now_ns: int) -> None:
         """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
@@ -309,8 +299,11 @@ class Machine:
         self._displace(job)
         self.wheel.cancel(job)
         self.replay_change(job, kind, result, time_ns)
-        if self.jobs.get(job.id) is job:
+        gone = self.jobs.get(job.id) is not job
+        if not gone:
             self._settle(job, now_ns, False)
+        if gone or job.is_processed():
+            self._answer(job, gone)
 
     def adopt_job(self, job: Job, now_ns: int) -> None:
         """An add or a schedule of that kind."""
@@ -336,6 +329,7 @@ class Machine:
             return reason
         if now_ns > job.expires_ns():
             self.expired += 1
+            self._passed.add(job.id)
             return None
         if self.jobs.setdefault(job.id, job) is not job:
             return "Duplicate job"
@@ -362,6 +356,16 @@ class Machine:
             self._time_out(job)
         return None
 
+    def replay_unknown(self, job_id: bytes, kind: int) -> None:
+        """A command of a log about a job that isn't there."""
+        self.unknown += 1
+        if job_id in self._passed:
+            if kind in (DELETE, EXPIRE):
+                self.outlived.discard(job_id)
+                self._passed.discard(job_id)
+            else:
+                self.outlived.add(job_id)
+
     def _replay_start(self, job: Job, time_ns: int) -> str | None:
         if job.state == LEASED:
             return "Job already leased"
@@ -376,7 +380,10 @@ class Machine:
 
     def start(self, now_ns: int) -> None:
         """All is replayed: put every job where it belongs."""
+        self._passed = set()
         for job in self.jobs.values():
+            if job.leased_ns > now_ns:  # the clock was ahead: the lease is to end all the same
+                job.leased_ns = now_ns
             self._settle(job, now_ns, False)
 
     # -- changes, as far as the job itself goes
@@ -397,18 +404,6 @@ class Machine:
             job.state = PENDING
 
     # -- where a job is
-
-    def _head_of(self, job: Job) -> bytes:
-        """The part of the job's record that it has in common with others. Most often those before it."""
-        last = self._alike
-        if last is None or not last.is_like(job):
-            self._alike = job
-            self._head = job_head(job.name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails)
-        return self._head
-
-    def _note(self, job: Job, alive: bool) -> None:
-        """Remember how the job was before it changes."""
-        self._undo.append((job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns))
 
     def _enter(self, job: Job) -> None:
         self._order += 1
@@ -460,7 +455,7 @@ class Machine:
     def _start(self, job: Job, now_ns: int) -> None:
         """An attempt at a job that was just taken from its queue."""
         self._note(job, True)
-        self.records.append(_START + job.id)
+        self._log(_START + job.id)
         job.state, job.leased_ns = LEASED, now_ns
         job.attempts += 1
         ends_ns = job.lease_ends_ns()
@@ -469,7 +464,7 @@ class Machine:
 
     def _end(self, job: Job) -> None:
         """The job's time is over."""
-        self.records.append(_EXPIRE + job.id)
+        self._log(_EXPIRE + job.id)
         self._remove(job)
 
     def _remove(self, job: Job) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.inspecting import Seen, inspect
-from chiplog.jobs.limits import TTR_MS_MAX, is_id, is_name
+from chiplog.jobs.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from chiplog.jobs.machine import DONE, UNKNOWN, Machine
 from chiplog.jobs.queue import Leaser, Waiter
 from chiplog.jobs.replies import (
@@ -131,8 +131,9 @@ class Session:
         return len(self._buffer)
 
     def is_held(self) -> bool:
-        """Whether commands have to wait: for one that waits, or until answers are sent."""
-        return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX
+        """Whether commands have to wait: for one that waits, until answers are sent, or until all that the clients
+        have changed together is written."""
+        return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX or self._machine.is_full()
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """Bytes that came from the client."""
@@ -378,7 +379,7 @@ class Session:
             self._gate.try_writing(self)
 
     def _lease(self, args: list[bytes], flags: dict[bytes, bytes] | None, now_ns: int) -> None:
-        if len(args) < 2 or flags:
+        if not 2 <= len(args) <= LEASE_NAMES_MAX + 1 or flags:
             self._reply(ARGS)
             return
         names, wait_ms = args[:-1], number(args[-1])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge, nsmallest
 from itertools import chain, islice
 
 from chiplog.jobs.encoding import NOT_SCHEDULED
@@ -181,10 +182,13 @@ class _Shelf:
         self.returned: list[tuple[int, Job]] = []
         """A heap of those that came back, or were due, after younger ones had come."""
 
-    def jobs(self) -> list[Job]:
-        """In order."""
-        found = {job.order: job for job in chain(self.fresh, (entry[1] for entry in self.returned)) if job.ready}
-        return [found[order] for order in sorted(found)] if self.returned else list(found.values())
+    def jobs(self) -> Iterator[Job]:
+        """In order, and none twice: one that came back may still lie where it lay before."""
+        before = 0
+        for job in merge(self.fresh, [entry[1] for entry in sorted(self.returned)], key=_order):
+            if job.ready and job.order != before:
+                before = job.order
+                yield job
 
 
 class Queue:
@@ -265,25 +269,22 @@ class Queue:
     def _sweep(self) -> None:
         self._entries = 0
         for shelf in self._shelves.values():
-            shelf.fresh = deque(shelf.jobs())
+            shelf.fresh = deque(list(shelf.jobs()))
             shelf.returned = []
             self._entries += len(shelf.fresh)
 
     def ready_jobs(self, offset: int, limit: int) -> list[Job]:
         """Some of the jobs that can be leased, in their order."""
-        found: list[Job] = []
-        for priority in sorted(self._shelves, reverse=True):
-            jobs = self._shelves[priority].jobs()
-            found += jobs[offset : offset + limit - len(found)]
-            offset = max(0, offset - len(jobs))
-            if len(found) >= limit:
-                break
-        return found
+        if offset >= self.ready:
+            return []
+        shelves = [self._shelves[priority] for priority in sorted(self._shelves, reverse=True)]
+        return list(islice(chain.from_iterable(shelf.jobs() for shelf in shelves), offset, offset + limit))
 
     def scheduled_jobs(self, offset: int, limit: int) -> list[Job]:
         """Some of the jobs that are not yet due: highest priority first, then the earliest."""
-        jobs = sorted(self.scheduled.values(), key=_schedule_order)
-        return list(islice(jobs, offset, offset + limit))
+        if offset >= len(self.scheduled):
+            return []
+        return nsmallest(offset + limit, self.scheduled.values(), key=_schedule_order)[offset:]
 
     def wait(self, leaser: Leaser) -> None:
         """Let someone wait here. Who no longer waits is swept out now and then."""
@@ -299,6 +300,10 @@ class Queue:
             if leaser.waiting:
                 return leaser
         return None
+
+
+def _order(job: Job) -> int:
+    return job.order
 
 
 def _schedule_order(job: Job) -> tuple[int, int, int]:

@@ -161,7 +161,7 @@ class Replay:
         if isinstance(command, Add | Schedule):
             reason = machine.replay_job(self.new_job(command), self._now_ns)
         elif (job := machine.jobs.get(command.id)) is None:
-            machine.unknown += 1
+            machine.replay_unknown(command.id, command.type)
             return
         else:
             result = command.result if isinstance(command, Complete | Fail) else b""

@@ -16,6 +16,7 @@ OK = b"+OK\r\n"
 TIMEOUT = b"-TIMEOUT\r\n"
 NOT_FOUND = b"-NOT-FOUND\r\n"
 READ_ONLY = b"-SERVER-ERROR Read only: the command log can't be written\r\n"
+UNKNOWN_OUTCOME = b"-SERVER-ERROR Unknown outcome: the command log failed while it was written\r\n"
 
 
 def _client_error(why: str) -> bytes:

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from chiplog.errors import JobNotFound, JobRefused, JobTimeout
 from chiplog.jobs.answers import DONE, JOBS, LEASED, QUEUES, RESULT, SERVER, JobInfo, Leased, QueueInfo, ServerInfo
 from chiplog.jobs.answers import Result as JobResult
-from chiplog.jobs.limits import PAYLOAD_BYTES_MAX, is_name
+from chiplog.jobs.limits import LEASE_NAMES_MAX, PAYLOAD_BYTES_MAX, is_name
 from chiplog.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -147,6 +147,10 @@ def lease(names: Sequence[str], wait_ms: int = 0) -> Request[Leased | None]:
     """The next job of the first of these queues that has one; None if none comes in time."""
     if not names:
         raise JobRefused("lease takes the name of a queue, or of several", reason="Invalid Name")
+    if len(names) > LEASE_NAMES_MAX:
+        raise JobRefused(
+            f"lease takes up to {LEASE_NAMES_MAX} names, not {len(names)}", reason="Invalid command args"
+        )
     line = " ".join(map(_name, names))
     data = f"lease {line} {_whole(wait_ms)}\r\n".encode()
     return Request(f"lease {line[:60]}", data, LEASED, _same, wait_seconds=wait_ms / 1000)

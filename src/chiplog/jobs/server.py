@@ -26,9 +26,9 @@ from chiplog import kernel
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.journal import Journal
-from chiplog.jobs.machine import Batch
+from chiplog.jobs.ledger import Batch
 from chiplog.jobs.protocol import Session
-from chiplog.jobs.replies import READ_ONLY
+from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
 
@@ -43,6 +43,7 @@ TYPICAL_WRITES = 8  # that tell how long one takes: one that takes long among qu
 PATIENCE_SYNCS = 1.5  # for how many syncs' time those who shared the last one are waited for,
 PATIENCE_SECONDS_MAX = 0.001  # and for how long at most
 SHARE_MIN = 8  # clients to be answered together, if there are as many
+TICK_SECONDS_MAX = 1.0  # to wait for a timer before the clock is looked at again: it may have been set
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
@@ -82,6 +83,8 @@ class Server(Turns):
             else None
         )
         self._clean_seconds = clean_interval_ms / 1000
+        self._cramped = asyncio.Event()
+        """Whether the log couldn't be written, since it was last cleaned."""
 
     # -- starting and stopping
 
@@ -158,6 +161,8 @@ class Server(Turns):
         """A client has come."""
         self._connections.add(connection)
         self._count()
+        if self.token is not None:
+            connection.hurry()
         if len(self._connections) > self._clients_max or self._stopping:
             connection.session.closed = True
             connection.session.out.append(_TOO_MANY)
@@ -235,17 +240,20 @@ class Server(Turns):
         self.waiting = []
         since = self.machine.take()
         self.read_only, self.trial = True, False
-        self.refuse((batch[0] + since[0], batch[1] + since[1]), held)
+        # A write that failed is undone. After a sync that failed nobody knows: see _reopen.
+        no = UNKNOWN_OUTCOME if self.journal.failed else READ_ONLY
+        self.refuse((batch[0] + since[0], batch[1] + since[1]), held, no)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
+        self._cramped.set()
         self._try_later()
 
-    def refuse(self, batch: Batch, held: Held) -> None:
+    def refuse(self, batch: Batch, held: Held, no: bytes = READ_ONLY) -> None:
         """Undo what can't be written, and say no wherever an answer tells of it."""
         self.machine.rollback(batch, self.clock.now())
         for connection, (replies, tentative) in held:
             settled = len(replies) - tentative
-            connection.send(replies[:settled] + [READ_ONLY] * tentative)
+            connection.send(replies[:settled] + [no] * tentative)
 
     def recover(self) -> None:
         """It could be written again."""
@@ -270,14 +278,15 @@ class Server(Turns):
 
     async def _reopen(self) -> None:
         try:
-            await asyncio.to_thread(self.journal.reopen)
-            adopted = self.journal.adopt(self.machine, self.clock.now())
-        except (OSError, ChiplogError) as error:
-            logger.error("the command log can't be opened again: %s", error)
+            found = await asyncio.to_thread(self.journal.reopen)
+        except Exception as error:  # whatever it is: without another try the server would be read-only for ever
+            expected = isinstance(error, OSError | ChiplogError)
+            logger.error("the command log can't be opened again: %s", error, exc_info=None if expected else error)
             self._try_later()
             return
-        if adopted:
-            logger.warning("%d commands are in the log although writing them had failed: they count", adopted)
+        self.journal.adopt(found, self.machine, self.clock.now())
+        if found:
+            logger.warning("%d commands are in the log although writing them had failed: they count", len(found))
         self.read_only, self.trial = False, True
         self.turn_soon()
 
@@ -294,7 +303,7 @@ class Server(Turns):
         self._tick_ns = when_ns
         # Not before the tick is over: what rings too early would only be looked at again.
         delay = max(0.0, (when_ns - self.clock.now()) / 1e9)
-        self._tick_handle = self._loop.call_later(min(delay, 3600.0), self._tick)
+        self._tick_handle = self._loop.call_later(min(delay, TICK_SECONDS_MAX), self._tick)
 
     def _tick(self) -> None:
         self._tick_handle, self._tick_ns = None, NEVER
@@ -313,10 +322,12 @@ class Server(Turns):
                 connection.abort()
 
     async def _clean(self, cleaner: CommandCleaner) -> None:
+        """Now and then; and when the log can't be written, since the disk may be full of what nobody needs."""
         while True:
-            await asyncio.sleep(self._clean_seconds)
-            if not self.read_only:
-                await cleaner.run()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._cramped.wait(), self._clean_seconds)
+            self._cramped.clear()
+            await cleaner.run(cramped=self.read_only)
 
 
 class _Writer:

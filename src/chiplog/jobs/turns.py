@@ -23,7 +23,7 @@ from chiplog.jobs.wheel import Clock
 
 if TYPE_CHECKING:
     from chiplog.jobs.journal import Journal
-    from chiplog.jobs.machine import Batch
+    from chiplog.jobs.ledger import Batch
     from chiplog.jobs.protocol import Answers
 
 __all__ = ["Connection", "Held", "Turns"]
@@ -71,7 +71,7 @@ class Connection:
         self._paused = False
         """Whether the client doesn't take its answers."""
         self._since = 0.0
-        """Since when a command is on its way, or answers are; 0 if none are."""
+        """Since when a command is on its way or expected, or answers are on theirs; 0 if none are."""
 
     def connection_made(self, transport: Any) -> None:
         """The client has come."""
@@ -198,6 +198,8 @@ class Connection:
             if session.buffered() != before or session.out:
                 self.touch()
         held = session.is_held()
+        if held and session.waiting is None and session.buffered():
+            self.touch()  # what it waits for is a write, and then it is its turn
         if not self._paused:
             self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
         self._read(not self._paused and not (held and session.buffered() > _BUFFER_BYTES_MAX))
@@ -217,6 +219,10 @@ class Connection:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
+
+    def hurry(self) -> None:
+        """A command is expected soon: that of a client who may do nothing before it."""
+        self._since = time.monotonic()
 
     def is_late(self, now: float) -> bool:
         """Whether a command, or an answer, has been on its way for too long."""
@@ -301,9 +307,8 @@ class Turns:
         for connection, data in arrived:
             try:
                 connection.arrived(data)
-            except Exception:  # it is that client's alone
-                logger.exception("a client's command failed, and its connection is ended")
-                connection.abort()
+            except Exception:
+                self.end_alone(connection)
         return True
 
     def turn_soon(self) -> None:
@@ -340,10 +345,18 @@ class Turns:
                 assert isinstance(waiter, Leaser | Waiter)
                 session: Any = waiter.client
                 if not session.closed:
-                    session.answer()
-                    session.resume(now_ns)
-                    session.connection.touch()
+                    try:
+                        session.answer()
+                        session.resume(now_ns)
+                        session.connection.touch()
+                    except Exception:
+                        self.end_alone(session.connection)
         self.handing = False
+
+    def end_alone(self, connection: Connection) -> None:
+        """Something went wrong with a client, in here: that is the end of its connection, and of no other."""
+        logger.exception("a client's command failed, and its connection is ended")
+        connection.abort()
 
     def write(self) -> None:
         """Write what was changed, and answer once that is done."""

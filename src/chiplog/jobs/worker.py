@@ -135,11 +135,9 @@ class Delivery:
 
     def refused(self, error: JobError) -> float | None:
         """It wasn't taken. Returns how long to wait before it is sent again, or None if it isn't."""
-        if isinstance(error, ConnectionLost) and (self.success or not error.unknown):
+        if isinstance(error, ConnectionLost | ServerFailed) and (self.success or not error.unknown):
             # A second complete does no harm. A second fail might count twice, or end an attempt of someone else.
             self._unknown = self._unknown or error.unknown
-            return self.pause.next()
-        if isinstance(error, ServerFailed):
             return self.pause.next()
         if self._unknown and isinstance(error, JobRefused) and error.reason == "Duplicate result":
             self.sent()
@@ -257,9 +255,7 @@ class Worker:
                     delivery = self.delivery_of(attempt, self.functions[attempt.name](attempt))
                 except BaseException as error:
                     delivery = self.failure_of(attempt, error)
-                    if not isinstance(error, Exception):  # sys.exit() is meant for the program, not for a thread
-                        self._error = self._error or error
-                        self.stop()
+                    self.end_if_meant(error)
                 self._deliver(client, delivery)
 
     def _deliver(self, client: Client, delivery: Delivery) -> None:
@@ -335,9 +331,17 @@ class Worker:
                 self._told_away = now
                 logger.warning("no jobs for now: %s", error)
             return True
+        self._end_with(error)
+        return False
+
+    def end_if_meant(self, error: BaseException) -> None:
+        """What a function raised may be meant for the program, and not for a job: sys.exit() ends the worker."""
+        if not isinstance(error, Exception):
+            self._end_with(error)
+
+    def _end_with(self, error: BaseException) -> None:
         self._error = self._error or error
         self.stop()
-        return False
 
     def begin(self, leased: Leased) -> Attempt:
         """An attempt begins."""

@@ -99,7 +99,13 @@ async def _attempt(worker: Worker, attempt: Attempt, threads: ThreadPoolExecutor
             worker.count_late(attempt, "it was cancelled")
             return None
         return worker.delivery_of(attempt, value)
-    except Exception as error:
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the worker is, and not something that the function waited for
+        return worker.failure_of(attempt, error)
+    except BaseException as error:
+        worker.end_if_meant(error)
         return worker.failure_of(attempt, error)
 
 
