@@ -88,6 +88,33 @@ def test_interval_syncs_by_itself():
             )
 
 
+def test_a_sync_that_fails_behind_everybodys_back_is_told_by_close():
+    disk = CrashDisk()
+    log = Stream("log", files=disk).appender(sync="interval", sync_interval_ms=1)
+    fault = disk.fail(lambda call: call.kind == "sync" and call.path.endswith(".log"))
+    log.append(b"acknowledged")
+    log._interval_thread.join(10)
+    assert fault.hits
+    with pytest.raises(AppenderFailed, match="sync failed"):
+        log.close()
+    log.close()  # once is enough
+    fault.stop()
+    Stream("log", files=disk).appender(timeout=0).close()
+
+
+def test_whatever_goes_wrong_while_a_log_is_opened_it_is_let_go_of(monkeypatch):
+    disk = CrashDisk()
+
+    def broken(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chiplog.log.active.Spare", broken)
+        with pytest.raises(RuntimeError, match="new thread"):
+            Stream("log", files=disk).appender(spare=True)
+    Stream("log", files=disk).appender(spare=True, timeout=0).close()
+
+
 def test_rolling_syncs_the_old_segment_before_the_new_one_exists_and_its_entry_before_it_is_used():
     disk = CrashDisk()
     with Stream("log", files=disk).appender() as log:

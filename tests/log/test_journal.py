@@ -257,6 +257,19 @@ def test_a_journal_that_does_not_reach_to_its_segment_is_kept_as_evidence(caplog
     assert b"acknowledged" in disk.contents()["log/000000001.torn"]
 
 
+def test_a_journal_whose_segment_is_gone_is_kept_as_evidence(caplog):
+    disk = CrashDisk()
+    log = opened(disk)
+    log.append(b"acknowledged")
+    contents = after_power_loss(disk).contents()
+    del contents[SEGMENT]
+    disk = CrashDisk.of(contents, boot=2)
+    with caplog.at_level(logging.ERROR), Stream("log", files=disk).appender() as log:
+        assert log.recovery.journal_path == "log/000000001.torn"
+    assert "or is gone; the journal is kept in" in caplog.text
+    assert b"acknowledged" in disk.contents()["log/000000001.torn"]
+
+
 def test_a_journal_of_a_sealed_segment_is_forgotten():
     disk = CrashDisk()
     log = opened(disk)
@@ -359,8 +372,10 @@ def is_journal(path: str) -> bool:
         return False
 
 
-def test_a_size_below_zero_is_refused(tmp_path):
+def test_a_size_that_no_journal_can_have_is_refused(tmp_path):
     with pytest.raises(ValueError, match="journal_bytes is -1"):
         Stream(tmp_path).appender(journal_bytes=-1)
+    with pytest.raises(ValueError, match="expected 0 for none, or up to 1073741824"):
+        Stream(tmp_path).appender(journal_bytes=(1 << 30) + 1)  # more than recovery would read
     with pytest.raises(TypeError, match="journal_bytes is '1 MiB'"):
         Stream(tmp_path).appender(journal_bytes="1 MiB")

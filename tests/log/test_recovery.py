@@ -246,3 +246,18 @@ def test_damage_to_unsynced_data_of_this_boot_is_not_cut_either():
     stream = Stream("log", files=rebooted)
     stream.appender().close()
     assert payloads(stream) == [b"one"], "after a power loss what is there is a prefix of what was written"
+
+
+def test_a_spare_whose_log_is_gone_is_kept_as_evidence():
+    disk = CrashDisk()
+    log = Stream("log", files=disk).appender(spare=True)
+    log.append(b"one")
+    contents = disk.contents()
+    content = contents.pop("log/000000001.log")
+    contents["log/append.spare"] = content
+    broken = CrashDisk.of(contents)
+    with Stream("log", files=broken).appender() as again:
+        assert again.recovery.spare_bytes == len(content)
+        again.append(b"two")
+    assert content in [data for path, data in broken.contents().items() if path.endswith(".torn")]
+    log.close()

@@ -55,6 +55,8 @@ class ActiveSegment:
         self._bytes_before = 0
         self.error: AppenderFailed | None = None
         """Why nothing more can be appended, once that is so."""
+        self.told = True
+        """Whether whoever appends knows of it."""
         self._use(tail)
         self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
         self._spare = Spare(directory) if spare else None
@@ -108,6 +110,7 @@ class ActiveSegment:
     def check(self) -> None:
         """Raise if it has failed."""
         if self.error is not None:
+            self.told = True
             raise AppenderFailed(*self.error.args) from self.error
 
     def fail(self, error: OSError, what: str) -> NoReturn:

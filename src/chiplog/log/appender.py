@@ -28,7 +28,6 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Self, cast
 from weakref import WeakSet
 
@@ -37,6 +36,7 @@ from chiplog._kernel_py import TIME_MAX
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
 from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
+from chiplog.log.journal import JOURNAL_BYTES_MAX
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
 from chiplog.log.recovery import recover
@@ -99,8 +99,10 @@ class Appender:
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
-        if journal_bytes < 0:
-            raise ValueError(f"journal_bytes is {journal_bytes}: expected how large it may be, or 0 for none")
+        if not 0 <= journal_bytes <= JOURNAL_BYTES_MAX:
+            raise ValueError(
+                f"journal_bytes is {journal_bytes}: expected 0 for none, or up to {JOURNAL_BYTES_MAX}"
+            )
         self._directory = directory
         self._metrics = metrics
         self._segment_bytes = segment_bytes
@@ -140,26 +142,27 @@ class Appender:
             watermark = Watermark(self._directory)
             try:
                 tail, self.recovery = recover(self._directory, watermark, self._metrics, self._clock)
+                self._active = ActiveSegment(
+                    self._directory,
+                    self._metrics,
+                    self._core,
+                    watermark,
+                    tail,
+                    segment_bytes=self._segment_bytes,
+                    journal_bytes=journal_bytes,
+                    spare=spare,
+                )
             except BaseException:
                 watermark.close()
                 raise
         except BaseException:
             self._lock.release()
             raise
-        self._active = ActiveSegment(
-            self._directory,
-            self._metrics,
-            self._core,
-            watermark,
-            tail,
-            segment_bytes=self._segment_bytes,
-            journal_bytes=journal_bytes,
-            spare=spare,
-        )
         _opened.add(self)
 
     def close(self) -> None:
-        """Sync what was appended, release the lock. Raises if that sync fails; closes all the same."""
+        """Sync what was appended, release the lock. Closes all the same if that fails, or an earlier sync had of
+        which nobody was told: then it raises."""
         if self._commit is not None:
             self._commit.close(self._closed_error())
         with self._core:
@@ -180,21 +183,19 @@ class Appender:
         finally:
             self._active.close(in_order=synced)
             self._lock.release()
+        if not self._active.told:
+            self._active.check()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         from chiplog.log.aio import in_thread
 
         await in_thread(self.close)
@@ -497,4 +498,5 @@ class Appender:
                 try:
                     self.sync()
                 except ChiplogError:
-                    return  # told by _fail, and to whoever appends next
+                    self._active.told = False  # except to who reads the program's log
+                    return

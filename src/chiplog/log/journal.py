@@ -47,7 +47,7 @@ _MAGIC = b"CLJR"
 _VERSION = 2
 _STEP_BYTES = {1: 1, 2: BLOCK_BYTES}
 """By version: entries begin at multiples of this."""
-_BYTES_MAX = 1 << 30
+JOURNAL_BYTES_MAX = 1 << 30
 _FILL_BYTES = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -137,7 +137,7 @@ def restore(directory: Directory) -> int | None:
     """
     number, entries = _of_last_segment(directory)
     if not entries:
-        return 0
+        return None if _is_of_a_segment_that_is_gone(directory) else 0
     segment = directory.files.open_update(directory.segment_path(number))
     try:
         # A sync of it may have failed, and left pages that look written: what is on disk counts.
@@ -181,6 +181,12 @@ def _of_last_segment(directory: Directory) -> tuple[int, list[Entry]]:
     return numbers[-1], entries
 
 
+def _is_of_a_segment_that_is_gone(directory: Directory) -> bool:
+    """Whether the journal is of a later segment than there is: what it has may be all that is left of it."""
+    entries = read_journal(directory)
+    return bool(entries) and entries[0].segment > max(directory.numbers(), default=0)
+
+
 def put_away(directory: Directory, kept: str | None = None) -> None:
     """Remove what an earlier appender has left, for good; or keep it under another name."""
     files, path = directory.files, journal_path(directory)
@@ -200,7 +206,7 @@ def read_journal(directory: Directory) -> list[Entry]:
         return []
     try:
         file.drop_cache()
-        return list(_entries(read_exactly(file, min(file.size(), _BYTES_MAX), 0)))
+        return list(_entries(read_exactly(file, min(file.size(), JOURNAL_BYTES_MAX), 0)))
     finally:
         file.close()
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, write_all
 from chiplog.log.index import IndexBuilder
-from chiplog.log.journal import put_away, restore
+from chiplog.log.journal import put_away, read_journal, restore
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
@@ -126,7 +126,7 @@ def recover(
 def _restore_journal(directory: Directory, found: Recovery) -> None:
     restored = restore(directory)
     if restored is None:
-        found.journal_path = _free_path(directory, directory.numbers()[-1])
+        found.journal_path = _free_path(directory, read_journal(directory)[0].segment)
         put_away(directory, found.journal_path)
     else:
         found.restored_bytes = restored
@@ -139,7 +139,10 @@ def _adopt_spare(directory: Directory, size: int) -> bool:
         files.remove(path)
         directory.sync()
         return True
-    last = directory.numbers()[-1]
+    numbers = directory.numbers()
+    if not numbers:
+        return False  # somebody has removed it: a spare is never without one
+    last = numbers[-1]
     before = files.open_append(directory.segment_path(last))
     try:
         before.sync()
@@ -406,9 +409,8 @@ def _report(directory: Directory, found: Recovery, metrics: Metrics) -> None:
         )
     if found.journal_path is not None:
         logger.error(
-            "%s: segment %d ends before what its journal has of it begins; the journal is kept in %s",
+            "%s: a segment ends before what its journal has of it begins, or is gone; the journal is kept in %s",
             directory.path,
-            found.segment,
             found.journal_path,
         )
     if found.torn is not None:
