@@ -10,11 +10,14 @@ import pytest
 
 from chiplog.errors import BadFrame, ChiplogError, Superseded
 from chiplog.log.position import Position
+from chiplog.log.segments import READ_LOCK
 from chiplog.state import PersistentDict
+from chiplog.state.copies import Copies, whole_slot
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import Copies, whole_slot
-from chiplog.state.shipping import ship
+from chiplog.state.receiving import Receiver
+from chiplog.state.shipping import _chunk, ship
 from chiplog.state.targets import DirectoryTarget
+from chiplog.state.wire import _PLACE, _SNAPSHOT, Frame, Kind
 from chiplog.testing import CrashDisk
 
 
@@ -151,3 +154,155 @@ def test_a_damaged_copy_is_made_anew(tmp_path):
         damaged = CrashDisk.of(contents)
         catch_up(things, damaged)
         assert restored(damaged) == dict(things)
+
+
+# -- copies that are replaced
+
+
+def damage_the_last_segment(disk: CrashDisk) -> CrashDisk:
+    """A disk whose copy has to be made anew, and isn't read by anybody."""
+    contents = disk.contents()
+    name = max(path for path in contents if path.startswith("copy/a/") and path.endswith(".log"))
+    contents[name] = contents[name][:-20] + bytes(20)
+    return CrashDisk.of(contents)
+
+
+def segments(disk: CrashDisk, slot: str) -> list[str]:
+    return sorted(path for path in disk.contents() if path.startswith(f"copy/{slot}/") and path.endswith(".log"))
+
+
+def test_after_a_crash_while_a_copy_is_emptied_none_with_a_hole_is_taken_for_whole(tmp_path, crash_count):
+    with PersistentDict(str(tmp_path / "log"), segment_bytes=400, rotate_bytes=1 << 30) as things:
+        things.update(dict.fromkeys(range(40), "z" * 30))
+        whole = CrashDisk()
+        catch_up(things, whole)
+        assert len(segments(whole, "a")) > 4
+        disk = damage_the_last_segment(whole)
+        catch_up(things, disk)
+        assert (len(segments(disk, "a")), len(segments(disk, "b"))) == (0, len(segments(whole, "a")))
+        begun = next(n for n in range(len(disk.events)) if "copy/b/snapshot" in disk.killed(n).contents())
+        for moment in range(begun, len(disk.events) + 1):
+            for state in disk.states(moment, limit=4, seed=moment):
+                crash_count(state)
+                catch_up(things, state.disk)
+                assert restored(state.disk).keys() == set(range(40))
+
+
+def test_a_copy_without_the_segment_that_its_generation_begins_in_is_refused_and_made_anew(tmp_path):
+    with PersistentDict(str(tmp_path / "log"), segment_bytes=400, rotate_bytes=1 << 30) as things:
+        things.update(dict.fromkeys(range(40), "z" * 30))
+        disk = CrashDisk()
+        catch_up(things, disk)
+        contents = {path: data for path, data in disk.contents().items() if not path.startswith("copy/a/snapshot")}
+        for name in segments(disk, "a")[:3]:
+            del contents[name]
+        holed = CrashDisk.of(contents)
+        with pytest.raises(BadFrame, match="begins in segment 1, which copy/a doesn't have"):
+            catch_up(things, holed)
+        assert whole_slot("copy", holed) is None
+        catch_up(things, holed)
+        assert restored(holed) == {key: things[key] for key in range(40)}
+
+
+class Sent:
+    """A log, sent frame by frame to copies on a disk, and what that was told as."""
+
+    who = "a test"
+    frame_bytes_max = 0
+
+    def __init__(self, things: PersistentDict, copies: Copies) -> None:
+        self.things = things
+        self.told: list[str] = []
+        self.copies = copies
+        self._frames: list[Frame] = []
+        self._receiver = Receiver(
+            self,  # type: ignore[arg-type]
+            copies,
+            threading.RLock(),
+            arrived=lambda *_: self.told.append("arrived"),
+            renewed=lambda: self.told.append("renewed"),
+        )
+
+    def receive(self) -> Frame | None:
+        return self._frames.pop(0) if self._frames else None
+
+    def send_ack(self, position: Position) -> None:
+        pass
+
+    def everything(self) -> None:
+        view = self.things.log.view()
+        self._frames.append(Frame(Kind.RESTART, b""))
+        for block in view.stream.blocks(start=view.snapshot.begin):
+            chunk = _chunk(block)
+            self._frames.append(Frame(Kind.DATA, _PLACE.pack(*chunk.position) + bytes(chunk.data)))
+        self.commit()
+
+    def commit(self) -> None:
+        snapshot = self.things.log.view().snapshot
+        self._frames.append(Frame(Kind.COMMITTED, _SNAPSHOT.pack(*snapshot.begin, *snapshot.end)))
+        self._receiver.run()
+
+
+def test_a_copy_is_renewed_also_while_somebody_reads_the_old_one_which_goes_later(tmp_path):
+    disk = CrashDisk()
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+        copies = Copies("copy", disk)
+        sent = Sent(things, copies)
+        sent.everything()
+        assert (sent.told, copies.whole.path) == (["renewed"], "copy/a")
+        reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
+        things["a"] = 2
+        things.rotate()
+        sent.everything()
+        assert (sent.told, copies.whole.path) == (["renewed", "renewed"], "copy/b")
+        copies.close()
+
+        copies = Copies("copy", disk)  # and still somebody reads
+        assert copies.growing is copies.whole, "what is left isn't taken for a copy that is being made"
+        assert copies.position > Position(0, 0)
+        assert segments(disk, "a")
+        sent = Sent(things, copies)
+        reader.release()
+        sent.commit()
+        assert sent.told == []
+        assert not segments(disk, "a")
+        copies.close()
+        assert restored(disk) == {"a": 2}
+
+
+def test_what_is_left_of_a_copy_that_was_read_when_it_was_replaced_goes_when_copies_are_opened(tmp_path):
+    disk = CrashDisk()
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+        copies = Copies("copy", disk)
+        sent = Sent(things, copies)
+        sent.everything()
+        reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
+        things.rotate()
+        sent.everything()
+        copies.close()
+        reader.release()
+        Copies("copy", disk).close()
+        assert not segments(disk, "a")
+        assert restored(disk) == {"a": 1}
+
+
+def test_two_whole_copies_of_which_the_older_is_read_open_all_the_same(tmp_path):
+    disk = CrashDisk()
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things["a"] = 1
+        copies = Copies("copy", disk)
+        sent = Sent(things, copies)
+        sent.everything()
+        before = disk.contents()
+        sent.everything()
+        copies.close()
+    disk = CrashDisk.of({**disk.contents(), **{path: before[path] for path in before if "/a/" in path}})
+    reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
+    copies = Copies("copy", disk)
+    assert (copies.whole.path, copies.growing.path) == ("copy/b", "copy/b")
+    copies.close()
+    reader.release()
+    Copies("copy", disk).close()
+    assert not segments(disk, "a")

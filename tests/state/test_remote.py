@@ -26,7 +26,7 @@ from chiplog.state import PersistentDict, merging
 from chiplog.state.manifest import decode
 from chiplog.state.remote import RemoteTarget, fetch
 from chiplog.state.shipping import ship
-from chiplog.state.sources import open_source
+from chiplog.state.sources import source_directory
 from chiplog.state.storage import Storage, shown
 
 from . import faulty
@@ -648,7 +648,7 @@ def test_a_source_may_be_a_log_a_directory_with_copies_or_a_url(tmp_path):
         send(data, RemoteTarget(WHERE, data.log))
         wait_for(lambda: data.log.health().destinations[str(tmp_path / "copies")].lag_bytes == 0)
     for source in (tmp_path / "log", tmp_path / "copies", f"file://{tmp_path}/copies", WHERE):
-        with open_source(source, beside=tmp_path / "new") as folder, PersistentDict(folder) as found:
+        with source_directory(source, beside=tmp_path / "new") as folder, PersistentDict(folder) as found:
             assert dict(found) == {"a": 1}
     assert not list(tmp_path.glob("chiplog-fetched-*"))
 
@@ -656,12 +656,12 @@ def test_a_source_may_be_a_log_a_directory_with_copies_or_a_url(tmp_path):
 def test_a_source_that_has_no_whole_copy_is_refused(tmp_path):
     (tmp_path / "copies" / "a").mkdir(parents=True)
     (tmp_path / "copies" / "b").mkdir()
-    with pytest.raises(ReplicaError, match="no whole copy"), open_source(tmp_path / "copies"):
+    with pytest.raises(ReplicaError, match="no whole copy"), source_directory(tmp_path / "copies"):
         pass
-    with pytest.raises(ValueError, match="over its port"), open_source("replica://host/log"):
+    with pytest.raises(ValueError, match="over its port"), source_directory("replica://host/log"):
         pass
-    with pytest.raises(ValueError, match="storage_options"), open_source(tmp_path, {"key": "x"}):
+    with pytest.raises(ValueError, match="storage_options"), source_directory(tmp_path, {"key": "x"}):
         pass
-    with pytest.raises(ReplicaError, match="no manifest"), open_source(WHERE, beside=tmp_path / "new"):
+    with pytest.raises(ReplicaError, match="no manifest"), source_directory(WHERE, beside=tmp_path / "new"):
         pass
     assert not list(tmp_path.glob("chiplog-fetched-*"))

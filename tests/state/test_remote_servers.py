@@ -21,7 +21,7 @@ pytest.importorskip("fsspec", reason="fsspec is not installed")
 from chiplog.errors import ReplicaError, Superseded
 from chiplog.state import PersistentDict
 from chiplog.state.remote import fetch
-from chiplog.state.sources import open_source
+from chiplog.state.sources import source_directory
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 BUCKET_ID = "key-of-the-test"
@@ -203,7 +203,10 @@ def test_a_copy_is_kept_up_restored_and_gone_on_with(tmp_path, place):
         wait_for(lambda: not data.log.health().healthy)
         with pytest.raises(Superseded, match="is over"):
             data["later"] = True
-    with open_source(place.where, place.options, beside=tmp_path / "x") as path, PersistentDict(path) as again:
+    with (
+        source_directory(place.where, place.options, beside=tmp_path / "x") as path,
+        PersistentDict(path) as again,
+    ):
         assert again["more"] == 2
         assert "late" not in again
 

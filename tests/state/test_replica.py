@@ -16,12 +16,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 
 from chiplog.errors import LockTimeout, NotReplicated, ReplicaError, Superseded
-from chiplog.state import Follower, PersistentDict, ReplicaServer, StateLog
-from chiplog.state.mirror import whole_slot
+from chiplog.files import OSFile
+from chiplog.log.position import Position
+from chiplog.state import Follower, PersistentDict, ReplicaServer, StateLog, destinations, shipping
+from chiplog.state.copies import whole_slot
+from chiplog.state.targets import DirectoryTarget
+from chiplog.state.wire import VERSION, Address, Kind, connect
 from tests.state.keeping import Primary, Process, Replica, wait_until
 
 
@@ -148,6 +153,52 @@ def test_a_destination_that_cant_be_written_harms_nobody_and_says_why(tmp_path):
         wait_until(lambda: converged(things, name))
         assert things.log.health().healthy
         assert restored(tmp_path / "file" / "copy") == dict(things)
+
+
+class Clock:
+    """Time that passes as it does, and in leaps when told to."""
+
+    def __init__(self) -> None:
+        self.leaps = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.leaps
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def test_a_copy_lags_since_the_first_update_that_it_doesnt_have(tmp_path, monkeypatch):
+    clock, held, flushes = Clock(), threading.Lock(), []
+    send, flush = DirectoryTarget.send, DirectoryTarget.flush
+
+    def send_unless_held(*args) -> None:
+        with held:
+            send(*args)
+
+    monkeypatch.setattr(destinations, "time", clock)
+    monkeypatch.setattr(shipping, "time", clock, raising=False)
+    monkeypatch.setattr(shipping, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(DirectoryTarget, "send", send_unless_held)
+    monkeypatch.setattr(DirectoryTarget, "flush", lambda self: flushes.append(0) or flush(self))
+    with PersistentDict(str(tmp_path / "log")) as things:
+        name = things.log.add_destination(str(tmp_path / "copy"))
+        things["a"] = 1
+        wait_until(lambda: converged(things, name))
+        seen = len(flushes)
+        wait_until(lambda: len(flushes) > seen + 2)  # its thread has found that it has everything
+        with held:
+            clock.leaps += 3000
+            things["b"] = 2
+            health = things.log.health().destinations[name]
+            assert health.lag_bytes > 0
+            assert health.lag_seconds < 1000
+            clock.leaps += 5000
+            things["c"] = 3
+            assert 5000 <= things.log.health().destinations[name].lag_seconds < 6000
+        wait_until(lambda: converged(things, name))
+        clock.leaps += 7000
+        assert things.log.health().destinations[name].lag_seconds == 0
 
 
 # -- a replica server
@@ -427,6 +478,198 @@ def test_a_follower_without_its_replica_is_promoted_only_by_force(tmp_path):
     assert restored(tmp_path / "follower") == {"a": 1, "b": 2}
 
 
+class Fails(Follows):
+    """A follower whose app raises while it is told to, for one key, and counts what it has replayed."""
+
+    def __init__(self, where: str, path, key: str) -> None:
+        super().__init__(where, path)
+        self.key = key
+        self.broken = True
+        self.counts: Counter = Counter()
+
+    def replay(self, event) -> None:
+        if self.broken and event[0] == self.key:
+            raise RuntimeError("not now")
+        self.counts[event[0]] += 1
+        super().replay(event)
+
+    def reset(self) -> None:
+        super().reset()
+        self.counts.clear()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A dict, a replica of it, and where that is."""
+    with ReplicaServer(str(tmp_path / "replica")) as server, PersistentDict(str(tmp_path / "log")) as things:
+        where = f"replica://127.0.0.1:{server.address[1]}/things"
+        things.log.add_destination(where, ack="received")
+        yield things, where
+
+
+def test_an_event_whose_replay_raises_is_not_passed_over(kept, tmp_path):
+    things, where = kept
+    things["first"] = 1
+    follows = Fails(where, tmp_path / "follower", "k5")
+    with follows.follower as follower:
+        follower.wait_for(Position(1, 0), 30)
+        wait_until(lambda: follows.state == dict(things))
+        positions = [things.log.update([f"k{number}", number]) for number in range(10)]
+        wait_until(lambda: follower.health().error)
+        assert "RuntimeError: not now" in follower.health().error
+        assert follower.health().state != "live"
+        assert follower.position <= positions[5]
+        with pytest.raises(NotReplicated, match="not now"):
+            follower.wait_for(positions[5], 0)
+        follows.broken = False
+        follower.wait_for(positions[9], 30)
+        assert follows.state == {"first": 1, **{f"k{number}": number for number in range(10)}}
+        wait_until(lambda: follower.health().state == "live")
+        assert follower.health().error is None
+
+
+def test_a_new_copy_whose_replay_raises_is_replayed_again(kept, tmp_path):
+    things, where = kept
+    things.update(dict.fromkeys("abc", 1))
+    follows = Fails(where, tmp_path / "follower", "b")
+    with follows.follower as follower:
+        wait_until(lambda: "not now" in (follower.health().error or ""))
+        assert follower.position == Position(0, 0)
+        follows.broken = False
+        wait_until(lambda: follows.state == dict(things))
+        wait_until(lambda: follower.health().state == "live")
+
+
+def test_what_a_failed_sync_cut_from_a_followers_copy_is_not_replayed_twice(kept, tmp_path, monkeypatch):
+    things, where = kept
+    things["first"] = 1
+    follows = Fails(where, tmp_path / "follower", "")
+    with follows.follower as follower:
+        wait_until(lambda: follows.state == dict(things))
+        failing, sync = [follower._copies.whole._file], OSFile.sync
+
+        def fail_once(file: OSFile) -> None:
+            if file in failing:
+                failing.clear()
+                raise OSError(5, "Input/output error")
+            sync(file)
+
+        monkeypatch.setattr(OSFile, "sync", fail_once)
+        things["second"] = 2
+        wait_until(lambda: follows.state == dict(things))
+        things.log._appender.roll()  # a copy syncs the segment before when the next one begins
+        follower.wait_for(things.log.update(["third", 3]), 30)
+        assert not failing
+        assert follows.state == {"first": 1, "second": 2, "third": 3}
+        assert follows.counts == {"first": 1, "second": 1, "third": 1}
+
+
+def test_a_follower_that_cant_replay_is_not_promoted_and_shuts_nobody_out(kept, tmp_path):
+    things, where = kept
+    things["first"] = 1
+    follows = Fails(where, tmp_path / "follower", "second")
+    with follows.follower as follower:
+        wait_until(lambda: follows.state == dict(things))
+        things["second"] = 2
+        wait_until(lambda: follower.health().error)
+        for force in (False, True):
+            with pytest.raises(NotReplicated, match=r"nothing to promote after 0\.1 s: RuntimeError: not now"):
+                follower.promote(follows.enumerate, timeout=0.1, force=force)
+        things["third"] = 3
+        follows.broken = False
+        with follower.promote(follows.enumerate, timeout=30) as log:
+            log.rotate()
+    assert restored(tmp_path / "follower") == {"first": 1, "second": 2, "third": 3}
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_replay_that_breaks_off_while_a_follower_is_promoted_is_made_up_for(kept, tmp_path, monkeypatch, works):
+    things, where = kept
+    things["first"] = 1
+    follows = Fails(where, tmp_path / "follower", "second")
+    with follows.follower as follower:
+        wait_until(lambda: follows.state == dict(things))
+
+        def fence(timeout: float, *, force: bool) -> None:
+            things["second"] = 2
+            wait_until(lambda: follower.health().error)
+            follower._stop()
+            follows.broken = not works
+
+        monkeypatch.setattr(follower, "_fence", fence)
+        if works:
+            with follower.promote(follows.enumerate) as log:
+                log.rotate()
+            assert restored(tmp_path / "follower") == {"first": 1, "second": 2}
+        else:
+            with pytest.raises(ReplicaError, match="can't be promoted, its copy can't be replayed: not now"):
+                follower.promote(follows.enumerate)
+            follows.broken = False
+            wait_until(lambda: follows.state == dict(things))
+
+
+def test_a_follower_that_is_opened_again_begins_with_nothing(kept, tmp_path):
+    things, where = kept
+    things.update({"a": 1, "b": 2})
+    follows = Fails(where, tmp_path / "follower", "")
+    with follows.follower:
+        wait_until(lambda: follows.state == dict(things))
+    follows.state["left over"] = True
+    follows.counts.clear()
+    with follows.follower:
+        assert follows.state == {"a": 1, "b": 2}
+        assert set(follows.counts.values()) == {1}
+
+
+def test_a_promotion_without_a_copy_to_promote_shuts_nobody_out(kept, tmp_path, monkeypatch):
+    things, where = kept
+    things["a"] = 1
+    never_opened = Follows(where, tmp_path / "never opened")
+    with pytest.raises(ReplicaError, match="is not open: open it before it is promoted"):
+        never_opened.follower.promote(never_opened.enumerate, timeout=1)
+    things["b"] = 2
+    too_early = Follows(where, tmp_path / "too early")
+
+    def follow() -> None:
+        raise ReplicaError("it isn't reached")
+
+    monkeypatch.setattr(too_early.follower, "_follow", follow)
+    with too_early.follower, pytest.raises(ReplicaError, match=r"nothing to promote .* it isn't reached"):
+        too_early.follower.promote(too_early.enumerate, timeout=0.1)
+    things["c"] = 3
+
+
+def test_followers_of_a_log_without_a_whole_copy_take_nobodys_place(tmp_path):
+    with (
+        ReplicaServer(str(tmp_path / "replica"), connections_max=3) as server,
+        PersistentDict(str(tmp_path / "log")) as things,
+    ):
+        address = Address("127.0.0.1", server.address[1], "things")
+        who = {"id": things.log.identity.id, "term": 1, "run": 1}
+        hello(address, "primary", **who).close()
+        for _ in range(10):
+            with pytest.raises(ReplicaError, match=r"no whole copy of this log yet|closed|reset"):
+                hello(address, "follower")
+        follows = Follows(str(address), tmp_path / "follower")
+        with follows.follower:
+            wait_until(lambda: "no whole copy" in (follows.follower.health().error or ""))
+            things["a"] = 1
+            things.log.add_destination(str(address))
+            wait_until(lambda: follows.state == {"a": 1})
+
+
+def hello(address: Address, role: str, **fields):
+    """A connection to a replica that was welcome."""
+    link = connect(address, None)
+    try:
+        link.send_fields(Kind.HELLO, version=VERSION, role=role, log=address.log, token="", **fields)
+        link.expect(Kind.WELCOME)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
 def test_a_copy_that_is_open_as_a_log_takes_nothing_from_a_primary(tmp_path):
     with PersistentDict(str(tmp_path / "log")) as things:
         things["a"] = 1
@@ -487,9 +730,7 @@ def test_hostile_frames_are_refused_and_cost_nothing(tmp_path, children):
 
 
 def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, children):
-    from chiplog.log.position import Position
     from chiplog.state.mirror import Snapshot
-    from chiplog.state.wire import VERSION, Address, Kind, connect
 
     replica = children(Replica, tmp_path / "replica")
     with PersistentDict(str(tmp_path / "log")) as things:
@@ -542,14 +783,16 @@ def rss_bytes(pid: int) -> int:
 
 def test_the_command_says_what_is_wrong(tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
     for flags, what in (
         ((), "--dir"),
         (("--dir", "x", "--listen", "nowhere"), "no address"),
         (("--dir", str(tmp_path / "file")), "File exists"),
         (("--dir", "x", "--tls-cert", "only"), "go together"),
+        (("--dir", "x", "--token-file", str(tmp_path / "token")), "expected one line of text in UTF-8"),
     ):
         command = Process([sys.executable, "-m", "chiplog", "replica", "serve", *flags])
         said = command.process.communicate(timeout=60)[0]
-        assert command.process.returncode != 0
+        assert command.process.returncode not in (0, 70)
         assert what in said
         command.close()

@@ -21,6 +21,10 @@ from chiplog import Stream
 from chiplog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
 from chiplog.state import EventCodec, PersistentDict, StateLog
 from chiplog.state import log as state_log
+from chiplog.state.copies import whole_slot
+from chiplog.state.mirror import FORMAT
+from chiplog.state.shipping import _chunk
+from chiplog.state.targets import DirectoryTarget
 from chiplog.testing import CrashDisk
 
 
@@ -81,6 +85,24 @@ def test_an_event_that_cannot_be_written_changes_nothing(tmp_path):
         with pytest.raises(BadEvent, match=r"\['a'\]: list can't be kept: Encoding objects of type object"):
             data["a"] = object()
         assert data["a"] == 1
+
+
+@pytest.mark.parametrize("key", [{"a": 1}, (1, {"a": 2}), bytearray(b"x"), [1, 2], (1, [2])])
+def test_what_cant_be_a_key_is_refused_before_the_log_has_it(tmp_path, key):
+    path = str(tmp_path / "state")
+    with PersistentDict(path) as data:
+        data["a"] = 1
+        for put in (
+            lambda: data.__setitem__(key, 1),
+            lambda: data.setdefault(key, 1),
+            lambda: data.update([(key, 1)]),
+            lambda: data.__delitem__(key),
+            lambda: data.pop(key, None),
+        ):
+            with pytest.raises(TypeError, match="unhashable"):
+                put()
+        assert data.stats().updates == 1
+    assert restored(path) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +190,26 @@ def test_one_process_has_it_at_a_time(tmp_path):
     path = str(tmp_path / "state")
     with PersistentDict(path), pytest.raises(LockTimeout):
         PersistentDict(path).open()
+
+
+def test_a_copy_that_couldnt_be_opened_can_be_when_it_is_let_go_of(tmp_path):
+    disk = CrashDisk()
+    with PersistentDict("log", files=disk) as data:
+        data["a"] = 1
+        target = DirectoryTarget("copy", data.log, synced=True, files=disk)
+        target.connect()
+        view = data.log.view()
+        for block in view.stream.blocks(start=view.snapshot.begin):
+            target.send(_chunk(block))
+        target.commit(view.snapshot)
+        target.close()
+    copy = PersistentDict("copy", files=disk, promote=True)
+    appender = Stream(whole_slot("copy", disk), format=FORMAT, files=disk).appender()
+    with pytest.raises(LockTimeout):
+        copy.open()
+    appender.close()
+    with copy:
+        assert dict(copy) == {"a": 1}
 
 
 # -- crashes
@@ -353,6 +395,32 @@ def test_an_enumeration_that_fails_is_told_and_tried_again(tmp_path):
     things.clear()
     with log:
         assert things == expected
+
+
+def test_a_rotation_for_which_there_is_no_thread_is_told_and_fails_no_update(tmp_path, monkeypatch):
+    path, start, refused = str(tmp_path / "state"), threading.Thread.start, [True]
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if refused[0] and thread.name == "chiplog-state":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    with PersistentDict(path, rotate_bytes=100) as data:
+        for number in range(20):
+            data[number] = number
+        assert data.log.health().error == data.stats().error == "RuntimeError: can't start new thread"
+        refused[0] = False
+        rotating = threading.Thread(target=data.rotate, daemon=True)
+        rotating.start()
+        rotating.join(30)
+        assert not rotating.is_alive()
+        assert data.log.health().error is None
+        refused[0] = True
+        for number in range(20):
+            data[number] = -number
+        expected = dict(data)
+    assert restored(path) == expected
 
 
 def test_what_cannot_be_replayed_stops_it_with_its_position(tmp_path):

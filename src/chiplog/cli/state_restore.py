@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from chiplog.cli import codes, options
 from chiplog.cli.output import human_bytes, plural, print_json
 from chiplog.cli.progress import Progress
-from chiplog.state.restoring import restore
+from chiplog.state.restoring import PlaceTaken, restore
 from chiplog.times import format_time
 
 
@@ -24,10 +23,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Do it."""
     target = chosen.target
-    if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
-        raise codes.UsageError(f"{target} is there already and not empty: a restore makes a new log")
     with Progress(f"restoring {chosen.source}") as progress:
-        report = restore(chosen.source, target, chosen.as_of, progress=progress, timeout=chosen.timeout)
+        try:
+            report = restore(chosen.source, target, chosen.as_of, progress=progress, timeout=chosen.timeout)
+        except PlaceTaken as error:
+            raise codes.UsageError(str(error)) from None
     if chosen.json:
         print_json(
             {

@@ -11,7 +11,7 @@ and copies of it elsewhere, each kept up by a thread that reads the log:
 
 identity.py      whose log it is, and which of its primaries writes it
 shipping.py      from a log to a copy of it
-mirror.py        a copy in a directory
+mirror.py        a copy in a directory; copies.py has a place for two, of which one is whole
 targets.py       what a copy can be in: a directory, a replica server, or (remote.py) anything that fsspec reaches
 remote.py        a copy on object storage: storage.py reaches it, manifest.py says what it consists of, merging.py
                  keeps that short, fetching.py makes it a log again

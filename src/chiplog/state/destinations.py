@@ -95,6 +95,8 @@ class Destination:
         self._error: Exception | None = None
         self._error_at = 0.0
         self._caught_up_at = time.monotonic()
+        self._resting = False
+        """Whether it had everything when its thread last looked, and nothing was appended since."""
         self._attempts = 0
         self._thread = threading.Thread(target=self._run, name=f"chiplog-copy-{where}", daemon=True)
         self._thread.start()
@@ -113,6 +115,7 @@ class Destination:
                     woken=self._woken,
                     stopped=lambda: self._stopping,
                     acknowledged=self._acknowledged,
+                    caught_up=self._caught_up,
                     rest=self._rest if self._interval else None,
                 )
             except Exception as error:  # whatever it is, the log is not to suffer from it
@@ -136,6 +139,10 @@ class Destination:
             self._state, self._error = "live", None
             self._changed.notify_all()
 
+    def _caught_up(self, moment: float) -> None:
+        self._caught_up_at = moment
+        self._resting = not self._woken.is_set()
+
     def _failed(self, error: Exception) -> None:
         if self._stopping:
             return
@@ -153,6 +160,8 @@ class Destination:
 
     def wake(self) -> None:
         """Something was appended."""
+        if self._resting:  # until now it had everything
+            self._caught_up_at, self._resting = time.monotonic(), False
         self._woken.set()
 
     def check(self) -> None:
@@ -186,8 +195,6 @@ class Destination:
         """As of now."""
         lag = 0 if view is None else _lag(view, self._position)
         now = time.monotonic()
-        if not lag:
-            self._caught_up_at = now
         error = self._error
         return DestinationHealth(
             self.where,
@@ -196,7 +203,7 @@ class Destination:
             None if error is None else now - self._error_at,
             self._position,
             lag,
-            now - self._caught_up_at,
+            now - self._caught_up_at if lag else 0.0,
             self._attempts,
         )
 

@@ -20,6 +20,7 @@ from chiplog.log.segments import Directory
 from chiplog.state.identity import Identity
 from chiplog.state.manifest import FOLDER, Manifest, Part, named_manifests, newest
 from chiplog.state.mirror import FORMAT, Mirror, Snapshot
+from chiplog.state.sources import in_the_way
 from chiplog.state.storage import Storage
 
 __all__ = ["Fetched", "fetch"]
@@ -55,9 +56,9 @@ def fetch(
     `progress` is called with the bytes that are there, and how many there will be. To go on as the primary, open
     the log with `promote=True`: whoever wrote before is refused from then on wherever this one writes.
     """
+    if taken := in_the_way(path):
+        raise ReplicaError(f"{taken}: fetching makes a new log")
     place = os.path.abspath(os.fspath(path))
-    if os.path.exists(place) and (not os.path.isdir(place) or os.listdir(place)):
-        raise ReplicaError(f"{path} is there already and not empty: fetching makes a new log")
     storage = Storage(where, storage_options)
     storage.open()
     try:

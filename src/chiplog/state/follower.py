@@ -2,8 +2,9 @@
 
 A follower keeps a copy of the log of its own, and replays what arrives as it arrives. When the connection breaks
 it goes on from where it was; when it has missed too much it is given everything again: then `reset` is called, and
-the whole state replayed. Promoted, it has the replica take nothing from the old primary any more, waits for what
-the replica has, and goes on as a StateLog with the state as it is in memory.
+the whole state replayed. So it is when a `replay` has raised: what is in memory counts for nothing then, until the
+copy has been replayed from its start. Promoted, it has the replica take nothing from the old primary any more,
+waits for what the replica has, and goes on as a StateLog with the state as it is in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, Self
 
 from chiplog.errors import NotReplicated, ReplicaError, Superseded
 from chiplog.log.position import Position
+from chiplog.state.copies import Copies
 from chiplog.state.destinations import DestinationHealth
 from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.log import Enumeration, StateLog
-from chiplog.state.mirror import Copies
 from chiplog.state.receiving import Receiver
 from chiplog.state.replaying import Replayer
 from chiplog.state.targets import parse_address
@@ -34,6 +35,7 @@ __all__ = ["Follower"]
 logger = logging.getLogger("chiplog")
 
 RETRY_SECONDS = (0.1, 5.0)
+_NOWHERE = Position(0, 0)
 
 
 class Follower:
@@ -63,6 +65,8 @@ class Follower:
         self._tls = tls
         self._copies: Copies | None = None
         self._replayer = self._new_replayer()
+        self._replayed: Position | None = _NOWHERE
+        """Up to where memory has the whole copy; None if there is no telling, as after a replay that broke off."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._link: Link | None = None
@@ -83,22 +87,31 @@ class Follower:
             raise ValueError("this follower is open")
         self._copies = Copies(self._path)
         try:
+            if self._replayed is None:
+                self._reset()  # of what an earlier opening has left in memory
             self._replay_copy(self._copies)
         except BaseException:
-            self._copies.close()
+            self._let_go()
             raise
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="chiplog-follower", daemon=True)
         self._thread.start()
-        return self
 
     def close(self) -> None:
         """Follow no longer. The copy stays."""
         self._stop()
         with self._lock:
-            if self._copies is not None:
-                copies, self._copies = self._copies, None
-                copies.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._copies is not None:
+            copies, self._copies = self._copies, None
+            self._replayed = None
+            copies.close()
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -136,6 +149,10 @@ class Follower:
     def _follow(self) -> None:
         copies = self._copies
         assert copies is not None
+        with self._lock:
+            if self._is_stale():
+                self._begin_again()
+                self._changed.notify_all()
         self._link = link = connect(self._address, self._tls)
         with self._lock:
             resume = copies.growing.resume()
@@ -148,7 +165,7 @@ class Follower:
             link,
             copies,
             self._lock,
-            arrived=self._replayer_data,
+            arrived=self._arrived,
             renewed=self._begin_again,
             changed=self._changed.notify_all,
         ).run(self._check_going)
@@ -163,20 +180,37 @@ class Follower:
             Kind.HELLO, version=VERSION, role=role, log=self._address.log, token=self._token or "", **fields
         )
 
-    def _replayer_data(self, position: Position, data: memoryview) -> None:
+    # -- from the copy to memory; with the lock held, so that nobody sees one ahead of the other
+
+    def _arrived(self, position: Position, data: memoryview) -> None:
+        self._replayed = None
         self._replayer.data(position, data)
+        self._replayed = self._copy_end()
 
     def _begin_again(self) -> None:
         assert self._copies is not None
         logger.info("%s: the state is replayed anew", self._address)
+        self._replayed = None
         self._reset()
         self._replay_copy(self._copies)
 
     def _replay_copy(self, copies: Copies) -> None:
+        self._replayed = None
         self._replayer = self._new_replayer()
         if copies.whole is not None and copies.whole.snapshot is not None:
             for block in copies.whole.stream().blocks(start=copies.whole.snapshot.begin):
                 self._replayer.block(block)
+        self._replayed = self._copy_end()
+
+    def _copy_end(self) -> Position:
+        whole = None if self._copies is None else self._copies.whole
+        return _NOWHERE if whole is None or whole.position is None else whole.position
+
+    def _is_stale(self) -> bool:
+        """Whether memory isn't what the copy says: a replay broke off, or a failed sync cut what was replayed."""
+        return self._replayed != self._copy_end()
+
+    # -- how it goes
 
     def _recovered(self) -> None:
         with self._lock:
@@ -198,19 +232,22 @@ class Follower:
 
     @property
     def position(self) -> Position:
-        """Up to where everything has been replayed."""
+        """Up to where everything has been replayed; 0:0 while everything is to be replayed again."""
         with self._lock:
-            return Position(0, 0) if self._copies is None else self._copies.position
+            return _NOWHERE if self._copies is None or self._is_stale() else self._copies.position
 
     def wait_for(self, position: Position, timeout: float | None = None) -> None:
         """Return when the update at a position has been replayed; NotReplicated after `timeout` seconds."""
+        self._wait(lambda: self.position > position, f"not past {position}", timeout)
+
+    def _wait(self, reached: Callable[[], bool], otherwise: str, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self.position <= position:
+            while not reached():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    why = f": {self._error}" if self._error is not None else ""
-                    raise NotReplicated(f"{self._address}: at {self.position}, not past {position} in time{why}")
+                    why = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""
+                    raise NotReplicated(f"{self._address}: at {self.position}, {otherwise} after {timeout} s{why}")
                 self._changed.wait(left)
 
     def health(self) -> DestinationHealth:
@@ -219,7 +256,7 @@ class Follower:
             error = self._error
             return DestinationHealth(
                 str(self._address),
-                "live" if error is None and self.position != Position(0, 0) else "connecting",
+                "live" if error is None and self.position != _NOWHERE else "connecting",
                 None if error is None else f"{type(error).__name__}: {error}",
                 None if error is None else time.monotonic() - self._error_at,
                 self.position,
@@ -241,15 +278,18 @@ class Follower:
         The replica is told to take nothing from the old primary any more, and what it has is waited for. If it
         can't be reached that is an error, unless `force` says to go on with what is here; what only the replica
         has is lost then. Options are those of StateLog; add the replica to it as a destination.
+
+        Without a whole copy here, all of it replayed, nobody is told anything. What fails later has shut the old
+        primary out already: promote again, after `open()` if the follower is closed by then.
         """
+        self._wait_for_copy(timeout)
         identity = self._fence(timeout, force=force)
         self._stop()
         with self._lock:
-            copies = self._copies
-            if copies is None or copies.whole is None or copies.identity is None:
-                raise ReplicaError(f"{self._path} has no whole copy yet: there is nothing to promote")
-            self._copies = None
-            copies.close()
+            copies = self._opened()
+            self._replay_what_broke_off()
+            assert copies.identity is not None
+            self._let_go()
             log = StateLog(
                 self._path,
                 replay=self._replay,
@@ -259,6 +299,29 @@ class Follower:
                 **options,
             )
         return log.open(replay=False)
+
+    def _opened(self) -> Copies:
+        if self._copies is None:
+            raise ReplicaError(f"the follower of {self._address} is not open: open it before it is promoted")
+        return self._copies
+
+    def _wait_for_copy(self, timeout: float) -> None:
+        """Return when there is something to promote: a whole copy, and memory as it says."""
+        self._wait(
+            lambda: self._opened().whole is not None and not self._is_stale(),
+            "without a whole copy that has been replayed: there is nothing to promote",
+            timeout,
+        )
+
+    def _replay_what_broke_off(self) -> None:
+        """For the last frames, which may have come after memory was last looked at."""
+        if not self._is_stale():
+            return
+        try:
+            self._begin_again()
+        except Exception as error:
+            self._start()  # it follows on, and can be promoted another time
+            raise ReplicaError(f"{self._path} can't be promoted, its copy can't be replayed: {error}") from error
 
     def _fence(self, timeout: float, *, force: bool) -> Identity | None:
         """Shut the old primary out, and wait for what the replica has."""
@@ -271,19 +334,10 @@ class Follower:
                 link.close()
             end = answer.resume()
             if end is not None:
-                self._catch_up(end.position, timeout)
+                self._wait(lambda: self.position >= end.position, f"not at {end.position}", timeout)
             return Identity(answer.need("id", bytes), answer.need("term", int), answer.need("run", int))
         except (ReplicaError, OSError) as error:
             if not force or isinstance(error, Superseded):
                 raise
             logger.warning("%s: promoted without it, at %s: %s", self._address, self.position, error)
             return None
-
-    def _catch_up(self, end: Position, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while self.position < end:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise NotReplicated(f"{self._address}: at {self.position}, not at {end} after {timeout} s")
-                self._changed.wait(left)

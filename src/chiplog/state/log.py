@@ -39,10 +39,11 @@ from chiplog.log.position import Position, Positions
 from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
+from chiplog.state.copies import whole_slot
 from chiplog.state.destinations import Destinations, Health
 from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import FORMAT, Snapshot, whole_slot
+from chiplog.state.mirror import FORMAT, Snapshot
 from chiplog.state.replaying import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
 from chiplog.state.shipping import View
 
@@ -185,9 +186,9 @@ class StateLog:
         if self._copies_path is not None:  # or it could be written to as the copy that it was
             lock = f"{self._copies_path}/{APPEND_LOCK}"
             self._copies_lock = self._files.lock(lock, exclusive=True, timeout=self._options["timeout"])
-        self._appender = self.stream.appender(**self._options)
-        replayer = Replayer(self.stream.path, self._codec, self._replay if replay else None)
         try:
+            self._appender = self.stream.appender(**self._options)
+            replayer = Replayer(self.stream.path, self._codec, self._replay if replay else None)
             for block in self.stream.blocks():
                 replayer.block(block)
             self._take_over(replayer)
@@ -243,7 +244,9 @@ class StateLog:
     def update(self, event: Any) -> Position:
         """Write what is about to change, and return its position; then change it. Hold the lock of what changes.
 
-        An error means that the log doesn't have it: then don't change it either.
+        An error means one of three things. NotReplicated with a `position`: the log has it, so change it; whether
+        the copy that was to acknowledge it has it isn't known. AppenderFailed: whether the log has it isn't known
+        before it is opened again; don't change it. Any other: the log doesn't have it, so don't change it either.
         """
         destinations = self._destinations
         if destinations:
@@ -301,18 +304,30 @@ class StateLog:
             return
         self._since_bytes = 0  # whatever comes of it, not again at once
         self._snapshot_at = time.monotonic()
+        before = self._thread
+        # Before it runs: once it has let go of the lock, another thread may rotate, and put its own here.
         self._thread = threading.Thread(target=self._rotate_aside, name="chiplog-state", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # there is no room for a thread; the log has the update all the same
+            self._thread = before
+            self._not_rotated(error)
+            self._rotating.release()
 
     def _rotate_aside(self) -> None:
         try:
             self._snapshot(begin=self._complete)
         except Exception as error:
-            self._error = error
-            logger.exception("%s: the state couldn't be enumerated; the log grows until it can", self.stream.path)
+            self._not_rotated(error)
         finally:
             self._rotating.release()
         self._drop()
+
+    def _not_rotated(self, error: Exception) -> None:
+        self._error = error
+        logger.error(
+            "%s: the state couldn't be enumerated; the log grows until it can", self.stream.path, exc_info=error
+        )
 
     def _snapshot(self, *, begin: bool) -> None:
         """Enumerate everything into a new generation, or again into one that isn't whole."""

@@ -78,6 +78,7 @@ class PersistentDict(MutableMapping[K, V]):
         return self._log
 
     def __setitem__(self, key: K, value: V) -> None:
+        hash(key)  # what can't be a key in memory must not get into the log: no restart would get past it
         with self._lock, self._noting_what_is_written([key, value]):
             self._log.update([key, value])
 

@@ -2,19 +2,15 @@
 
 ::
 
-    bank/
-      identity            whose log it is, and the highest epoch that has written to it
-      a/                  two slots, each with a copy: one is whole, the other is being made, or empty
-        000000007.log       segments, as the log has them
-        append.synced       how far they were synced, as the log has it too
-        snapshot            where its last whole generation begins and ends: only a whole copy has this
-      b/
+    a/
+      000000007.log       segments, as the log has them
+      append.synced       how far they were synced, as the log has it too
+      snapshot            where its last whole generation begins and ends: only a whole copy has this
+      snapshot.old        the same of one that was replaced, until it has been emptied
 
-What arrives is checked record by record before it is written. A copy that has missed something begins again in
-the other slot; the old one stays what a restore reads until the new one is whole, and only then is emptied. A
-crash leaves at most a torn tail in the last segment, because a segment is synced before the next is made: opening
-cuts it off, and the log sends it again. Where synced bytes are damaged nothing is cut: the copy is left as it is,
-and made anew in the other slot.
+What arrives is checked record by record before it is written. A crash leaves at most a torn tail in the last
+segment, because a segment is synced before the next is made: opening cuts it off, and the log sends it again.
+Where synced bytes are damaged nothing is cut: the copy is left as it is, and made anew elsewhere (copies.py).
 """
 
 from __future__ import annotations
@@ -22,11 +18,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import struct
 from typing import NamedTuple
 
-from chiplog.errors import BadFrame, LockTimeout, ReplicaError, Superseded
-from chiplog.files import File, Files, OSFiles, write_all
+from chiplog.errors import BadFrame, LockTimeout, ReplicaError
+from chiplog.files import File, Files, write_all
 from chiplog.formats import Captain
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
@@ -34,19 +29,28 @@ from chiplog.log.stream import Stream
 from chiplog.log.walk import BLOCK_ROWS, LOG_START
 from chiplog.log.watermark import NAME as MARK
 from chiplog.log.watermark import Watermark, read_mark
-from chiplog.state.identity import Identity
 
-__all__ = ["FORMAT", "SLOTS", "TAIL_BYTES", "Copies", "Mirror", "Resume", "Snapshot", "tail_before", "whole_slot"]
+__all__ = [
+    "FORMAT",
+    "TAIL_BYTES",
+    "Mirror",
+    "Resume",
+    "Snapshot",
+    "read_file",
+    "read_snapshot",
+    "replace_file",
+    "tail_before",
+]
 
 logger = logging.getLogger("chiplog")
 
 FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
 TAIL_BYTES = 64  # before a position: enough to tell that two logs have been the same up to there
-SLOTS = ("a", "b")
 _SNAPSHOT = "snapshot"
-_IDENTITY = "identity"
+_REPLACED = "snapshot.old"
 _CHECK_BYTES = 4 << 20
-_EMPTY_SECONDS = 5.0  # to wait for who reads a copy that is to go
+_PATIENCE_SECONDS = 0.2  # to wait for who reads what is to go, where that can be another time ...
+_EMPTY_SECONDS = 5.0  # ... and where it can't
 
 
 class Snapshot(NamedTuple):
@@ -74,7 +78,7 @@ class Mirror:
         """Of a whole copy. What isn't whole is nothing to restore from."""
         self.sequence = 0
         self.damaged = False
-        """Whether it has lost what it had: then nothing can be added to it."""
+        """Whether it has lost what it had, or some of it: then nothing can be added to it."""
         self._watermark: Watermark | None = None
         self.before: Position | None = None
         """Where what came before its last generation has ended, if that is known."""
@@ -109,8 +113,11 @@ class Mirror:
     def _open(self) -> None:
         files = self._directory.files
         files.make_dir(self.path)
-        self.snapshot, self.sequence = _read_snapshot(files, self.path)
+        self.snapshot, self.sequence = read_snapshot(files, self.path)
         self.damaged = False
+        if self.snapshot is None and files.stat(f"{self.path}/{_REPLACED}") is not None:
+            self.try_to_empty()
+            return
         numbers = self._directory.numbers()
         if self.snapshot is not None:
             self._remove([number for number in numbers if number < self.snapshot.begin.segment])
@@ -127,9 +134,15 @@ class Mirror:
                 self._remove([number])
             else:
                 self._go_on(number, end)
-        if self.snapshot is not None and not self.damaged and (self.position or LOG_START) < self.snapshot.end:
+        if self.snapshot is not None and not self.damaged and not self._has(self.snapshot):
+            self.close()
             self.damaged = True
             logger.error("%s: its last generation isn't all there: a new copy is needed", self.path)
+
+    def _has(self, snapshot: Snapshot) -> bool:
+        """Whether a generation's beginning and end are here."""
+        end = self.position or LOG_START
+        return end >= snapshot.end and snapshot.begin.segment in self._directory.numbers()
 
     def _valid_end(self, number: int) -> int:
         """Up to where a segment has whole, right records."""
@@ -258,31 +271,70 @@ class Mirror:
         """A generation is whole: remember that, then forget what came before it."""
         if self.position is None or self.position < snapshot.end:
             raise BadFrame(f"a generation ends at {snapshot.end}, but this copy at {self.position}")
+        numbers = self._directory.numbers()
+        if snapshot.begin.segment not in numbers:
+            self._give_up()
+            raise BadFrame(
+                f"a generation begins in segment {snapshot.begin.segment}, which {self.path} doesn't have: "
+                "it has to be made anew"
+            )
         self.sync()
         text = json.dumps({"begin": str(snapshot.begin), "end": str(snapshot.end), "sequence": sequence})
-        _replace_file(self._directory.files, self.path, _SNAPSHOT, text.encode())
+        replace_file(self._directory.files, self.path, _SNAPSHOT, text.encode())
         found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
         self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
         self.snapshot, self.sequence = snapshot, sequence
-        self._remove([number for number in self._directory.numbers() if number < snapshot.begin.segment])
+        # The oldest first: who reads meanwhile, or after a crash, passes over what has lost its beginning.
+        self._remove([number for number in numbers if number < snapshot.begin.segment])
 
-    def empty(self) -> None:
-        """Forget everything."""
+    def _give_up(self) -> None:
+        """See to it that the log sends everything again. A copy that was whole stays until there is another."""
+        self.close()
+        self.damaged = True
+        if self.snapshot is None:
+            self.try_to_empty()
+
+    def try_to_empty(self) -> None:
+        """Forget everything, or else leave it to another time: until then nothing can be added to it."""
+        try:
+            self.empty(_PATIENCE_SECONDS)
+        except (OSError, ReplicaError) as error:
+            logger.warning("%s: a copy that was replaced takes up room for a while longer: %s", self.path, error)
+
+    def empty(self, patience: float = _EMPTY_SECONDS) -> None:
+        """Forget everything.
+
+        A crash between any two steps leaves nothing that could pass for more than it is:
+
+        1. The snapshot file gets another name. Before that the copy is whole, and after it neither whole nor one
+           that is being made, but to be emptied, whatever is left of it.
+        2. The segments go, the newest first. What is left of a copy that was being made has no hole: it is as one
+           that hasn't got so far.
+        3. The mark goes after them. With it, what had been synced and has gone is missed when the copy is opened,
+           so that nobody goes on with the rest.
+        """
         self.close()
         files = self._directory.files
-        self.snapshot, self.before, self.damaged = None, None, False
-        files.remove(f"{self.path}/{_SNAPSHOT}")
-        self._directory.sync()  # first of all: what goes now isn't whole
-        files.remove(f"{self.path}/{MARK}")
-        self._remove(self._directory.numbers(), patience=_EMPTY_SECONDS)
+        self.damaged = True  # until nothing is left of it
+        self.snapshot, self.before = None, None
+        if files.stat(f"{self.path}/{_SNAPSHOT}") is not None:
+            files.rename(f"{self.path}/{_SNAPSHOT}", f"{self.path}/{_REPLACED}")
+            self._directory.sync()
+        self._remove(self._directory.numbers()[::-1], patience)
         left = self._directory.numbers()
         if left:
             raise ReplicaError(f"{self.path} can't be made anew while somebody reads segment {left[0]} of it")
+        files.remove(f"{self.path}/{MARK}")
+        files.remove(f"{self.path}/{_REPLACED}")
+        self._directory.sync()
+        self.damaged = False
 
-    def _remove(self, numbers: list[int], patience: float = 0.2) -> None:
-        """Segments go, with what lies beside them; if somebody reads for too long, another time."""
-        gone = set(numbers)
-        if not gone:
+    def _remove(self, numbers: list[int], patience: float = _PATIENCE_SECONDS) -> None:
+        """Segments go, with what lies beside them; if somebody reads for too long, another time.
+
+        Each is gone for good before the next one goes: after a crash those that are left are the last ones here.
+        """
+        if not numbers:
             return
         files = self._directory.files
         try:
@@ -290,11 +342,12 @@ class Mirror:
         except LockTimeout:
             return
         try:
-            for name in self._directory.names():
-                number = self._directory.format.segment_number(name)
-                if (self._directory.owner(name) if number is None else number) in gone:
-                    files.remove(f"{self.path}/{name}")
-            self._directory.sync()
+            names = self._directory.names()
+            for number in numbers:
+                for name in names:
+                    if number in (self._directory.format.segment_number(name), self._directory.owner(name)):
+                        files.remove(f"{self.path}/{name}")
+                self._directory.sync()
         finally:
             lock.release()
 
@@ -311,112 +364,13 @@ class Mirror:
             self._file = None
 
 
-class Copies:
-    """The copies of one log in a directory, of which at most one is whole."""
-
-    def __init__(self, path: str, files: Files | None = None) -> None:
-        self.path = path
-        self._files = files or OSFiles()
-        self._files.make_dir(path)
-        self._lock = self._files.lock(f"{path}/append.lock", exclusive=True, timeout=0)
-        self._mirrors: list[Mirror] = []
-        try:
-            self.identity = self._read_identity()
-            for slot in SLOTS:
-                self._mirrors.append(Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)))
-        except BaseException:
-            self._close()
-            raise
-        whole = [mirror for mirror in self._mirrors if mirror.snapshot is not None]
-        self.whole = max(whole, key=lambda mirror: mirror.sequence) if whole else None
-        for mirror in whole:
-            if mirror is not self.whole:
-                mirror.empty()
-        self.growing: Mirror = self._growing()
-        """The one that is written to: the whole one, unless another is being made."""
-
-    def _growing(self) -> Mirror:
-        for mirror in self._mirrors:
-            if mirror is not self.whole and mirror.position is not None:
-                return mirror
-        return self.whole or self._mirrors[0]
-
-    def _read_identity(self) -> Identity | None:
-        path = f"{self.path}/{_IDENTITY}"
-        if self._files.stat(path) is None:
-            return None
-        try:
-            return Identity.decode(_read_file(self._files, path))
-        except struct.error:
-            raise BadFrame(f"{path} is damaged: without it there is no telling whose copy this is") from None
-
-    def adopt(self, identity: Identity) -> None:
-        """Take what comes from this primary, or raise Superseded if a younger one has written."""
-        known = self.identity
-        if known is not None and known.id != identity.id:
-            raise Superseded(
-                f"{self.path} is a copy of log {known.id.hex()[:8]}, not of {identity.id.hex()[:8]}: "
-                "choose another name for it, or remove the copy"
-            )
-        if known is not None and identity.epoch < known.epoch:
-            raise Superseded(
-                f"epoch {identity.term}.{identity.run} is over: {known.term}.{known.run} has written to "
-                f"{self.path}. Another primary was promoted, and what this one wrote since isn't there"
-            )
-        if identity != known:
-            _replace_file(self._files, self.path, _IDENTITY, identity.encode())
-            self.identity = identity
-
-    @property
-    def position(self) -> Position:
-        """Up to where a restore would get everything: while there is no whole copy, that is nothing."""
-        position = self.growing.position
-        return Position(0, 0) if position is None or self.growing is not self.whole else position
-
-    def restart(self) -> None:
-        """Begin again, in the other slot if this one is whole."""
-        if self.growing is self.whole:
-            self.growing = next(mirror for mirror in self._mirrors if mirror is not self.whole)
-        self.growing.empty()
-
-    def commit(self, snapshot: Snapshot) -> None:
-        """What is being written has a whole generation: it is the copy from now on."""
-        replaced = self.whole if self.whole is not self.growing else None
-        sequence = self.growing.sequence if replaced is None else replaced.sequence + 1
-        self.growing.commit(snapshot, max(sequence, 1))
-        self.whole = self.growing
-        if replaced is not None:
-            replaced.empty()
-
-    def close(self) -> None:
-        """Sync, and let go."""
-        try:
-            for mirror in self._mirrors:
-                mirror.sync()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        for mirror in self._mirrors:
-            mirror.close()
-        self._lock.release()
-
-
-def whole_slot(path: str, files: Files | None = None) -> str | None:
-    """The directory of the whole copy among those at a path; None if there is none."""
-    files = files or OSFiles()
-    found = {f"{path}/{slot}": _read_snapshot(files, f"{path}/{slot}") for slot in SLOTS}
-    whole = [(sequence, slot) for slot, (snapshot, sequence) in found.items() if snapshot is not None]
-    return max(whole)[1] if whole else None
-
-
-def _read_snapshot(files: Files, folder: str) -> tuple[Snapshot | None, int]:
+def read_snapshot(files: Files, folder: str) -> tuple[Snapshot | None, int]:
     """What a copy's snapshot file says, and its number among those of the log."""
     path = f"{folder}/{_SNAPSHOT}"
     if files.stat(path) is None:
         return None, 0
     try:
-        found = json.loads(_read_file(files, path))
+        found = json.loads(read_file(files, path))
         return Snapshot(Position.parse(found["begin"]), Position.parse(found["end"])), int(found["sequence"])
     except (ValueError, KeyError, TypeError) as error:
         logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
@@ -429,7 +383,8 @@ def tail_before(file: File, offset: int) -> bytes:
     return read_exactly(file, count, offset - count)
 
 
-def _read_file(files: Files, path: str) -> bytes:
+def read_file(files: Files, path: str) -> bytes:
+    """All of a small file."""
     file = files.open_read(path)
     try:
         return read_exactly(file, min(file.size(), 4096), 0)
@@ -437,7 +392,7 @@ def _read_file(files: Files, path: str) -> bytes:
         file.close()
 
 
-def _replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
+def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
     """A small file, all of it or as it was."""
     new = f"{folder}/{name}.new"
     files.remove(new)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from chiplog.errors import BadFrame
 from chiplog.log.position import Position
-from chiplog.state.mirror import Copies
+from chiplog.state.copies import Copies
 from chiplog.state.wire import FRAME_BYTES_MAX, Kind, Link, parse_data, parse_snapshot
 
 __all__ = ["Receiver"]
@@ -62,9 +62,7 @@ class Receiver:
                 copies.growing.sync()
             self._link.send_ack(copies.position)
         elif kind is Kind.COMMITTED:
-            replaced = copies.growing is not copies.whole
-            copies.commit(parse_snapshot(body))
-            if replaced:
+            if copies.commit(parse_snapshot(body)):
                 self._renewed()
             self._changed()
             self._link.send_ack(copies.position)

@@ -19,8 +19,8 @@ from typing import Self
 
 from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Superseded
 from chiplog.log.position import Position
+from chiplog.state.copies import Copies
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import Copies
 from chiplog.state.receiving import Receiver
 from chiplog.state.shipping import View, ship
 from chiplog.state.targets import LinkTarget, is_log_name
@@ -273,6 +273,9 @@ class ReplicaServer:
         identity = hosted.copies.identity
         if identity is None:
             raise ReplicaError("nobody has written to this log yet")
+        if hosted.view() is None:
+            # Not waited for here: a follower that gives up meanwhile would leave its thread and its place.
+            raise ReplicaError("there is no whole copy of this log yet: its primary hasn't sent all of it")
         link.send_fields(Kind.WELCOME, **_identity_fields(identity))
         woken = hosted.follow(link)
         try:

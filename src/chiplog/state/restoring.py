@@ -30,18 +30,22 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, Stream
 from chiplog.log.verify import verify
 from chiplog.log.walk import Block
-from chiplog.state import sources
 from chiplog.state.mirror import FORMAT
 from chiplog.state.reading import Span, open_source, reading, span_of
 from chiplog.state.replaying import EVENT
+from chiplog.state.sources import in_the_way, source_directory
 
-__all__ = ["RestoreFailed", "RestoreReport", "restore"]
+__all__ = ["PlaceTaken", "RestoreFailed", "RestoreReport", "restore"]
 
 Progress = Callable[[int, int], None]
 
 
 class RestoreFailed(ChiplogError):
     """A state can't be restored as asked. Nothing is left of the attempt."""
+
+
+class PlaceTaken(RestoreFailed):
+    """There is something where the new log was to be."""
 
 
 class RestoreReport(NamedTuple):
@@ -71,13 +75,13 @@ def restore(
     The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
     `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
     """
+    if taken := in_the_way(path):
+        raise PlaceTaken(f"{taken}: a restore makes a new log")
     place = os.path.abspath(os.fspath(path))
-    if os.path.exists(place) and (not os.path.isdir(place) or os.listdir(place)):
-        raise RestoreFailed(f"{path} is there already and not empty: a restore makes a new log")
     part = f"{place}.part"
     if os.path.exists(part):
         raise RestoreFailed(f"{part} is there already: an interrupted restore left it. Remove it first")
-    with sources.open_source(source, storage_options, beside=place, progress=progress) as folder:
+    with source_directory(source, storage_options, beside=place, progress=progress) as folder:
         stream = open_source(folder)
         with reading(stream, timeout):
             span = span_of(stream, as_of)

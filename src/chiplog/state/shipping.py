@@ -7,6 +7,7 @@ far behind that the log has dropped what comes next is given the last whole gene
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -82,11 +83,13 @@ def ship(
     woken: threading.Event,
     stopped: Callable[[], bool],
     acknowledged: Callable[[Position], None],
+    caught_up: Callable[[float], object] | None = None,
     rest: Callable[[], object] | None = None,
 ) -> None:
     """Keep a target up with a source until told to stop, or until something raises.
 
-    Whoever appends sets `woken`. A `rest` is taken when all was sent: what is appended meanwhile goes together.
+    Whoever appends sets `woken`. When all was sent `caught_up` is told since when: what had been appended by that
+    moment, of time.monotonic(), the target has. Then a `rest` is taken: what is appended meanwhile goes together.
     """
     view = _wait_for_view(source, woken, stopped)
     if view is None:
@@ -96,6 +99,7 @@ def ship(
     lineage, told = view.lineage, None
     while not stopped():
         woken.clear()
+        looked_at = time.monotonic()
         view = source.view() or view
         if at is None or view.lineage != lineage:
             at, lineage, told = view.snapshot.begin, view.lineage, None
@@ -111,6 +115,8 @@ def ship(
             told = view.snapshot
             acknowledged(target.flush())
         idle, at = sent_to == at, sent_to
+        if caught_up is not None and not more:
+            caught_up(looked_at)
         if rest is not None:
             if not more:
                 rest()

@@ -1,6 +1,6 @@
 """Whatever a state can be restored from, as a directory to read.
 
-A log's own directory, that of a destination or a replica's log (mirror.py), which has a whole copy in one of two
+A log's own directory, that of a destination or a replica's log (copies.py), which has a whole copy in one of two
 slots, or a URL that fsspec knows, which is fetched first.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from chiplog.errors import ReplicaError
-from chiplog.state.mirror import SLOTS, whole_slot
+from chiplog.state.copies import SLOTS, whole_slot
 
-__all__ = ["directory_of", "is_remote", "open_source"]
+__all__ = ["directory_of", "in_the_way", "is_remote", "source_directory"]
 
 
 def is_remote(source: str) -> bool:
@@ -26,7 +26,7 @@ def is_remote(source: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_source(
+def source_directory(
     source: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     *,
@@ -54,6 +54,13 @@ def open_source(
         yield f"{temporary}/log"
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def in_the_way(path: str | os.PathLike[str]) -> str | None:
+    """Why no new log can be made at a path, which must not exist or be empty; None if one can be."""
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        return f"{os.fspath(path)} is there already and not empty"
+    return None
 
 
 def directory_of(path: str) -> str:

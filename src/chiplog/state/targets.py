@@ -11,8 +11,9 @@ from urllib.parse import unquote, urlsplit
 from chiplog.errors import BadFrame, ReplicaError
 from chiplog.files import Files
 from chiplog.log.position import Position
+from chiplog.state.copies import Copies
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import Copies, Resume, Snapshot
+from chiplog.state.mirror import Resume, Snapshot
 from chiplog.state.shipping import Chunk, Source, Target
 from chiplog.state.wire import FRAME_BYTES_MAX, VERSION, Address, Fields, Kind, Link, connect, parse_place
 
