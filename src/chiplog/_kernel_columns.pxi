@@ -301,7 +301,10 @@ cdef class KeySet:
                 if start[i] < 0 or end[i] < start[i] or end[i] > view.size or end[i] - start[i] > UINT32_MAX:
                     outside = i
                     break
-                low = start[i] + min(max(key_start, 0), end[i] - start[i])
+                if 0 < key_start and end[i] - start[i] <= key_start:
+                    keep[i] = 1
+                    continue
+                low = start[i] + max(key_start, 0)
                 high = start[i] + min(max(key_stop, 0), end[i] - start[i])
                 high = max(low, high)
                 if delimiter >= 0 and high > low:

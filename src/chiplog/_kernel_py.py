@@ -172,7 +172,8 @@ class KeySet:
     ) -> bytearray:
         """A mask, 1 for each payload whose key is new, from the last to the first.
 
-        The key is payload[key_start:key_stop], cut at the first `delimiter` byte unless that is negative.
+        The key is payload[key_start:key_stop], cut at the first `delimiter` byte unless that is negative. A
+        payload that ends before its key would begin has none, and stays.
         """
         view = memoryview(buffer).cast("B")
         mask = bytearray(len(starts))
@@ -180,6 +181,9 @@ class KeySet:
         for i in range(len(starts) - 1, -1, -1):
             if not 0 <= starts[i] <= ends[i] <= len(view):
                 raise ValueError(f"range {i} lies outside of its buffer")
+            if 0 < key_start >= ends[i] - starts[i]:
+                mask[i] = 1
+                continue
             key = bytes(view[starts[i] : ends[i]][max(key_start, 0) : max(key_stop, 0)])
             if delimiter >= 0:
                 key = key.split(bytes((delimiter,)), 1)[0]

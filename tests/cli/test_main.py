@@ -235,3 +235,44 @@ def test_help_comes_within_six_times_the_start_of_python(tmp_path: Path) -> None
     # In turns, and the fastest of each: what else the machine does slows both down.
     pairs = [(seconds("pass"), seconds("from chiplog.cli import main; main(['--help'])")) for _ in range(15)]
     assert min(helped for _, helped in pairs) < 6 * min(bare for bare, _ in pairs)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["dump", "LOG"], ["stats", "LOG"]])
+def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
+    with Stream(tmp_path / "log").appender() as log:
+        log.append(b"x")
+    command = [sys.executable, "-m", "chiplog", *(str(tmp_path / "log") if one == "LOG" else one for one in words)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (6, 1)
+    assert "No space left on device" in done.stderr
+
+
+def test_output_that_is_closed_or_knows_few_letters_does_no_harm(tmp_path: Path) -> None:
+    with Stream(tmp_path / "log").appender() as log:
+        log.append("ü".encode())
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for command in ("dump", "stats"):
+        words = [sys.executable, "-m", "chiplog", command, str(tmp_path / "log")]
+        done = subprocess.run(words, env=ascii_only, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        shell = f'"{sys.executable}" -m chiplog {command} "{tmp_path}/log" >&-'
+        assert subprocess.run(["sh", "-c", shell], stderr=subprocess.PIPE).stderr == b""
+
+
+def test_options_may_stand_between_arguments(run: Run, tmp_path: Path) -> None:
+    with Stream(tmp_path / "log").appender() as log:
+        log.append(b"one")
+    (tmp_path / "text").write_text("two\n")
+    result = run("append", "--json", str(tmp_path / "log"), "--sync", "os", stdin=b"two\n")
+    assert result.code == 0
+    assert run("jobs", "add", "mail", "--priority", "5", "to: you", "--server", "127.0.0.1:1").code == 8
+
+
+def test_an_empty_path_is_no_log_and_nothing_is_made(run: Run) -> None:
+    before = set(os.listdir("/"))
+    assert run("append", "", stdin=b"x\n").code == 2
+    assert run("dump", "").code != 0
+    with pytest.raises(ValueError, match="a log's path is empty"):
+        Stream("")
+    assert set(os.listdir("/")) == before

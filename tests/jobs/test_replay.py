@@ -270,8 +270,19 @@ def test_contradictions_are_told_and_their_number_is_bounded(caplog):
         state.apply(Fail(ID), 7)
     assert (len(state.conflicts), state.conflict_count) == (CONFLICTS_MAX, CONFLICTS_MAX + 10)
     assert str(state.conflicts[0]).endswith(f"fail {format_id(ID)}: Duplicate result")
-    assert "Duplicate result" in caplog.text
     assert state.jobs[ID].state == State.COMPLETED
+    assert state.tell_conflicts() == CONFLICTS_MAX + 10
+    assert caplog.text.count("Duplicate result") == CONFLICTS_MAX
+
+
+def test_contradictions_about_a_job_that_is_gone_are_not_told(caplog):
+    """Cleaning takes a dead job's commands segment by segment, and what is left of them makes no sense."""
+    state = Replay(0)
+    state.apply(add(), 5)
+    for command in (StartAttempt(ID), StartAttempt(ID), Delete(ID)):
+        state.apply(command, 6)
+    assert [conflict.reason for conflict in state.conflicts] == ["Job already leased"]
+    assert (state.tell_conflicts(), caplog.text) == (0, "")
 
 
 @pytest.mark.parametrize(

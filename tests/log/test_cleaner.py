@@ -283,3 +283,11 @@ def test_a_log_is_opened_while_a_cleaner_takes_the_segments_that_were_listed(tmp
     opened = Stream.open(tmp_path / "log")
     assert opened.format == stream.format
     assert [record.payload for record in read(opened)] == [b"last"]
+
+
+def test_a_record_that_ends_before_its_key_would_begin_stays():
+    stream, _ = make([b"ab1", b"ab2", b"x", b"", b"x", b"cd1", b"ab3", b"cd2"])
+    clean(stream, KeepLatest(key=slice(1, 2)))
+    assert [record.payload for record in read(stream)] == [b"x", b"", b"x", b"ab3", b"cd2", b"last"]
+    with pytest.raises(ValueError, match="is empty: all records would have the same key"):
+        KeepLatest(key=slice(3, 3))

@@ -21,6 +21,7 @@ and errors of usage come at once.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -88,7 +89,30 @@ def help_text() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    _take_any_text()
+    try:
+        code = _main(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except OSError as error:  # what was to be read can't be written
+        _close_stdout()
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"chiplog: the output can't be written: {error.strerror or error}", file=sys.stderr)
+        return 6
+
+
+def _take_any_text() -> None:
+    """Whatever a log has in it can be shown, as far as the terminal or the file knows its letters."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _main(words: list[str]) -> int:
     verbose = False
     while words and words[0] in ("-v", "--verbose"):
         verbose = True

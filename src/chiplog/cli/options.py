@@ -33,6 +33,16 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(codes.USAGE, f"chiplog: {message}: try {self.prog} --help\n")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options may stand between the other arguments, too, unless those are another parser's."""
+        if any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions()):
+            return super().parse_args(args, namespace)
+        chosen = self.parse_intermixed_args(args, namespace)
+        for action in self._actions:
+            if action.metavar in ("LOG", "PATH", "DIR") and getattr(chosen, action.dest, None) == "":
+                self.error(f"{action.metavar} is empty, as an unset variable is")
+        return chosen
+
 
 class SubcommandParser(CommandParser):
     """A parser of a command with subcommands, which has the rest of the line parsed by that of the subcommand.
@@ -226,6 +236,8 @@ def key_slice(text: str) -> slice:
     start, colon, stop = text.partition(":")
     if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+    if stop and int(stop) <= int(start or 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is empty: expected START:STOP, as in 0:16")
     return slice(int(start) if start else None, int(stop) if stop else None)
 
 

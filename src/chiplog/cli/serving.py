@@ -96,5 +96,6 @@ def clients_within_limits(wanted: int) -> int:
     if limit == resource.RLIM_INFINITY or limit - _OWN_FILES >= wanted:
         return wanted
     allowed = max(limit - _OWN_FILES, 1)
-    say(f"this system allows {limit} files, so that there can be {allowed} clients at a time: see ulimit -n")
+    if allowed < wanted // 2:
+        say(f"this system allows {limit} files, so that there can be {allowed} clients at a time: see ulimit -n")
     return allowed

@@ -91,7 +91,7 @@ class Journal:
             replay.machine,
             commands,
             replay.expired_count,
-            replay.conflict_count,
+            replay.tell_conflicts(),
             replay.bad_count,
             self._appender.recovery.torn_path,
         )

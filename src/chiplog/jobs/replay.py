@@ -223,9 +223,21 @@ class Replay:
     def _tell(self, command: Command, time_ns: int, reason: str) -> None:
         self.conflict_count += 1
         if self.conflict_count <= CONFLICTS_MAX:
-            conflict = Conflict(command, time_ns, reason)
-            self.conflicts.append(conflict)
+            self.conflicts.append(Conflict(command, time_ns, reason))
+
+    def tell_conflicts(self) -> int:
+        """Log the conflicts that matter, and return how many there are.
+
+        A job that is gone in the end doesn't: of its commands cleaning may have left some, which then contradict
+        each other.
+        """
+        jobs = self.machine.jobs
+        found = [
+            one for one in self.conflicts if isinstance(one.command, Add | Schedule) or one.command.id in jobs
+        ]
+        for conflict in found:
             logger.warning("passed over in the command log: %s", conflict)
+        return len(found) + self.conflict_count - len(self.conflicts)
 
 
 def _within(time_ns: int) -> int:

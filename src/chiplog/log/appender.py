@@ -100,9 +100,7 @@ class Appender:
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
         if not 0 <= journal_bytes <= JOURNAL_BYTES_MAX:
-            raise ValueError(
-                f"journal_bytes is {journal_bytes}: expected 0 for none, or up to {JOURNAL_BYTES_MAX}"
-            )
+            raise ValueError(f"journal_bytes is {journal_bytes}: expected 0, for none, to {JOURNAL_BYTES_MAX}")
         self._directory = directory
         self._metrics = metrics
         self._segment_bytes = segment_bytes

@@ -116,7 +116,8 @@ class KeepLatest(Rule):
     """Drops every record whose key occurs again later.
 
     The key is a slice of the payload, or what comes before the first byte `until` (all of it, if that
-    byte isn't there), or both: what comes before `until` within the slice.
+    byte isn't there), or both: what comes before `until` within the slice. A record that ends before its
+    key would begin has none, and stays.
     """
 
     needs_last = True
@@ -127,6 +128,8 @@ class KeepLatest(Rule):
         start, stop, step = (key.start, key.stop, key.step) if key is not None else (None, None, None)
         if (start or 0) < 0 or (stop or 0) < 0 or step not in (None, 1):
             raise ValueError(f"{key} must count from the payload's start, without a step")
+        if stop is not None and stop <= (start or 0):
+            raise ValueError(f"{key} is empty: all records would have the same key, and only the last would stay")
         if until is not None and (not isinstance(until, bytes) or len(until) != 1):
             raise ValueError(f"until is {until!r}: expected a single byte, as in b'='")
         self._start = start or 0

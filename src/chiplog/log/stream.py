@@ -76,6 +76,8 @@ class Stream:
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.path = os.fspath(path)
+        if not self.path:
+            raise ValueError("a log's path is empty: expected that of a directory")
         self.format: Format = Captain(magic, version) if format == "captain" else named_format(format)
         self.metrics = Metrics()
         self._clock = clock
