@@ -71,7 +71,7 @@ class Running:
         """Start it, and return how many seconds it took to answer."""
         began = time.perf_counter()
         self.process = self.start()
-        while True:
+        while self.process.poll() is None:
             try:
                 with socket.create_connection(("127.0.0.1", self.port)) as connection:
                     connection.sendall(self.protocol.probe)
@@ -79,6 +79,7 @@ class Running:
                         return time.perf_counter() - began
             except OSError:
                 time.sleep(0.001)
+        raise RuntimeError(f"{self.name} ended with {self.process.returncode} instead of serving")
 
     def end(self, number: int = signal.SIGKILL) -> None:
         if self.process is not None:
@@ -190,7 +191,10 @@ def send_all(server: Running, commands: Iterator[bytes]) -> None:
             connection.sendall(b"".join(some))
             answered = 0
             while answered < len(some):
-                answered += connection.recv(1 << 16).count(b"\n")
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise RuntimeError(f"{server.name} has closed the connection")
+                answered += data.count(b"\n")
 
 
 # -- figures

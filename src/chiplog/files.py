@@ -406,7 +406,7 @@ def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:
             rest = deadline - time.monotonic()
             if rest <= 0:
                 raise LockTimeout(
-                    f"{path} is locked by another process or thread (waited {timeout:g} s): "
+                    f"{path} is locked by another process or thread (waited {timeout:.3g} s): "
                     "close it there, or give a longer timeout"
                 ) from None
             time.sleep(min(rest, _LOCK_POLL_SECONDS[min(attempt, len(_LOCK_POLL_SECONDS) - 1)]))

@@ -6,9 +6,8 @@ import argparse
 import base64
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import islice
 from typing import IO, Any
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from chiplog.jobs.limits import PAYLOAD_BYTES_MAX
 from chiplog.times import parse_duration, parse_time
 
 _LINES_AT_ONCE = 10_000
+_BYTES_AT_ONCE = 16 << 20
 
 
 def add_options(name: str, parser: argparse.ArgumentParser) -> None:
@@ -166,7 +166,7 @@ def _add_lines(chosen: argparse.Namespace, client: Client) -> int:
     count = 0
     with open(chosen.file, "rb") if chosen.file is not None else nullcontext(_stdin()) as file:
         lines = (line.rstrip(b"\n") for line in iter(lambda: file.readline(PAYLOAD_BYTES_MAX + 2), b""))
-        while payloads := list(islice(lines, _LINES_AT_ONCE)):
+        while payloads := _some(lines):
             try:
                 added: Sequence[object] = client.add_many(chosen.name, payloads, **_lasting(chosen))
             except BatchFailed as error:
@@ -180,6 +180,16 @@ def _add_lines(chosen: argparse.Namespace, client: Client) -> int:
     if sys.stderr.isatty():
         print(f"chiplog: {plural(count, 'job')} added", file=sys.stderr)
     return codes.FINE
+
+
+def _some(lines: Iterator[bytes]) -> list[bytes]:
+    """The next lines, as many as are worth while to be sent at once."""
+    found: list[bytes] = []
+    size = 0
+    while len(found) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE and (line := next(lines, None)) is not None:
+        found.append(line)
+        size += len(line)
+    return found
 
 
 def _schedule(chosen: argparse.Namespace, client: Client) -> int:

@@ -40,8 +40,8 @@ def token(path: str | None) -> bytes | None:
             found = file.read(4096).strip()
     except OSError as error:
         raise codes.UsageError(f"{path}: {error.strerror}") from None
-    if not found or b" " in found or b"\n" in found:
-        raise codes.UsageError(f"{path} has no token: expected one line of characters without spaces")
+    if not found or not all(33 <= byte <= 126 for byte in found):
+        raise codes.UsageError(f"{path} has no token: expected one line of ASCII characters without spaces")
     return found
 
 
@@ -65,6 +65,8 @@ def client_tls(authorities: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=authorities)
     except ssl.SSLError as error:
         raise codes.UsageError(f"{authorities} has no certificates: {error}") from None
+    except OSError as error:
+        raise codes.UsageError(f"{authorities}: {error.strerror}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -282,12 +282,25 @@ def _server(_: bytes, values: dict[bytes, bytes]) -> ServerInfo:
 _MAKERS: dict[int, Any] = {JOBS: _job, QUEUES: _queue, SERVER: _server}
 
 
+_LIMITS = {
+    "Invalid TTR": "1 ms to 24 h",
+    "Invalid TTL": "1 ms to 30 days",
+    "Invalid wait timeout": "0 to 24 h",
+    "Invalid Priority": "a number of 32 bits",
+    "Invalid Max Attempts": "0 to 255",
+    "Invalid Max Fails": "0 to 255",
+    "Invalid limit": "1 to 100",
+    "Invalid cursor offset": "0 to 4294967295",
+}
+
+
 def _error(line: bytes) -> JobError:
     """The error that an answer tells of."""
     code, _, rest = line.partition(b" ")
     why = _printable(rest)
     if code == b"-CLIENT-ERROR":
-        return JobRefused(f"the server refuses it: {why}", reason=why)
+        limits = f", which may be {_LIMITS[why]}" if why in _LIMITS else ""
+        return JobRefused(f"the server refuses it: {why}{limits}", reason=why)
     if code == b"-SERVER-ERROR":
         if why.startswith("Unknown outcome"):
             return ServerFailed(f"whether it was done is unknown: {why}", unknown=True)
