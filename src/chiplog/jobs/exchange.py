@@ -149,13 +149,13 @@ class Exchange:
         doubtful = [pending for pending in self._todo if self._is_doubtful(pending)]
         self._sent.update(doubtful)
         self._todo = []
-        if doubtful and not self._is_over(now):
-            self._todo = [pending for pending in doubtful if pending.request.repeatable]
+        over = bool(doubtful) and self._is_over(now)
         for pending in doubtful:
-            if pending not in self._todo:
+            if over or not pending.request.repeatable:
                 pending.give_up(_in_doubt(pending))
             else:
                 pending.begin_anew()
+                self._todo.append(pending)
         return self._pause() if self._todo else 0.0
 
     def _is_doubtful(self, pending: Pending[Any]) -> bool:
