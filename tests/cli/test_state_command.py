@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 from chiplog import Position, Stream
 from chiplog.cli import state
 from chiplog.state import PersistentDict, StateLog, restoring
+from chiplog.state.reading import open_source
 from chiplog.state.restoring import RestoreFailed, restore
 
 from .conftest import Run, damage
@@ -192,6 +194,36 @@ def test_a_position_inside_of_a_record_counts_what_begins_before_it(run: Run, ba
     path, changes = bank
     inside = Position(changes[0].segment, changes[0].offset + 3)
     assert json.loads(run("state", "inspect", path, "--as-of", inside, "--json").out)["events"] == 3
+
+
+@pytest.mark.parametrize("words", [("inspect", "LOG"), ("diff", "LOG"), ("restore", "LOG", "new")])
+def test_a_position_past_the_end_is_told(run: Run, bank, tmp_path: Path, words) -> None:
+    path = bank[0]
+    named = {"LOG": path, "new": tmp_path / "new"}
+    words = [named.get(word, word) for word in words]
+    for when in ("000000099:8", f"{bank[1][-1].segment:09}:99999"):
+        result = run("state", *words, "--as-of", when)
+        assert (result.code, result.out) == (2, "")
+        assert f"it can't tell its state as of {when}" in result.err
+    end = open_source(str(path)).end()
+    assert json.loads(run("state", "inspect", path, "--as-of", end, "--json").out)["events"] == 5
+
+
+def test_numbers_that_json_has_not_are_texts(run: Run, tmp_path: Path) -> None:
+    with PersistentDict(str(tmp_path / "odd")) as odd:
+        begun = odd.log.stream.end()
+        odd["values"] = [math.nan, math.inf, {"low": -math.inf}]
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    def found(*words: object) -> dict:
+        return json.loads(run("state", *words, "--json").out, parse_constant=refuse)
+
+    texts = ["NaN", "Infinity", {"low": "-Infinity"}]
+    assert found("inspect", tmp_path / "odd", "--as-of", "-0s")["items"] == [["values", texts]]
+    assert found("inspect", tmp_path / "odd", "--events")["event"] == ["values", texts]
+    assert found("diff", tmp_path / "odd", "--as-of", begun)["to"] == texts
 
 
 def test_other_logs_are_no_state(run: Run, log: Path, tmp_path: Path) -> None:

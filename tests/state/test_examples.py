@@ -15,5 +15,5 @@ def test_resources_survive_a_program_that_is_killed():
     assert said.returncode == 0, said.stderr
     lines = said.stdout.splitlines()
     assert lines[0] == "made 100 resources, deleted one: 99 are there"
-    assert lines[1].startswith("kill -9, in turn 5")
+    assert int(lines[1].removeprefix("kill -9, in turn ")) >= 50  # how far it gets until it is killed varies
     assert lines[-1] == "99 resources are there, 0 are not as they were"

@@ -475,7 +475,7 @@ def test_who_reads_a_copy_is_not_cut_off_by_the_next_round_and_begins_again_afte
 def test_a_place_that_has_another_logs_copy_is_refused(tmp_path):
     copy_of_two_rounds(tmp_path)
     before = faulty.objects()
-    with PersistentDict(str(tmp_path / "other")) as data, pytest.raises(Superseded, match="is a copy of log"):
+    with PersistentDict(str(tmp_path / "other")) as data, pytest.raises(ReplicaError, match="is a copy of log"):
         send(data, RemoteTarget(WHERE, data.log))
     assert faulty.objects() == before
 

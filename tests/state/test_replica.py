@@ -20,7 +20,7 @@ from collections import Counter
 
 import pytest
 
-from chiplog.errors import LockTimeout, NotReplicated, ReplicaError, Superseded
+from chiplog.errors import LockTimeout, MissingExtra, NotReplicated, ReplicaError, Superseded
 from chiplog.files import OSFile
 from chiplog.log.position import Position
 from chiplog.state import Follower, PersistentDict, ReplicaServer, StateLog, destinations, shipping
@@ -133,8 +133,11 @@ def test_two_logs_dont_share_a_copy(tmp_path):
         with PersistentDict(str(tmp_path / log)) as things:
             things["is"] = log
             name = things.log.add_destination(str(tmp_path / "copy"))
-            expected = "live" if log == "one" else "superseded"
+            expected = "live" if log == "one" else "unhealthy"
             wait_until(lambda: things.log.health().destinations[name].state == expected)  # noqa: B023
+            things["is"] = log  # a wrong name for a copy is no reason to stop
+            error = things.log.health().destinations[name].error
+    assert "is a copy of log" in error
     assert restored(tmp_path / "copy") == {"is": "one"}
 
 
@@ -413,6 +416,60 @@ def test_token_and_tls(tmp_path, children):
             things.log.remove_destination(name)
         things.log.add_destination(replica.url(), name="right", token="s3cret", tls=trusted)
         wait_until(lambda: converged(things, "right"))
+
+
+def test_a_token_may_be_bytes_and_is_shown_nowhere(tmp_path, caplog):
+    with ReplicaServer(str(tmp_path / "replica"), token=b"s3cret") as server:
+        address = Address("127.0.0.1", server.address[1], "things")
+        with PersistentDict(str(tmp_path / "log")) as things:
+            name = things.log.add_destination(str(address), token=b"s3cret")
+            wait_until(lambda: converged(things, name))
+            follows = Follows(str(address), tmp_path / "follower", token=b"s3cret")
+            things["a"] = 1
+            with follows.follower:
+                wait_until(lambda: follows.state == {"a": 1})
+        link = connect(address, None)
+        link.send_fields(Kind.HELLO, version=VERSION, role="primary", log="things", token=b"my s3cret")
+        with pytest.raises(ReplicaError, match="sends token = bytes, expected str"):
+            link.expect(Kind.WELCOME)
+        link.close()
+    assert "token" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_a_token_that_is_no_text_is_refused_at_once(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things, pytest.raises(ValueError, match=r"no UTF-8") as caught:
+        things.log.add_destination("replica://127.0.0.1/things", token=b"\xff\xfe")
+    assert "xff" not in str(caught.value)
+
+
+def test_tls_may_be_true_as_for_who_trusts_whom_the_system_trusts(tmp_path, monkeypatch):
+    made = []
+
+    def context():
+        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", context)
+    with PersistentDict(str(tmp_path / "log")) as things:
+        things.log.add_destination("replica://127.0.0.1:1/things", name="secure", tls=True)
+        things.log.add_destination("replica://127.0.0.1:1/things", name="plain", tls=False)
+        things.log.add_destination(str(tmp_path / "copy"), tls=False)
+    follower = Follower("replica://127.0.0.1:1/things", str(tmp_path / "f"), replay=print, reset=print, tls=True)
+    assert made == [made[0], follower._tls]
+
+
+def test_without_msgspec_it_is_told_at_once_and_not_by_each_connection(tmp_path, children, monkeypatch):
+    code = "import sys; sys.modules['msgspec'] = None; from chiplog.cli import main; sys.exit(main())"
+    place = ["--dir", str(tmp_path / "copies"), "--listen", "127.0.0.1:0"]
+    command = children(Process, [sys.executable, "-c", code, "replica", "serve", *place])
+    said = command.process.communicate(timeout=60)[0]
+    assert (command.process.returncode, said.count("\n")) == (2, 1), said
+    assert "msgspec is not installed" in said
+    with PersistentDict(str(tmp_path / "log")) as things:
+        monkeypatch.setitem(sys.modules, "msgspec", None)
+        with pytest.raises(MissingExtra):
+            things.log.add_destination("replica://127.0.0.1/things")
 
 
 # -- followers
@@ -789,7 +846,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
         (("--dir", "x", "--listen", "nowhere"), "no address"),
         (("--dir", str(tmp_path / "file")), "File exists"),
         (("--dir", "x", "--tls-cert", "only"), "go together"),
-        (("--dir", "x", "--token-file", str(tmp_path / "token")), "expected one line of text in UTF-8"),
+        (("--dir", "x", "--token-file", str(tmp_path / "token")), "has no token: expected one line"),
     ):
         command = Process([sys.executable, "-m", "chiplog", "replica", "serve", *flags])
         said = command.process.communicate(timeout=60)[0]

@@ -53,19 +53,10 @@ def _serve(text: str) -> str:
     return text
 
 
-def _token(path: str | None) -> str | None:
-    """The token in a file, as the protocol has it: a text."""
-    found = serving.token(path)
-    try:
-        return None if found is None else found.decode()
-    except UnicodeDecodeError:
-        raise codes.UsageError(f"{path} has no token: expected one line of text in UTF-8") from None
-
-
 def run(chosen: Any) -> int:
     if (chosen.tls_cert is None) != (chosen.tls_key is None):
         raise codes.UsageError("--tls-cert and --tls-key go together")
-    token = _token(chosen.token_file)
+    token = serving.token(chosen.token_file)
     tls = serving.tls(chosen.tls_cert, chosen.tls_key)
     host, port = chosen.listen
     if token is None and not serving.is_loopback(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import math
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -134,9 +135,15 @@ def event_in_words(event: Event) -> dict[str, Any]:
 def as_json(value: Any) -> Any:
     """A value of msgpack as JSON can have it: bytes in base64, keys as texts, others as Python shows them.
 
+    JSON has no number for a NaN or an infinity: these are texts, as `chiplog convert` has them.
+
     >>> as_json({1: [b"chip", 2.5], "a": None})
     {'1': [{'base64': 'Y2hpcA=='}, 2.5], 'a': None}
+    >>> as_json([float("nan"), float("-inf")])
+    ['NaN', '-Infinity']
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):

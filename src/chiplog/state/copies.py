@@ -13,16 +13,26 @@ new one is whole, and only then is emptied, or later if somebody reads it.
 
 from __future__ import annotations
 
+import os
 import struct
 
-from chiplog.errors import BadFrame, Superseded
+from chiplog.errors import BadFrame, LogNotFound, ReplicaError, Superseded
 from chiplog.files import Files, OSFiles
 from chiplog.log.position import Position
-from chiplog.log.segments import APPEND_LOCK, Directory
+from chiplog.log.segments import APPEND_LOCK, Directory, segments_elsewhere
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Mirror, Snapshot, read_file, read_snapshot, replace_file
 
-__all__ = ["SLOTS", "Copies", "whole_slot"]
+__all__ = [
+    "SLOTS",
+    "Copies",
+    "copies_around",
+    "read_identity",
+    "refuse_a_log",
+    "refuse_older",
+    "whole_slot",
+    "write_identity",
+]
 
 SLOTS = ("a", "b")
 _IDENTITY = "identity"
@@ -34,12 +44,13 @@ class Copies:
     def __init__(self, path: str, files: Files | None = None) -> None:
         self.path = path
         self._files = files or OSFiles()
+        refuse_a_log(path, self._files)
         self._files.make_dir(path)
         self._lock = self._files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=0)
         self._mirrors: list[Mirror] = []
         self.whole: Mirror | None = None
         try:
-            self.identity = self._read_identity()
+            self.identity = read_identity(path, self._files)
             for slot in SLOTS:
                 self._mirrors.append(Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)))
             whole = [mirror for mirror in self._mirrors if mirror.snapshot is not None]
@@ -59,37 +70,36 @@ class Copies:
                 return mirror
         return self.whole or self._mirrors[0]
 
-    def _read_identity(self) -> Identity | None:
-        path = f"{self.path}/{_IDENTITY}"
-        if self._files.stat(path) is None:
-            return None
-        try:
-            return Identity.decode(read_file(self._files, path))
-        except struct.error:
-            raise BadFrame(f"{path} is damaged: without it there is no telling whose copy this is") from None
-
     def adopt(self, identity: Identity) -> None:
-        """Take what comes from this primary, or raise Superseded if a younger one has written."""
-        known = self.identity
-        if known is not None and known.id != identity.id:
-            raise Superseded(
-                f"{self.path} is a copy of log {known.id.hex()[:8]}, not of {identity.id.hex()[:8]}: "
-                "choose another name for it, or remove the copy"
-            )
-        if known is not None and identity.epoch < known.epoch:
-            raise Superseded(
-                f"epoch {identity.term}.{identity.run} is over: {known.term}.{known.run} has written to "
-                f"{self.path}. Another primary was promoted, and what this one wrote since isn't there"
-            )
-        if identity != known:
-            replace_file(self._files, self.path, _IDENTITY, identity.encode())
+        """Take what comes from this primary, or raise: Superseded if a younger one has written."""
+        refuse_older(self.path, identity, self.identity)
+        if identity != self.identity:
+            write_identity(self.path, identity, self._files)
             self.identity = identity
 
     @property
     def position(self) -> Position:
-        """Up to where a restore would get everything: while there is no whole copy, that is nothing."""
-        position = self.growing.position
-        return Position(0, 0) if position is None or self.growing is not self.whole else position
+        """Up to where the log is here: while a copy is being made, that is nothing of what was sent for it."""
+        return self.whole_end if self.growing is self.whole else Position(0, 0)
+
+    @property
+    def whole_end(self) -> Position:
+        """Up to where a restore would get everything, also while another copy is being made; 0:0 without any."""
+        position = None if self.whole is None else self.whole.position
+        return Position(0, 0) if position is None else position
+
+    def flush(self, *, synced: bool) -> Position:
+        """`position`, once what is here has been synced if that is wanted, and is where it will be looked for."""
+        if synced:
+            self.growing.sync()
+        if self.is_gone():
+            raise ReplicaError(f"{self.path} was removed or replaced: the copy in it is gone, and is made anew")
+        return self.position
+
+    def is_gone(self) -> bool:
+        """Whether its directory was removed, or another one is in its place: then nobody finds what is written."""
+        known = self.identity is None or self._files.stat(f"{self.path}/{_IDENTITY}") is not None
+        return not known or any(mirror.is_gone() for mirror in self._mirrors)
 
     def restart(self) -> None:
         """Begin again, in the other slot if this one is whole."""
@@ -128,3 +138,55 @@ def whole_slot(path: str, files: Files | None = None) -> str | None:
     found = {f"{path}/{slot}": read_snapshot(files, f"{path}/{slot}") for slot in SLOTS}
     whole = [(sequence, slot) for slot, (snapshot, sequence) in found.items() if snapshot is not None]
     return max(whole)[1] if whole else None
+
+
+def copies_around(path: str, files: Files) -> str | None:
+    """The directory of the copies that a log is opened among: by their path, or by that of a slot; else None."""
+    if whole_slot(path, files) is not None:
+        return path
+    parent, name = os.path.split(path.rstrip("/"))
+    among = name in SLOTS and files.stat(f"{parent or '.'}/{_IDENTITY}") is not None
+    return (parent or ".") if among else None
+
+
+def read_identity(path: str, files: Files) -> Identity | None:
+    """Whose copies these are, and the highest epoch that has written them; None while nobody has."""
+    place = f"{path}/{_IDENTITY}"
+    if files.stat(place) is None:
+        return None
+    try:
+        return Identity.decode(read_file(files, place))
+    except struct.error:
+        raise BadFrame(f"{place} is damaged: without it there is no telling whose copy this is") from None
+
+
+def write_identity(path: str, identity: Identity, files: Files) -> None:
+    """From now on nothing of an older epoch is taken; durable when this returns. Hold the lock of the copies."""
+    replace_file(files, path, _IDENTITY, identity.encode())
+
+
+def refuse_older(path: str, identity: Identity, known: Identity | None) -> None:
+    """Raise if what is at a path is of another log, or has been written by a younger primary of this one."""
+    if known is None:
+        return
+    if known.id != identity.id:
+        raise ReplicaError(
+            f"{path} is a copy of log {known.id.hex()[:8]}, not of {identity.id.hex()[:8]}: "
+            "choose another name for it, or remove the copy"
+        )
+    if identity.epoch < known.epoch:
+        raise Superseded(
+            f"epoch {identity.term}.{identity.run} is over: {known.term}.{known.run} has written to "
+            f"{path}. Another primary was promoted, and what this one wrote since isn't there"
+        )
+
+
+def refuse_a_log(path: str, files: Files) -> None:
+    """Raise if a directory is that of a log: copies beside its segments would be read in place of them."""
+    directory = Directory(files, path, FORMAT)
+    try:
+        taken = bool(directory.numbers()) or segments_elsewhere(files, path, FORMAT) is not None
+    except (LogNotFound, FileNotFoundError, NotADirectoryError):
+        return
+    if taken:
+        raise ReplicaError(f"{path} is a log itself, and no place for copies of another: choose another directory")

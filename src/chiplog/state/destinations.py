@@ -13,7 +13,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -250,17 +250,19 @@ class Destinations:
         ack: str = "none",
         ack_timeout: float | None = ACK_SECONDS,
         interval: float | None = None,
-        token: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        token: str | bytes | None = None,
+        tls: ssl.SSLContext | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        first: Callable[[], object] | None = None,
     ) -> str:
         """A directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows; returns its name.
 
         ack               what an update waits for: "none", "received", or "synced" by the copy
         ack_timeout       for how long, in seconds, before NotReplicated is raised; None for ever
         interval          seconds between two sendings; by default at once, and 10 for what fsspec reaches
-        token, tls        of a replica server
+        token, tls        of a replica server; tls is True, or a context
         storage_options   for fsspec
+        first             called once all of that is known to make sense, before the copy begins
         """
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
@@ -270,6 +272,8 @@ class Destinations:
         target = make_target(
             where, self._log, synced=ack == "synced", token=token, tls=tls, storage_options=storage_options
         )
+        if first is not None:
+            first()
         with self._lock:
             if chosen in self._all:
                 raise ValueError(f"there is a destination {chosen!r} already: give this one another name")

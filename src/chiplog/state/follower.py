@@ -28,7 +28,7 @@ from chiplog.state.log import Enumeration, StateLog
 from chiplog.state.receiving import Receiver
 from chiplog.state.replaying import Replayer
 from chiplog.state.targets import parse_address
-from chiplog.state.wire import VERSION, Fields, Kind, Link, connect, resume_fields
+from chiplog.state.wire import VERSION, Fields, Kind, Link, as_tls, as_token, connect, need_msgspec, resume_fields
 
 __all__ = ["Follower"]
 
@@ -53,16 +53,17 @@ class Follower:
         reset: Callable[[], object],
         types: Iterable[type] = (),
         codec: Codec | None = None,
-        token: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        token: str | bytes | None = None,
+        tls: ssl.SSLContext | bool | None = None,
     ) -> None:
+        need_msgspec()
         self._address = parse_address(where)
         self._path = path
         self._replay = replay
         self._reset = reset
         self._codec: Codec = EventCodec(types) if codec is None else codec
-        self._token = token
-        self._tls = tls
+        self._token = as_token(token)
+        self._tls = as_tls(tls)
         self._copies: Copies | None = None
         self._replayer = self._new_replayer()
         self._replayed: Position | None = _NOWHERE
@@ -147,9 +148,8 @@ class Follower:
             self._stopping.wait(pause * random.uniform(0.5, 1))
 
     def _follow(self) -> None:
-        copies = self._copies
-        assert copies is not None
         with self._lock:
+            copies = self._copies_in_place()
             if self._is_stale():
                 self._begin_again()
                 self._changed.notify_all()
@@ -170,6 +170,17 @@ class Follower:
             changed=self._changed.notify_all,
         ).run(self._check_going)
         raise ReplicaError(f"{link.who} closed the connection")
+
+    def _copies_in_place(self) -> Copies:
+        """The copies; opened anew if their directory was removed or replaced. Memory has the state until then."""
+        assert self._copies is not None
+        if self._copies.is_gone():
+            logger.warning("%s was removed or replaced: a new copy is needed", self._path)
+            self._copies.close()
+            self._copies = Copies(self._path)
+            if self._copies.whole is None:
+                self._replayed = _NOWHERE
+        return self._copies
 
     def _check_going(self) -> None:
         if self._stopping.is_set():  # also where that came before there was a link to cut

@@ -39,7 +39,7 @@ from chiplog.log.position import Position, Positions
 from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
-from chiplog.state.copies import whole_slot
+from chiplog.state.copies import copies_around, read_identity, whole_slot, write_identity
 from chiplog.state.destinations import Destinations, Health
 from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
@@ -144,7 +144,7 @@ class StateLog:
         slot = whole_slot(path, files)
         self.stream = Stream(path if slot is None else slot, format=FORMAT, files=files)
         self._files = files or OSFiles()
-        self._copies_path = None if slot is None else path
+        self._copies_path = copies_around(path, self._files)
         self._copies_lock: Lock | None = None
         self._replay = replay
         self._enumerate = enumerate
@@ -191,7 +191,10 @@ class StateLog:
             replayer = Replayer(self.stream.path, self._codec, self._replay if replay else None)
             for block in self.stream.blocks():
                 replayer.block(block)
+            replayer.check_nothing_is_missing()
             self._take_over(replayer)
+            if self._copies_path is not None:  # before any update: its old primary may be back at any time
+                write_identity(self._copies_path, self.identity, self._files)
             if self._generation:
                 self._appender.append(WRITER + self.identity.encode())
             if not self._complete:
@@ -208,12 +211,17 @@ class StateLog:
         self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
         if found.snapshot is not None:
             self._seen(found.snapshot)
+        self._identity = self._next_identity(found.identity)
+
+    def _next_identity(self, found: Identity | None) -> Identity:
+        """Of this opening: younger than all that have written the log, and all that a copy was told of."""
         if isinstance(self._promote, Identity):
-            self._identity = self._promote
-        elif found.identity is None:
-            self._identity = Identity.new()
-        else:
-            self._identity = found.identity.next_term() if self._promote else found.identity.next_run()
+            return self._promote
+        told = None if self._copies_path is None else read_identity(self._copies_path, self._files)
+        known = [one for one in (found, told) if one is not None and (found is None or one.id == found.id)]
+        if not known:
+            return Identity.new()
+        return max(known).next_term() if self._promote else max(known).next_run()
 
     def close(self) -> None:
         """Wait for a rotation that is under way, sync, and let go of the log and its destinations."""
@@ -371,6 +379,11 @@ class StateLog:
     # -- destinations
 
     @property
+    def path(self) -> str:
+        """Its directory; of one of two copies, the directory of both."""
+        return self.stream.path if self._copies_path is None else self._copies_path
+
+    @property
     def identity(self) -> Identity:
         """Which log this is, and the epoch of this opening of it."""
         if self._identity is None:
@@ -389,9 +402,7 @@ class StateLog:
         For the options see `chiplog.state.destinations.Destinations.add`.
         """
         self._opened()
-        if rotate:
-            self.rotate()
-        return self._destinations.add(where, name=name, **options)
+        return self._destinations.add(where, name=name, first=self.rotate if rotate else None, **options)
 
     def remove_destination(self, name: str) -> None:
         """Keep that copy up no longer. It stays as it is."""

@@ -27,15 +27,16 @@ __all__ = ["PersistentDict"]
 
 K = TypeVar("K")
 V = TypeVar("V")
+_MISSING: Any = object()
 
 
 class PersistentDict(MutableMapping[K, V]):
-    """Keys and values are texts, bytes, numbers, booleans, None, and lists and dicts of them; tuples may be keys.
+    """Keys and values are texts, bytes, numbers, booleans and None; values also lists and dicts, keys also tuples.
 
     With `keys` and `values` they are of any type that msgspec knows, as `Decimal`, `tuple[int, str]` or a
     dataclass. What wouldn't come back as it was is refused. A change inside of a value, as in
-    `d["list"].append(1)`, isn't seen: assign it again. Any thread may use it. The other options are those of a
-    StateLog.
+    `d["list"].append(1)`, isn't seen: assign it again. Any thread may use it, and each method is one step to the
+    others. The other options are those of a StateLog.
     """
 
     def __init__(self, path: str, *, keys: Any = Any, values: Any = Any, **options: Any) -> None:
@@ -88,6 +89,45 @@ class PersistentDict(MutableMapping[K, V]):
                 raise KeyError(key)
             with self._noting_what_is_written([key]):
                 self._log.update([key])
+
+    # -- what a MutableMapping would do in several steps, between which others could change it
+
+    def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
+        """The value of a key, which is put there if there is none."""
+        with self._lock:
+            if key not in self._restored:
+                self[key] = default
+            return self._data[key]
+
+    def pop(self, key: K, default: Any = _MISSING) -> Any:
+        """The value of a key, which goes; or the default, or KeyError, if there is none."""
+        with self._lock:
+            if key not in self._restored and default is not _MISSING:
+                return default
+            value = self._data[key]
+            del self[key]
+            return value
+
+    def popitem(self) -> tuple[K, V]:
+        """A key and its value, which go; KeyError if there is none."""
+        with self._lock:
+            if not self._restored:
+                raise KeyError("the dict is empty")
+            key = next(iter(self._data))
+            return key, self.pop(key)
+
+    def update(self, other: Any = (), /, **items: Any) -> None:
+        """Put all of another mapping, or of pairs. They are written one after the other: a crash may part them."""
+        new: dict[K, V] = dict(other, **items)
+        with self._lock:
+            for key, value in new.items():
+                self[key] = value
+
+    def clear(self) -> None:
+        """All keys go, one after the other."""
+        with self._lock:
+            for key in list(self._restored):
+                del self[key]
 
     @contextlib.contextmanager
     def _noting_what_is_written(self, event: list[Any]) -> Iterator[None]:

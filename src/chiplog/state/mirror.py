@@ -267,6 +267,13 @@ class Mirror:
             with contextlib.suppress(OSError):  # a mark that is too low is still a true one
                 self._watermark.note(self._number, self._size)
 
+    def is_gone(self) -> bool:
+        """Whether the segment that is written to was removed, or replaced by another file."""
+        if self._file is None:
+            return False
+        found = self._directory.files.stat(self._directory.segment_path(self._number))
+        return found is None or found[1] != self._file.identity()
+
     def commit(self, snapshot: Snapshot, sequence: int) -> None:
         """A generation is whole: remember that, then forget what came before it."""
         if self.position is None or self.position < snapshot.end:

@@ -116,6 +116,8 @@ def _blocks_before(stream: Stream, as_of: Bound | None) -> Iterator[Block]:
         assert time_ns is not None
         yield from stream.blocks(until=time_ns + 1)  # with what was written at that time
         return
+    if stop > (end := stream.end()):
+        raise BadPosition(f"{stream.path} ends at {end}: it can't tell its state as of {stop}")
     # A position that somebody typed may be inside of a record, which a walk would take for a damaged one.
     for block in stream.blocks(until=Position(stop.segment + 1, 0)):
         if block.segment < stop.segment or block.logical_end <= stop.offset:

@@ -58,9 +58,7 @@ class Receiver:
                 self._arrived(position, data)
                 self._changed()
         elif kind is Kind.FLUSH:
-            if body == b"\1":
-                copies.growing.sync()
-            self._link.send_ack(copies.position)
+            self._link.send_ack(copies.flush(synced=body == b"\1"))
         elif kind is Kind.COMMITTED:
             if copies.commit(parse_snapshot(body)):
                 self._renewed()

@@ -99,7 +99,7 @@ class RemoteTarget:
         identity = self._identity
         found = newest(self._storage, listed, sizes, count=2)
         if found and found[0].identity.id != identity.id:
-            raise Superseded(
+            raise ReplicaError(
                 f"{self._storage.where} is a copy of log {found[0].identity.id.hex()[:8]}, not of "
                 f"{identity.id.hex()[:8]}: choose another place for it, or remove the copy"
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog import kernel
-from chiplog.errors import BadEvent
+from chiplog.errors import BadEvent, CorruptRecord
 from chiplog.formats import Scan
 from chiplog.log.position import Position
 from chiplog.log.walk import BLOCK_ROWS, Block
@@ -49,9 +49,17 @@ class Replayer:
         """Where the last generation begins."""
         self.events = 0
         self.bytes_since_snapshot = 0
+        self._first: int | None = None
+        """The first generation whose beginning was met; None while there is none."""
+        self._last_segment = 0
+        self._holes: list[int] = []
+        """Segments before which others are missing."""
 
     def block(self, block: Block) -> None:
         """Some records, as a log is read."""
+        if self._last_segment and block.segment > self._last_segment + 1 and not _begins_an_opening(block):
+            self._holes.append(block.segment)
+        self._last_segment = block.segment
         self._rows(block.segment, block.buffer, block.base, block.scan, block.first, block.last)
 
     def data(self, position: Position, data: memoryview) -> None:
@@ -126,6 +134,7 @@ class Replayer:
         if kind == BEGIN and right:
             self.generation, self.complete = int.from_bytes(payload[1:], "big"), False
             self.begin_segment = position.segment
+            self._first = self._first or self.generation
         elif kind == COMMIT and right:
             if self.generation:  # or it is the end of one whose begin is gone
                 self.complete, self.bytes_since_snapshot = True, 0
@@ -138,5 +147,32 @@ class Replayer:
         else:
             raise self._bad(position, f"it begins with {payload[:9]!r}, expected an event or a marker")
 
+    def check_nothing_is_missing(self) -> None:
+        """Raise if a log that was read to its end isn't all there: what is left must not pass for its state."""
+        if self._last_segment and self.snapshot is None and self._first != 1:
+            raise self._missing(
+                self._last_segment, "its events are of a generation that doesn't begin in it: its first segments"
+            )
+        start = self.begin_segment if self.snapshot is None else self.snapshot.begin.segment
+        for segment in self._holes:
+            if segment > start:
+                raise self._missing(segment, f"the segments before {FORMAT.segment_name(segment)}")
+
+    def _missing(self, segment: int, what: str) -> CorruptRecord:
+        return CorruptRecord(
+            f"{self._path} can't be opened: {what} are missing. Nothing was dropped. Put the files back, or open "
+            "a copy; `chiplog state inspect --events` shows what is left",
+            position=Position(segment, FORMAT.header_bytes),
+            reason="missing",
+            path=f"{self._path}/{FORMAT.segment_name(segment)}",
+            physical_offset=0,
+            data=b"",
+        )
+
     def _bad(self, position: Position, why: str) -> BadEvent:
         return BadEvent(f"the event at {position} of {self._path} can't be replayed: {why}", position=position)
+
+
+def _begins_an_opening(block: Block) -> bool:
+    """Whether a block begins as what is written after an opening, which may leave a segment's number out."""
+    return bytes(block.buffer[block.scan.starts[block.first] :][:1]) == WRITER

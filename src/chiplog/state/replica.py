@@ -24,7 +24,7 @@ from chiplog.state.identity import Identity
 from chiplog.state.receiving import Receiver
 from chiplog.state.shipping import View, ship
 from chiplog.state.targets import LinkTarget, is_log_name
-from chiplog.state.wire import VERSION, Fields, Kind, Link, resume_fields
+from chiplog.state.wire import VERSION, Fields, Kind, Link, as_token, need_msgspec, resume_fields
 
 __all__ = ["ReplicaServer"]
 
@@ -76,6 +76,18 @@ class _Hosted:
             self.primary.close()
         self.primary = link
 
+    def is_gone(self) -> bool:
+        """Whether the directory isn't the one any more that was opened."""
+        with self.lock:
+            return self.copies.is_gone()
+
+    def close(self) -> None:
+        """Sync, and let go of the copies. Who is connected for them is cut off."""
+        for link in [*self._followers, *([] if self.primary is None else [self.primary])]:
+            link.close()
+        with self.lock:
+            self.copies.close()
+
 
 class ReplicaServer:
     """`with ReplicaServer("replica", port=7070) as server: ...`; port 0 finds one that is free."""
@@ -86,13 +98,14 @@ class ReplicaServer:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        token: str | None = None,
+        token: str | bytes | None = None,
         tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
+        need_msgspec()
         self.path = path
         self._address = (host, port)
-        self._token = token
+        self._token = as_token(token)
         self._tls = tls
         self._room = threading.BoundedSemaphore(connections_max)
         self._logs: dict[str, _Hosted] = {}
@@ -136,8 +149,7 @@ class ReplicaServer:
         for thread in threads:
             thread.join(5)
         for hosted in self._logs.values():
-            with hosted.lock:
-                hosted.copies.close()
+            hosted.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -222,6 +234,7 @@ class ReplicaServer:
     def _hosted(self, name: str) -> _Hosted:
         if not is_log_name(name):
             raise BadFrame(f"{name!r:.40} is no name for a log: expected letters, digits, dots and dashes")
+        self._forget_if_gone(name)
         with self._lock:
             if name not in self._logs:
                 if len(self._logs) >= LOGS_MAX:
@@ -231,6 +244,16 @@ class ReplicaServer:
                 except LockTimeout:
                     raise ReplicaError(f"another process has the copy of {name}") from None
             return self._logs[name]
+
+    def _forget_if_gone(self, name: str) -> None:
+        """Copies whose directory was removed or replaced are opened anew, for who connects next."""
+        hosted = self._logs.get(name)
+        if hosted is None or not hosted.is_gone():
+            return
+        with self._lock:
+            if self._logs.get(name) is hosted:
+                del self._logs[name]
+        hosted.close()
 
     def _known(self, name: str) -> _Hosted:
         if name not in self._logs and not (is_log_name(name) and os.path.isdir(os.path.join(self.path, name))):
@@ -263,7 +286,7 @@ class ReplicaServer:
             if hosted.primary is not None:
                 hosted.primary.close()
                 hosted.primary = None
-            position = hosted.copies.position
+            position = hosted.copies.whole_end  # what was acknowledged is there, also while another is made
         logger.warning("replica: %s was promoted by %s", hosted.copies.path, link.who)
         link.send_fields(
             Kind.WELCOME, **_identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -9,13 +10,25 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from chiplog.errors import BadFrame, ReplicaError
-from chiplog.files import Files
+from chiplog.files import Files, OSFiles
 from chiplog.log.position import Position
-from chiplog.state.copies import Copies
+from chiplog.state.copies import SLOTS, Copies, refuse_a_log
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import Resume, Snapshot
 from chiplog.state.shipping import Chunk, Source, Target
-from chiplog.state.wire import FRAME_BYTES_MAX, VERSION, Address, Fields, Kind, Link, connect, parse_place
+from chiplog.state.wire import (
+    FRAME_BYTES_MAX,
+    VERSION,
+    Address,
+    Fields,
+    Kind,
+    Link,
+    as_tls,
+    as_token,
+    connect,
+    need_msgspec,
+    parse_place,
+)
 
 __all__ = ["DirectoryTarget", "LinkTarget", "Owner", "ReplicaTarget", "make_target", "parse_address"]
 
@@ -29,6 +42,10 @@ class Owner(Source, Protocol):
     @property
     def identity(self) -> Identity:
         """Its id, and the epoch of its primary."""
+
+    @property
+    def path(self) -> str:
+        """Its directory, or that of the copies which it is one of."""
 
 
 class DirectoryTarget:
@@ -53,9 +70,7 @@ class DirectoryTarget:
         self._open.growing.write(chunk.position, chunk.data)
 
     def flush(self) -> Position:
-        if self._synced:
-            self._open.growing.sync()
-        return self._open.position
+        return self._open.flush(synced=self._synced)
 
     def commit(self, snapshot: Snapshot) -> None:
         self._open.commit(snapshot)
@@ -108,13 +123,20 @@ class ReplicaTarget:
     """A replica server."""
 
     def __init__(
-        self, address: Address, owner: Owner, *, synced: bool, token: str | None, tls: ssl.SSLContext | None
+        self,
+        address: Address,
+        owner: Owner,
+        *,
+        synced: bool,
+        token: str | bytes | None,
+        tls: ssl.SSLContext | bool | None,
     ) -> None:
+        need_msgspec()
         self._address = address
         self._owner = owner
         self._synced = synced
-        self._token = token
-        self._tls = tls
+        self._token = as_token(token)
+        self._tls = as_tls(tls)
         self._target: LinkTarget | None = None
 
     def connect(self) -> Resume | None:
@@ -184,19 +206,34 @@ def make_target(
     owner: Owner,
     *,
     synced: bool,
-    token: str | None = None,
-    tls: ssl.SSLContext | None = None,
+    token: str | bytes | None = None,
+    tls: ssl.SSLContext | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Target:
     """The target that an address means."""
     scheme = urlsplit(where).scheme if "://" in where else ""
     if scheme == "replica":
         return ReplicaTarget(parse_address(where), owner, synced=synced, token=token, tls=tls)
-    if token is not None or tls is not None:
+    if token is not None or tls:
         raise ValueError(f"{where}: token and tls are for replica://")
     if scheme in ("", "file"):
         path = unquote(urlsplit(where).path) if scheme else where
+        _check_directory(path, owner.path)
         return DirectoryTarget(path, owner, synced=synced)
     from chiplog.state.remote import RemoteTarget  # only who uses it needs fsspec
 
     return RemoteTarget(where, owner, storage_options)
+
+
+def _check_directory(path: str, log: str) -> None:
+    """Raise if no copy may ever be kept in a directory. What can change, as a disk that is away, is no error."""
+    if not path:
+        raise ValueError("a destination is a directory or a URL, and this one is empty: say where the copy goes")
+    place, own = os.path.realpath(path), os.path.realpath(log)
+    if own == place or own in [f"{place}/{slot}" for slot in SLOTS]:
+        raise ValueError(f"{path} is where the log itself is: choose another directory for the copy")
+    if place.startswith(f"{own}/"):
+        raise ValueError(f"{path} is inside of the log itself: choose another directory for the copy")
+    if os.path.isfile(place):
+        raise ValueError(f"{path} is a file: a copy is kept in a directory")
+    refuse_a_log(path, OSFiles())

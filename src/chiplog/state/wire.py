@@ -31,13 +31,14 @@ from chiplog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
 from chiplog.log.position import Position
 from chiplog.state.mirror import Resume, Snapshot
 
-__all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "connect"]
+__all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "as_tls", "as_token", "connect", "need_msgspec"]
 
 VERSION = 1
 HELLO_BYTES_MAX = 4096
 FRAME_BYTES_MAX = 64 << 20  # a frame has at least one whole record
 QUIET_SECONDS = 30.0  # that an answer may take
 _HEAD = struct.Struct(">IB")
+_SECRET = ("token",)  # never shown: what is shown is logged
 _PLACE = struct.Struct(">QQ")
 _SNAPSHOT = struct.Struct(">QQQQ")
 
@@ -205,14 +206,36 @@ def parse_snapshot(body: bytes) -> Snapshot:
     return Snapshot(Position(*places[:2]), Position(*places[2:]))
 
 
-def pack(fields: dict[str, Any]) -> bytes:
-    """A map of plain values, as bytes."""
+def need_msgspec() -> None:
+    """Raise MissingExtra at once where each connection would fail without it."""
     try:
-        from msgspec import msgpack
+        import msgspec  # noqa: F401
     except ImportError:
         raise MissingExtra(
             "msgspec is not installed, which replicas need: pip install '.[state]' in chiplog's folder"
         ) from None
+
+
+def as_token(token: str | bytes | None) -> str | None:
+    """A token as the protocol has it: a text."""
+    try:
+        return token.decode() if isinstance(token, bytes) else token
+    except UnicodeDecodeError:
+        raise ValueError("the token's bytes are no UTF-8: expected a text, or bytes of one") from None
+
+
+def as_tls(tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
+    """True is a context that trusts whom the system trusts."""
+    if isinstance(tls, bool):
+        return ssl.create_default_context() if tls else None
+    return tls
+
+
+def pack(fields: dict[str, Any]) -> bytes:
+    """A map of plain values, as bytes."""
+    need_msgspec()
+    from msgspec import msgpack
+
     return msgpack.encode(fields)
 
 
@@ -232,7 +255,8 @@ class Fields:
         """A value of a type, or the default where there is none."""
         value = self._found.get(name, default)
         if value is not default and (not isinstance(value, kind) or isinstance(value, bool) != (kind is bool)):
-            raise BadFrame(f"{self._who} sends {name} = {value!r:.60}, expected {kind.__name__}")
+            shown = type(value).__name__ if name in _SECRET else f"{value!r:.60}"
+            raise BadFrame(f"{self._who} sends {name} = {shown}, expected {kind.__name__}")
         return value
 
     def need(self, name: str, kind: type) -> Any:
