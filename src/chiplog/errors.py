@@ -97,8 +97,8 @@ class CorruptRecord(ChiplogError):
     """Bytes in a segment are not what was written.
 
     `position` is where the damage starts, `reason` one word for what is wrong (`crc`, `length`, `time`,
-    `truncated`, `header`, `map`), `path` the segment's file, `physical_offset` the place in it, and `data` the
-    first bytes found there.
+    `truncated`, `header`, `map`, `missing`), `path` the segment's file, `physical_offset` the place in it, and
+    `data` the first bytes found there.
     """
 
     def __init__(
