@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
-import resource
 import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
-from uuid import uuid4
 
 import pytest
 
 from chiplog import Stream
-from chiplog.errors import JobRefused, ServerReadOnly
-from chiplog.jobs import Client, LocalServer
-from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.commands import MAGIC
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.queue import COMPLETED
 from chiplog.jobs.reading import read_commands
-from chiplog.jobs.server import Server
-from chiplog.jobs.turns import PATIENCE_SECONDS
-from chiplog.testing import CrashDisk
-from tests.jobs.serving import SERVING, Served, Talk, add, job_id, served, wait_until
+from tests.jobs.serving import Served, Talk, add, job_id, served, wait_until
 
 REFUSED = b"-SERVER-ERROR Read only: the command log can't be written"
 
@@ -300,133 +288,7 @@ def test_what_no_job_needs_is_cleaned_away_while_it_serves(tmp_path):
         server.stop()
 
 
-def test_a_disk_that_is_full_of_jobs_whose_ttl_is_over_becomes_free_by_itself(monkeypatch):
-    disk = CrashDisk(capacity_bytes=200_000)
-    monkeypatch.setattr(
-        "chiplog.jobs.local.Journal", lambda path, sync: Journal(path, sync=sync, segment_bytes=8192, files=disk)
-    )
-    with LocalServer("log") as local, Client(local.address) as client:
-        with pytest.raises(ServerReadOnly):
-            while True:
-                client.add("q", bytes(1000), ttl_ms=500)
-        wait_until(lambda: client.inspect_queue("q").ready == 0)
-        lasting: list[object] = []
-        wait_until(lambda: added(client, lasting), 30)
-    with LocalServer("log") as local, Client(local.address) as client:
-        assert [job.id for job in client.inspect_jobs("q")] == lasting
-
-
-def added(client: Client, ids: list[object]) -> bool:
-    """Whether a server that was read-only takes a job again."""
-    try:
-        ids.append(client.add("q", bytes(1000)))
-    except ServerReadOnly:
-        return False
-    return True
-
-
-def test_a_completed_job_is_not_to_be_done_again_after_a_start_with_a_clock_that_is_ahead(tmp_path):
-    """Its ttl seems to be over then. What cleaning leaves of it must not look like a job that nobody has done."""
-    day = 86_400 * 10**9
-    journal = Journal(str(tmp_path / "log"), sync="os", segment_bytes=4000)
-    now = time.time_ns()
-    machine = journal.open(now).machine
-
-    def write() -> None:
-        batch = machine.take()
-        machine.landed(batch, journal.write(batch[0]))
-
-    def add_others(count: int, *, forgotten: bool) -> None:
-        for _ in range(count):
-            other = machine.new_job(uuid4().bytes, b"others", 1000, 20 * 86_400_000, now, bytes(100))
-            machine.add(other, now)
-            if forgotten:
-                machine.delete(other.id)
-            write()
-
-    job = machine.new_job(uuid4().bytes, b"q", 60_000, 3_600_000, now, b"pay the invoice")
-    machine.add(job, now)
-    add_others(40, forgotten=False)  # so that the segment with its add stays
-    add_others(40, forgotten=True)
-    machine.finish(job.id, b"paid", True, now)
-    add_others(40, forgotten=True)  # so that the one with its end doesn't
-    journal.close()
-    ahead = journal.open(now + day).machine
-    assert job.id not in ahead.jobs
-    assert CommandCleaner(journal.stream, ahead).clean().records_dropped > 0
-    journal.close()
-    found = journal.open(now).machine.jobs.get(job.id)
-    assert (found.state, found.result) == (COMPLETED, b"paid")
-    journal.close()
-
-
 # -- clients
-
-
-def test_the_clock_may_be_put_forward_and_waits_end_all_the_same(monkeypatch):
-    real, ahead_ns = time.time_ns, [0]
-    monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_ns[0])
-    with LocalServer() as local, Client(local.address, timeout=10) as client:
-        client.add("a", b"x")
-        leased = client.add("b", b"x", ttr_ms=60_000)
-        assert client.lease("b").id == leased
-        assert client.lease("none", wait_ms=10) is None  # so that a timer is set for the day's end
-        ahead_ns[0] = 2 * 3600 * 10**9
-        assert client.lease("none", wait_ms=300) is None
-        wait_until(lambda: client.inspect_queue("b").ready == 1)
-
-
-def test_a_lease_takes_so_many_names_and_no_more():
-    with served() as server:
-        talk = server.connect()
-        names = b" ".join(b"n%d" % number for number in range(256))
-        assert talk.ask(b"lease %b 0\r\n" % names) == b"-TIMEOUT"
-        assert talk.ask(b"lease %b more 0\r\n" % names) == b"-CLIENT-ERROR Invalid command args"
-        server.stop()
-    with pytest.raises(JobRefused, match="up to 256 names, not 257"):
-        Client("127.0.0.1:1").lease(*(f"n{number}" for number in range(257)))
-
-
-def test_who_must_say_a_token_and_says_nothing_is_let_go():
-    async def scenario() -> None:
-        server = Server(Journal(None), token=b"sesame")
-        ((host, port),) = await server.start("127.0.0.1", 0)
-        silent, known = [await asyncio.open_connection(host, port) for _ in range(2)]
-        known[1].write(b"auth sesame\r\n")
-        assert await known[0].readline() == b"+OK\r\n"
-        late = time.monotonic() + PATIENCE_SECONDS + 1
-        assert sorted(connection.is_late(late) for connection in server._connections) == [False, True]
-        for _, writer in (silent, known):
-            writer.close()
-        await server.stop()
-
-    asyncio.run(scenario())
-
-
-def test_there_are_no_more_clients_than_files_for_them(tmp_path):
-    """Or whoever connects and stays could take those that the log needs."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-
-    command = [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", "127.0.0.1:0"]
-    flags = ["-cmdlog-path", str(tmp_path / "log"), "-cmdlog-seg-size", "2000"]
-    process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, preexec_fn=limit)
-    try:
-        said = b""
-        while (found := SERVING.search(said)) is None:
-            said += process.stderr.readline()
-        assert b"allows 100 files, so that there can be 36 clients" in said
-        talk = Talk(int(found[2]))
-        idle = [Talk(int(found[2])) for _ in range(60)]
-        for number in range(50):
-            assert talk.ask(add(number, payload=bytes(500))) == b"+OK", "segments roll, which takes files"
-        for one in (talk, *idle):
-            one.close()
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stderr.close()
 
 
 def test_a_client_in_the_middle_of_a_command_holds_up_nobody(tmp_path):

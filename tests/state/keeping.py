@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from chiplog.state import Follower, PersistentDict
+from chiplog.state.wire import VERSION, Address, Kind, connect
 
 KEEPING = re.compile(r"keeping copies at 127\.0\.0\.1:(\d+)")
 
@@ -114,3 +119,57 @@ def wait_until(what: Callable[[], object], seconds: float = 30) -> None:
     while not what():
         assert time.monotonic() < deadline, "it didn't come to pass"
         time.sleep(0.01)
+
+
+def restored(path) -> dict:
+    """What a restart would have, without changing anything."""
+    copy = f"{path}-looked-at"
+    shutil.copytree(path, copy)
+    try:
+        with PersistentDict(copy) as things:
+            return dict(things)
+    finally:
+        shutil.rmtree(copy)
+
+
+def converged(things: PersistentDict, name: str) -> bool:
+    health = things.log.health().destinations[name]
+    return health.state == "live" and health.lag_bytes == 0
+
+
+class Follows:
+    """A follower, and the dict that it makes."""
+
+    def __init__(self, where: str, path, **options) -> None:
+        self.state: dict = {}
+        self.resets = 0
+        self.lock = threading.Lock()
+        self.follower = Follower(where, str(path), replay=self.replay, reset=self.reset, **options)
+
+    def replay(self, event) -> None:
+        with self.lock:
+            if len(event) == 2:
+                self.state[event[0]] = event[1]
+            else:
+                self.state.pop(event[0], None)
+
+    def reset(self) -> None:
+        with self.lock:
+            self.state.clear()
+            self.resets += 1
+
+    def enumerate(self, log) -> None:
+        for key in list(self.state):
+            log.update([key, self.state[key]])
+
+
+def hello(address: Address, role: str, **fields):
+    """A connection to a replica that was welcome."""
+    link = connect(address, None)
+    try:
+        link.send_fields(Kind.HELLO, version=VERSION, role=role, log=address.log, token="", **fields)
+        link.expect(Kind.WELCOME)
+    except BaseException:
+        link.close()
+        raise
+    return link

@@ -12,9 +12,8 @@ from chiplog.state import Follower, PersistentDict, ReplicaServer
 from chiplog.state.copies import read_identity, whole_slot
 from chiplog.state.wire import Address, Kind, parse_place
 from chiplog.testing import CrashDisk
-from tests.state.keeping import wait_until
+from tests.state.keeping import Follows, converged, hello, wait_until
 from tests.state.test_mirror import catch_up, twin
-from tests.state.test_replica import Follows, converged, hello
 
 
 def state_of(things: PersistentDict, name: str) -> str:

@@ -9,8 +9,7 @@ import pytest
 from chiplog import Stream
 from chiplog.errors import NotReplicated, ReplicaError
 from chiplog.state import PersistentDict, ReplicaServer
-from tests.state.keeping import wait_until
-from tests.state.test_replica import Follows, converged, restored
+from tests.state.keeping import Follows, converged, restored, wait_until
 
 
 @pytest.fixture
