@@ -200,10 +200,9 @@ class Exchange:
             return error
         if not unknown:
             return ConnectionLost(f"{request.what} was not sent: {_reason(error)}")
-        known = "" if request.repeatable else ", and it can't be sent again without knowing"
         return ConnectionLost(
             f"the connection to {self._server} broke before the answer to {request.what} came "
-            f"({_reason(error)}): whether it was done is unknown{known}",
+            f"({_reason(error)}): whether it was done is unknown{_if_once_only(request)}",
             unknown=True,
         )
 
@@ -219,11 +218,16 @@ class Exchange:
 
 
 def _in_doubt(pending: Pending[Any]) -> JobError:
-    known = "" if pending.request.repeatable else ", and it can't be sent again without knowing"
+    request = pending.request
     return ServerFailed(
-        f"whether {pending.request.what} was done is unknown, because the server's command log failed{known}",
+        f"whether {request.what} was done is unknown, because the server's command log failed"
+        f"{_if_once_only(request)}",
         unknown=True,
     )
+
+
+def _if_once_only(request: Request[Any]) -> str:
+    return "" if request.repeatable else ", and it can't be sent again without knowing"
 
 
 def _reason(error: Exception) -> str:
