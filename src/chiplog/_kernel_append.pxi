@@ -26,6 +26,20 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(object pair, Py_ssize_t index, object item)
 
 
+cdef extern from *:
+    """
+    static inline void store_word(uint64_t *place, uint64_t value) {
+        __atomic_store_n(place, value, __ATOMIC_RELEASE);
+    }
+    """
+    void store_word(uint64_t *place, uint64_t value) noexcept nogil
+
+
+cdef inline uint64_t checked_offset(int64_t offset) noexcept:
+    """An offset as an end mark has it: log/end.py."""
+    return <uint64_t>offset | ((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) & <uint64_t>0xFFFF000000000000)
+
+
 cdef inline object new_pair(object kind, object first, object second):
     """An instance of a subclass of tuple, without the call of its constructor."""
     pair = PyType_GenericAlloc(<PyTypeObject *>kind, 2)
@@ -34,6 +48,11 @@ cdef inline object new_pair(object kind, object first, object second):
     Py_INCREF(second)
     PyTuple_SET_ITEM(pair, 1, second)
     return pair
+
+
+cdef enum:
+    END_COMMITTED = 5  # words of an end mark: log/end.py
+    END_INTENDED = 6
 
 
 cdef class AppendCore:
@@ -45,7 +64,10 @@ cdef class AppendCore:
     cdef public object write
     cdef public int descriptor
     cdef object encode, clock, undo, rest, kind
-    cdef bint captain
+    cdef bint captain, waits
+    cdef object shared
+    cdef uint64_t[::1] words
+    cdef uint64_t *end_words
 
     def __init__(self, encode, undo, rest, kind, clock=None):
         if not issubclass(kind, tuple):
@@ -118,9 +140,32 @@ cdef class AppendCore:
         put_time(time, now)
         return encode_record(time, payload)
 
+    def share_end(self, shared, waits=False):
+        """Tell of each write through `shared`, where it will end and where it has; None to tell no more."""
+        self.end_words = NULL
+        self.words = None if shared is None else shared.words()
+        self.shared = shared
+        self.waits = waits
+        if self.words is not None:
+            self.end_words = &self.words[0]
+
+    cdef inline int tell(self, Py_ssize_t word, int64_t end) except -1:
+        if self.end_words != NULL:
+            store_word(self.end_words + word, checked_offset(end))
+        elif self.shared is not None:
+            self.shared.store(word, checked_offset(end))
+        return 0
+
+    cpdef int intend(self, int64_t end) except -1:
+        return self.tell(END_INTENDED, end)
+
+    cdef inline int settle(self) except -1:
+        return 0 if self.waits else self.tell(END_COMMITTED, self.offset)
+
     cdef int put(self, bytes frame) except -1:
         """Write all of it, or raise with nothing of it left."""
         cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
+        self.intend(self.offset + size)
         try:
             written = self.hand_over(frame)
             failure = None
@@ -141,6 +186,7 @@ cdef class AppendCore:
         self.records += records
         self.time_ns = time_ns
         self.torn = False
+        self.settle()
 
     def append(self, payload):
         cdef int64_t offset, now
@@ -156,6 +202,7 @@ cdef class AppendCore:
                     self.time_ns = now
                     self.offset = offset + PyBytes_GET_SIZE(frame)
                     self.records += 1
+                    self.settle()
                     return new_pair(self.kind, self.segment, offset)
         finally:
             self.release()
@@ -183,6 +230,7 @@ cdef class AppendCore:
             self.time_ns = now
             self.offset = offset + size
             self.records += len(<array>starts)
+            self.settle()
             return self.segment, offset, starts
         finally:
             self.release()

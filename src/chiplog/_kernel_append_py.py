@@ -6,10 +6,23 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from chiplog._kernel_captain_py import captain_encode, captain_encode_many
 from chiplog._kernel_queue_py import REENTERED
+
+_END_COMMITTED, _END_INTENDED = 5, 6  # words of an end mark: log/end.py
+
+
+def _checked_offset(offset: int) -> int:
+    """As an end mark has it: log/end.py."""
+    return offset | offset * 0x9E3779B97F4A7C15 & 0xFFFF000000000000
+
+
+class Shared(Protocol):
+    """Words that other processes see: files.py."""
+
+    def store(self, index: int, value: int) -> None: ...
 
 
 class AppendCore:
@@ -45,6 +58,8 @@ class AppendCore:
         self.frame_bytes_max = 2**63 - 1
         self.torn = False
         self.write: Callable[[Any], int] = len
+        self._shared: Shared | None = None
+        self._waits = False
 
     @property
     def locked(self) -> bool:
@@ -67,12 +82,30 @@ class AppendCore:
         """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
         return max(self._clock(), self.time_ns + self.step_ns)
 
+    def share_end(self, shared: Shared | None, waits: bool = False) -> None:
+        """Tell through `shared` where each write will end, and then that it has; None to tell no more.
+
+        With `waits` somebody else tells the second, once it is synced.
+        """
+        self._shared, self._waits = shared, waits
+
+    def intend(self, end: int) -> None:
+        """A write that ends there is about to begin."""
+        if self._shared is not None:
+            self._shared.store(_END_INTENDED, _checked_offset(end))
+
+    def _settle(self) -> None:
+        """What was written up to `offset` counts."""
+        if self._shared is not None and not self._waits:
+            self._shared.store(_END_COMMITTED, _checked_offset(self.offset))
+
     def advance(self, size: int, records: int, time_ns: int) -> None:
         """Count what somebody else has written, in one step as far as an interrupt is concerned."""
         self.offset += size
         self.records += records
         self.time_ns = time_ns
         self.torn = False
+        self._settle()
 
     def append(self, payload: Any) -> Any:
         """Append one record; its position."""
@@ -86,6 +119,7 @@ class AppendCore:
                     self.time_ns = now
                     self.offset = offset + len(frame)
                     self.records += 1
+                    self._settle()
                     return tuple.__new__(self._kind, (self.segment, offset))
         return self._rest(payload)
 
@@ -106,11 +140,13 @@ class AppendCore:
             self.time_ns = now
             self.offset = offset + len(data)
             self.records += len(starts)
+            self._settle()
             return self.segment, offset, starts
 
     def _put(self, frame: bytes) -> None:
         """Write all of it, or raise with nothing of it left."""
         failure: OSError | None = None
+        self.intend(self.offset + len(frame))
         try:
             written = self.write(frame)
         except OSError as error:

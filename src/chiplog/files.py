@@ -14,6 +14,7 @@ import errno
 import fcntl
 import functools
 import logging
+import mmap
 import os
 import select
 import stat
@@ -25,12 +26,14 @@ from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
 
-__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
+__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Shared", "Watch", "write_all"]
 
 logger = logging.getLogger("chiplog")
 
 BLOCK_BYTES = 4096
 """What disks write at once, and a page of memory."""
+_WORD_BYTES = 8
+_SETTLED_NS = 2_000_000_000  # a directory's time of change may be as coarse as this
 _SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
 _DIRECT: int | None = getattr(os, "O_DIRECT", None)
@@ -77,6 +80,23 @@ class File(Protocol):
         """Release it, once; closing again does nothing."""
 
 
+class Shared(Protocol):
+    """Unsigned 64-bit words in a file, in the machine's byte order.
+
+    Each is stored in one step, and in the order of the calls. They outlive the process, and are not synced: after a
+    power loss they may be anything.
+    """
+
+    def store(self, index: int, value: int) -> None:
+        """Set a word: whoever reads the file from now on finds it."""
+
+    def words(self) -> memoryview | None:
+        """The words in memory, for who stores very often; None if they are nowhere."""
+
+    def close(self) -> None:
+        """Release it, once; closing again does nothing."""
+
+
 class Lock(Protocol):
     """A held lock."""
 
@@ -107,7 +127,19 @@ class Files(Protocol):
         """Create a directory and its parents, durably; one that exists is fine."""
 
     def list_dir(self, path: str) -> list[str]:
-        """The names in a directory, in any order. FileNotFoundError if there is none."""
+        """The names in a directory, in any order. FileNotFoundError if there is none.
+
+        A listing takes time, and is no snapshot. It has every name that is there from its beginning to its end. A
+        name that is created or removed meanwhile may be in it or not, whatever the names created before or after
+        it are: 9 may be there without 8. So may be a name that another file is renamed to meanwhile, although it
+        always leads to one of the two. `Directory.numbers` is right in spite of that.
+        """
+
+    def changed(self, path: str) -> object | None:
+        """A word for a directory's entries: as long as it is the same, none was added, removed or renamed.
+
+        None if there is no such word, or if it could stay the same through a change that comes right now.
+        """
 
     def sync_dir(self, path: str) -> None:
         """Return when the entries of the directory are on stable storage."""
@@ -123,6 +155,9 @@ class Files(Protocol):
 
         Not the same as open_append: what that opened is written at its end, wherever write_at says.
         """
+
+    def open_shared(self, path: str, count: int) -> Shared:
+        """Open a file of so many 64-bit words that every process sees at once, creating it with zeros."""
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` in one step; durable after sync_dir."""
@@ -259,6 +294,33 @@ def _write_after_close(_: Any) -> int:
     raise ValueError("write to a closed file")
 
 
+class OSShared:
+    """Words of a file that is mapped into memory."""
+
+    def __init__(self, path: str, count: int) -> None:
+        size = count * _WORD_BYTES
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            missing = size - os.fstat(fd).st_size
+            # Written, and not left to be filled in by the filesystem: on a full disk that would be a signal.
+            if missing > 0 and os.pwrite(fd, bytes(missing), size - missing) != missing:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            self._map = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._map).cast("Q")
+
+    def store(self, index: int, value: int) -> None:
+        self._words[index] = value
+
+    def words(self) -> memoryview | None:
+        return self._words
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+
+
 class OSLock:
     """flock(2) on a file of its own: across processes, and across the threads of one."""
 
@@ -295,6 +357,12 @@ class OSFiles:
     def list_dir(self, path: str) -> list[str]:
         return os.listdir(path)
 
+    def changed(self, path: str) -> object | None:
+        status = os.stat(path)
+        if time.time_ns() - status.st_mtime_ns < _SETTLED_NS:
+            return None  # the next change could have the same time
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -315,6 +383,9 @@ class OSFiles:
 
     def open_update(self, path: str) -> File:
         return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def open_shared(self, path: str, count: int) -> Shared:
+        return OSShared(path, count)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
@@ -354,11 +425,16 @@ class OSFiles:
         return PollWatch()
 
     def boot_id(self) -> str:
-        try:
-            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                return file.read().strip()
-        except OSError:
-            return f"unknown-{os.urandom(8).hex()}"  # equal to none: each start counts as a reboot
+        return _boot_id()
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return f"unknown-{os.urandom(8).hex()}"  # equal to none: each start counts as a reboot
 
 
 def _open_lock_file(path: str, *, exclusive: bool) -> int:

@@ -189,6 +189,7 @@ class CommitLog:
             segment_bytes=self._segment_bytes,
             batch_bytes_max=BATCH_BYTES_MAX + ROUND_BYTES_MAX,
             spare=True,
+            visible="synced" if self._waits else "written",
             timeout=timeout,
         )
 

@@ -68,6 +68,7 @@ class Journal:
             "sync_interval_ms": sync_interval_ms,
             "segment_bytes": segment_bytes,
             "journal_bytes": JOURNAL_BYTES if self.waits else 0,
+            "visible": "synced" if self.waits else "written",
         }
         self._on_corruption = on_corruption
         self._appender: Appender | None = None

@@ -16,6 +16,7 @@ from typing import NoReturn
 from chiplog._kernel_py import AppendCore
 from chiplog.errors import AppenderFailed, WriteFailed
 from chiplog.files import File
+from chiplog.log.end import EndMark
 from chiplog.log.index import IndexBuilder, write_index
 from chiplog.log.journal import Journal, open_journal
 from chiplog.log.metrics import Metrics
@@ -36,8 +37,10 @@ class ActiveSegment:
         metrics: Metrics,
         core: AppendCore,
         watermark: Watermark,
+        end: EndMark,
         tail: Tail,
         *,
+        waits: bool,
         segment_bytes: int,
         journal_bytes: int,
         spare: bool,
@@ -46,6 +49,8 @@ class ActiveSegment:
         self._metrics = metrics
         self._core = core
         self._watermark = watermark
+        self._end = end
+        self._waits = waits
         self._segment_bytes = segment_bytes
         self._sync_lock = threading.RLock()
         self._tail_lock = threading.RLock()
@@ -57,7 +62,10 @@ class ActiveSegment:
         """Why nothing more can be appended, once that is so."""
         self.told = True
         """Whether whoever appends knows of it."""
+        self.was_cut = False
+        """Whether a write was cut off: then nothing more goes into this segment."""
         self._use(tail)
+        core.share_end(end.shared, waits)
         self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
         self._spare = Spare(directory) if spare else None
         metrics.add_source(self.counts)
@@ -77,11 +85,13 @@ class ActiveSegment:
             core.records = 0
             core.write = tail.file.write
             core.descriptor = tail.file.descriptor()
+            self.was_cut = False
             core.rest_at = self.next_rest()
+            self._end.move(tail.number, tail.offset)
 
     def next_rest(self) -> int:
         """Up to which offset appends need no more than the core does."""
-        if self._directory.format.encode is None:
+        if self._directory.format.encode is None or self.was_cut:
             return -1
         return min(self._segment_bytes, self.tail.index.next_mark)
 
@@ -144,17 +154,22 @@ class ActiveSegment:
                 self._journal.close(remove=in_order)
         self._metrics.remove_source(self.counts)
         self._core.descriptor = -1
+        self._core.share_end(None)
+        self._end.close(in_order=in_order)
         self.tail.file.close()
         self._watermark.close()
 
     # -- cutting and syncing
 
     def cut_back(self, offset: int, why: str) -> None:
-        """Cut off what was written past `offset`, for good."""
+        """Cut off what was written past `offset`, for good, if anything was. The next record begins a new segment:
+        another program may have read what was cut off, and its positions must not come to mean anything else."""
         try:
             with self._sync_lock:
-                self.tail.file.truncate(offset)
-                self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                if self.tail.file.size() != offset:
+                    self.tail.file.truncate(offset)
+                    self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                    self.was_cut = True
                 self._core.torn = False
                 self._core.rest_at = self.next_rest()
         except OSError as error:
@@ -191,6 +206,8 @@ class ActiveSegment:
                 self._metrics.add(syncs_failed=1)
                 self.fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
             self._metrics.add(syncs=1)
+            if self._waits:
+                self._end.commit(tail.number, end)
             with self._tail_lock:
                 if self.tail is tail:
                     self.synced_offset = max(end, self.synced_offset)
@@ -240,6 +257,13 @@ class ActiveSegment:
         if time_ns is None:
             time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
         number = self._directory.format.next_number(self._core.segment, time_ns)
+        if self._core.offset == self._directory.format.header_bytes:
+            self.renumber(number)
+            return
+        if self._waits and self.unsynced_bytes():
+            self.sync_to(
+                self._core.segment, self._core.offset
+            )  # what counts of a segment with a successor is all of it
         with self._metrics.timed("roll"):
             file = self._spare.take() if self._spare is not None else None
             self.check()  # what was waited for may have failed
@@ -252,7 +276,7 @@ class ActiveSegment:
             self._metrics.add(rolls=1)
 
     def renumber(self, number: int) -> None:
-        """Have an empty segment's place taken by one with the number that its first record asks for."""
+        """Have an empty segment's place taken by another one, with the number that its first record asks for."""
         if self._spare is not None:
             self._spare.wait_named()
         self.check()

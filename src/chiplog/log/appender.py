@@ -21,6 +21,7 @@ only reopening, which reads what is really there, goes on.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import os
@@ -28,7 +29,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self, cast
+from typing import Literal, Self, cast
 from weakref import WeakSet
 
 from chiplog import kernel
@@ -36,6 +37,7 @@ from chiplog._kernel_py import TIME_MAX
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
 from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
+from chiplog.log.end import EndMark
 from chiplog.log.journal import JOURNAL_BYTES_MAX
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
@@ -85,6 +87,7 @@ class Appender:
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
+        visible: Literal["written", "synced"] | None = None,
         timeout: float | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -101,6 +104,9 @@ class Appender:
                 raise ValueError(f"{name} is {value}: expected at least 1")
         if not 0 <= journal_bytes <= JOURNAL_BYTES_MAX:
             raise ValueError(f"journal_bytes is {journal_bytes}: expected 0, for none, to {JOURNAL_BYTES_MAX}")
+        if visible not in (None, "written", "synced"):
+            raise ValueError(f"visible is {visible!r}: expected 'written' or 'synced'")
+        self._visible = visible or ("synced" if self._policy is SyncPolicy.ALWAYS else "written")
         self._directory = directory
         self._metrics = metrics
         self._segment_bytes = segment_bytes
@@ -135,27 +141,27 @@ class Appender:
         files, path = self._directory.files, self._directory.path
         self._directory.check(to_append=True)
         files.make_dir(path)
-        self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
-        try:
+        with contextlib.ExitStack() as undo:
+            self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
+            undo.callback(self._lock.release)
             watermark = Watermark(self._directory)
-            try:
-                tail, self.recovery = recover(self._directory, watermark, self._metrics, self._clock)
-                self._active = ActiveSegment(
-                    self._directory,
-                    self._metrics,
-                    self._core,
-                    watermark,
-                    tail,
-                    segment_bytes=self._segment_bytes,
-                    journal_bytes=journal_bytes,
-                    spare=spare,
-                )
-            except BaseException:
-                watermark.close()
-                raise
-        except BaseException:
-            self._lock.release()
-            raise
+            undo.callback(watermark.close)
+            end = EndMark(self._directory)
+            undo.callback(end.close, in_order=False)
+            tail, self.recovery = recover(self._directory, watermark, self._metrics, self._clock, end.found)
+            self._active = ActiveSegment(
+                self._directory,
+                self._metrics,
+                self._core,
+                watermark,
+                end,
+                tail,
+                waits=self._visible == "synced",
+                segment_bytes=self._segment_bytes,
+                journal_bytes=journal_bytes,
+                spare=spare,
+            )
+            undo.pop_all()
         _opened.add(self)
 
     def close(self) -> None:
@@ -390,16 +396,17 @@ class Appender:
     def _begin_batch(self, time_ns: int | None = None) -> int:
         """Be in the segment in which a batch is to go, and tell the time of its first record."""
         core = self._core
-        full = core.offset >= self._segment_bytes
+        filled = core.offset > self._directory.format.header_bytes
+        full = (filled and core.offset >= self._segment_bytes) or self._active.was_cut
         if not core.step_ns:
             if full:
                 self._active.roll()
             return int(core.stamp())
         # Where a segment has its number by its first record's time, that is decided first.
         now = int(core.stamp()) if time_ns is None else time_ns
-        if full and core.offset > self._directory.format.header_bytes:
+        if full and filled:
             self._active.roll(now)
-        elif core.offset == self._directory.format.header_bytes and core.segment != now:
+        elif not filled and core.segment != now:
             self._active.renumber(now)
         return now
 
@@ -409,6 +416,7 @@ class Appender:
         size, offset, index = len(data), core.offset, self._active.tail.index
         # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
         core.rest_at, core.torn = -1, True
+        core.intend(offset + size)
         try:
             written = core.write(data)
         except OSError as error:

@@ -6,6 +6,7 @@ reader tells if it has been damaged since. What is found at the end of the last 
 ==============================  ====================================================================
 nothing wrong                   go on after the last record
 torn tail                       copy it to NAME.torn, cut it off, go on in a new segment
+a write that wasn't finished    the same, of all that it wrote: the end mark tells (end.py)
 damage to synced data           leave every byte where it is, go on in a new segment; readers tell
 synced bytes missing            tell loudly, go on in a new segment
 0 to 7 bytes                    a crash while it was created: write the header, go on
@@ -20,6 +21,7 @@ format whose segments can't be resumed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import time
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, write_all
+from chiplog.log.end import NO_END, End
 from chiplog.log.index import IndexBuilder
 from chiplog.log.journal import put_away, read_journal, restore
 from chiplog.log.metrics import Metrics
@@ -41,6 +44,7 @@ from chiplog.times import SECOND_NS, format_time
 logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
+_NEW = "append.new"
 _HEAD_BYTES = 64  # more than a record has before what tells its time
 _FUTURE_NS = 60 * SECOND_NS
 
@@ -89,9 +93,17 @@ class Tail:
 
 
 def recover(
-    directory: Directory, watermark: Watermark, metrics: Metrics, clock: Callable[[], int] | None = None
+    directory: Directory,
+    watermark: Watermark,
+    metrics: Metrics,
+    clock: Callable[[], int] | None = None,
+    end: End = NO_END,
 ) -> tuple[Tail, Recovery]:
-    """Find the tail of a log, mend it if it is torn, and say what was done."""
+    """Find the tail of a log, mend it if it is torn, and say what was done.
+
+    `end` is what the end mark says that the last appender has left.
+    """
+    directory = directory.whole()
     with metrics.timed("recovery"):
         found = Recovery()
         mark = watermark.found
@@ -103,7 +115,7 @@ def recover(
         numbers = directory.numbers()
         if mark is not None or not numbers:
             watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
-        tail = _find_tail(directory, numbers, watermark, found, clock or time.time_ns, spare)
+        tail = _find_tail(directory, numbers, watermark, found, clock or time.time_ns, spare, end)
         if spare is not None:
             # Only now: until there is a segment after those whose positions it may have given away, and while
             # the marks still tell of the boot before, a crash must find it again.
@@ -193,6 +205,7 @@ def _find_tail(
     found: Recovery,
     clock: Callable[[], int],
     spare: tuple[int, object] | None,
+    end: End,
 ) -> Tail:
     """The segment to append to, new or resumed; beside a spare new, and with a number left out for that."""
 
@@ -213,7 +226,7 @@ def _find_tail(
         )
     if not numbers or synced > last:
         return create(max(synced, last), time_ns)
-    tail, fresh = _recover_last(directory, last, watermark, found, time_ns)
+    tail, fresh = _recover_last(directory, last, watermark, found, time_ns, end)
     if not fresh and spare is None:
         return tail
     tail.file.close()
@@ -227,30 +240,32 @@ def check_number(directory: Directory, number: int) -> None:
 
 
 def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
-    """Start a segment: its header and its directory entry are on disk when this returns."""
+    """Start a segment: its header and its directory entry are on disk when this returns.
+
+    It gets its name only when it is whole, and keeps it: a reader that has seen a segment may rely on it.
+    """
     check_number(directory, number)
-    path = directory.segment_path(number)
-    file = directory.files.open_append(path)
+    path, new = directory.segment_path(number), f"{directory.path}/{_NEW}"
+    files, header = directory.files, directory.format.header()
+    there = files.stat(path)
+    if there is not None and there[0] > len(header):
+        raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
+    file = files.open_append(new)
     try:
-        if file.size() > directory.format.header_bytes:
-            raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
         file.truncate(0)  # what an attempt that failed in the middle may have left
-        write_all(file, directory.format.header())
+        write_all(file, header)
         file.sync()
+        files.rename(new, path)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):
+            files.remove(new)
+        raise
+    try:
         directory.sync()
-    except FileExistsError:
+    except OSError as error:
         file.close()
-        raise
-    except BaseException as error:
-        file.close()
-        try:
-            directory.files.remove(path)
-            directory.sync()
-        except OSError:
-            raise HalfMadeSegment(
-                errno.EIO, "a segment that couldn't be started couldn't be removed", path
-            ) from error
-        raise
+        raise HalfMadeSegment(error.errno, f"{error.strerror}: a segment may be there or not", path) from error
     return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)
 
 
@@ -270,7 +285,7 @@ def _last_time(directory: Directory, numbers: list[int]) -> int:
 
 
 def _recover_last(
-    directory: Directory, number: int, watermark: Watermark, found: Recovery, time_ns: int
+    directory: Directory, number: int, watermark: Watermark, found: Recovery, time_ns: int, end: End
 ) -> tuple[Tail, bool]:
     """The last segment as the tail, and whether a new one must be started after it."""
     file = directory.open_segment(number, append=True)
@@ -289,6 +304,9 @@ def _recover_last(
         rewritten = _mend_header(directory, number, file, found)
         index = IndexBuilder(number)
         offset = _scan_last(directory, number, index, found, mark)
+        if end.segment == number and end.committed < size < end.intended and found.damage is None:
+            index = IndexBuilder(number)
+            offset = _scan_committed(directory, number, index, found, size, end)
         if found.torn is not None and found.torn.physical_offset >= directory.format.header_bytes:
             found.torn_path = _keep_evidence(directory, number, file, offset)
             file.truncate(offset)
@@ -357,6 +375,24 @@ def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Re
         return end
     finally:
         walk.close()
+
+
+def _scan_committed(
+    directory: Directory, number: int, index: IndexBuilder, found: Recovery, size: int, end: End
+) -> int:
+    """The same up to where a write began that a killed process didn't finish: all of it is cut off."""
+    walk = Walk(directory, start=Position(number, 0), stop=Position(number, end.committed), on_corruption="stop")
+    try:
+        offset = directory.format.header_bytes
+        for block in walk:
+            index.add(block.offsets, block.scan.times)
+            offset = block.base + block.scan.end
+    finally:
+        walk.close()
+    path = directory.segment_path(number)
+    found.torn = Defect(Position(number, offset), "unfinished", path, offset, size - offset, torn=True)
+    found.records = index.records
+    return offset
 
 
 def _cut_unfinished(directory: Directory, number: int, end: int, found: Recovery, mark: Mark | None) -> int:

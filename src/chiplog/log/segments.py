@@ -9,22 +9,30 @@
       000000002.log            the last segment is the one that is appended to
       append.lock read.lock    locks, always empty
       append.synced            how far the log was synced (watermark.py)
+      append.end               up to where it counts, while it is open to append (end.py)
       append.journal           its end once more, while it is open, for quicker syncs (journal.py)
       000000002.torn           what recovery cut off, kept as evidence
 """
 
 from __future__ import annotations
 
+import copy
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Self
+
 from chiplog._kernel_py import TIME_MAX, TRUNCATED
 from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import FORMATS, Format, named_format
+from chiplog.log.end import read_end, visible_bytes
 from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
 from chiplog.log.position import Position
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
 _FIRST_RECORD_BYTES = 4096
+_PROBES_MAX = 32
 
 
 class Directory:
@@ -34,6 +42,16 @@ class Directory:
         self.files = files
         self.path = path
         self.format = fmt
+        self.ends_at_mark = True
+        """Whether readers stop where the end mark says; recovery and verification look at everything."""
+        self._listed: tuple[object, list[int]] | None = None
+        """The last listing, and the directory's word from before it."""
+
+    def whole(self) -> Self:
+        """The same, with everything that the files have, whether it counts or not."""
+        other = copy.copy(self)
+        other.ends_at_mark = False
+        return other
 
     def names(self) -> list[str]:
         """All names in the directory."""
@@ -68,9 +86,66 @@ class Directory:
             raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments, ascending."""
+        """The numbers of the segments, ascending: all that there are, up to the last one in the list.
+
+        One listing may have a segment and lack one that was there before it. Segments begin in ascending order, so
+        whatever comes before the last one that is listed is there when that listing has ended: a second one has it.
+        What one listing has and the other lacks is looked for by its name.
+        """
+        try:
+            word = self.files.changed(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            word = None  # listing it tells what is wrong
+        known = self._listed
+        if word is not None and known is not None and known[0] == word:
+            return list(known[1])
+        numbers = self._list(known[1] if known is not None else [])
+        self._listed = (word, numbers)
+        return list(numbers)
+
+    def _list(self, known: list[int]) -> list[int]:
+        first = self._list_once() or self._list_once()
+        if not first:
+            return []
+        last = max(first)
+        again = self._list_once()
+        sure = first & again
+        unsure = {number for number in (first ^ again).union(known) - sure if number <= last}
+        numbers = sorted(number for number in sure | unsure if number in sure or self.has(number))
+        if self.format.numbered_by_time:
+            return numbers
+        # A rename onto a name can hide it from both listings. Where little is missing it is cheap to look.
+        gaps = [
+            low + 1 + step for low, high in pairwise(numbers) for step in range(min(high - low - 1, _PROBES_MAX))
+        ]
+        return sorted([*numbers, *(number for number in gaps[-_PROBES_MAX:] if self.has(number))])
+
+    def _list_once(self) -> set[int]:
         parse = self.format.segment_number
-        return sorted(number for name in self.names() if (number := parse(name)) is not None)
+        return {number for name in self.names() if (number := parse(name)) is not None}
+
+    def has(self, number: int) -> bool:
+        """Whether a segment is there now."""
+        return self.files.stat(self.segment_path(number)) is not None
+
+    def following(self, number: int) -> int | None:
+        """The segment after this one, there or gone by now; None if there is none yet.
+
+        Mostly nothing is listed: the next number is the next segment's unless one was left out, and the end mark
+        tells which segment is the last.
+        """
+        known = [] if self._listed is None else self._listed[1]
+        if known and number < known[-1]:
+            return known[bisect_right(known, number)]
+        by_time = self.format.numbered_by_time
+        if not by_time and self.has(number + 1):
+            return number + 1
+        tail = read_end(self).segment if self.ends_at_mark else 0
+        if tail == number or (tail == number + 1 and not by_time):
+            return None  # the last one, or one before a segment that has no name yet
+        numbers = self.numbers()
+        place = bisect_right(numbers, number)
+        return numbers[place] if place < len(numbers) else None
 
     def segment_name(self, number: int) -> str:
         return self.format.segment_name(number)
@@ -134,7 +209,7 @@ def read_exactly(file: File, count: int, offset: int) -> bytes:
 
 
 class SegmentReader:
-    """One segment, open to read. Its size is that of the moment it was opened or last refreshed."""
+    """One segment, open to read. Its size is what counts of it, when it was opened or last refreshed."""
 
     def __init__(self, directory: Directory, number: int) -> None:
         self.directory = directory
@@ -142,17 +217,24 @@ class SegmentReader:
         self.path = directory.segment_path(number)
         self.file = directory.open_segment(number)
         try:
-            self.size = self.file.size()
             self.header_bytes = directory.format.header_bytes
+            self._look()
             head = read_exactly(self.file, min(self.size, self.header_bytes), 0)
             self.header_blank = not any(head)
             self.header_defect = directory.format.header_defect(head)
-            self.map_damaged = False
-            self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
-            self.index = self._read_index()
         except BaseException:
             self.file.close()
             raise
+
+    def _look(self) -> None:
+        """Find out how much of it counts. A segment with an index was finished: then all of it does."""
+        directory, number = self.directory, self.number
+        self.size = self.file.size()
+        self.map_damaged = False
+        self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
+        self.index = self._read_index()
+        if self.index is None and not self.map_damaged and directory.ends_at_mark:
+            self.size = visible_bytes(directory, number, self.file)
 
     def _read_index(self) -> SegmentIndex | None:
         if self.size < self.header_bytes + self.directory.format.record_bytes_min:
@@ -172,12 +254,12 @@ class SegmentReader:
         return self.map_damaged or (self.index is not None and self.index.rewritten)
 
     def refresh(self) -> bool:
-        """Take a new look at the size; whether it grew."""
-        size = self.file.size()
-        grew, self.size = size > self.size, size
-        if grew:
+        """Take a new look at how much of it counts; whether that is another size."""
+        before, marked = self.size, self.directory.ends_at_mark and self.index is None
+        self.size = visible_bytes(self.directory, self.number, self.file) if marked else self.file.size()
+        if self.size != before:
             self.index = None  # it was that of another size, and a segment that grows was never rewritten
-        return grew
+        return self.size != before
 
     def replaced(self) -> bool:
         """Whether the file under this name is another one by now, or gone."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import BadPosition, LogNotFound
@@ -121,6 +121,7 @@ class Stream:
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
+        visible: Literal["written", "synced"] | None = None,
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Appender:
@@ -130,6 +131,8 @@ class Stream:
         the next one is kept open, so that no append waits while a segment is sealed and the next started. With
         `journal_bytes` most syncs are of a file beside it, of that size, 1 MiB being a good one: under
         `always` that makes an append nearly twice as fast on most disks.
+        Readers see a record when it is written, and under `always` when it is synced; `visible="synced"` is for
+        who calls `sync` before it acknowledges anything.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         _check_whole(
@@ -147,6 +150,7 @@ class Stream:
             batch_bytes_max=batch_bytes_max,
             journal_bytes=journal_bytes,
             spare=spare,
+            visible=visible,
             timeout=_lock_timeout(timeout, blocking),
             clock=self._clock,
         )

@@ -19,11 +19,12 @@ from chiplog import kernel
 from chiplog._kernel_py import END, NEED_MAX, TIME_MIN, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
 from chiplog.formats import Scan
+from chiplog.log.end import boot_digest, read_end
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.seek import hop, seek_time
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
-from chiplog.log.watermark import boot_digest, read_mark
+from chiplog.log.watermark import Mark, read_mark
 
 logger = logging.getLogger("chiplog")
 
@@ -37,6 +38,7 @@ BAD_MAP = "map"  # why a rewritten segment's positions can't be told, where its 
 _PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first
 _SEARCH_BYTES = 64 << 20  # and then at once
 _EVIDENCE_BYTES = 32
+_KNOWN_BYTES = 64  # before a place: enough to know it again
 
 
 class Defect(NamedTuple):
@@ -120,6 +122,8 @@ class Walk:
         self._numbers = numbers or []  # as of a listing that the caller has made
         self._reader: SegmentReader | None = None
         self._at = 0  # physical offset of the next record to scan
+        self._known: tuple[Position, bytes] | None = None
+        """The bytes before the place that was read up to: if they are others by now, so is what follows them."""
         self._storage = bytearray(block_bytes)
         self._buffer = memoryview(self._storage)
         self._base = 0
@@ -130,7 +134,7 @@ class Walk:
     def check_start(self) -> None:
         """Refuse a start in a segment that doesn't exist yet: nothing there was ever handed out."""
         numbers = self.directory.numbers()
-        last = numbers[-1] if numbers else 0
+        last = max(numbers[-1] if numbers else 0, read_end(self.directory).segment)
         if self.position.segment > last:
             raise BadPosition(
                 f"position {self.position} lies past the end of the log, whose last segment is {last}: it "
@@ -157,10 +161,25 @@ class Walk:
         return None
 
     def revalidate(self) -> None:
-        """After time without a lock: look anew at files that cleaning may have replaced."""
+        """After time without a lock: look anew at files that may have been replaced, or cut.
+
+        Raises BadPosition if what was read last isn't there any more, so that nothing after it can be told from it.
+        """
         self._filled = 0
-        if self._reader is not None and self._reader.replaced():
+        reader = self._reader
+        if reader is None:
+            return
+        if reader.replaced():
             self._close_reader()
+        else:
+            self._check_known(reader)
+
+    def _check_known(self, reader: SegmentReader) -> None:
+        if self._known is None or reader.rewritten or self._known[0] != reader.position(self._at):
+            return
+        known = self._known[1]
+        if read_exactly(reader.file, len(known), self._at - len(known)) != known:
+            raise self._cut(reader)
 
     def close(self) -> None:
         self._close_reader()
@@ -175,28 +194,26 @@ class Walk:
         self._filled = 0
 
     def _next_number(self, after: int) -> int | None:
-        """The next segment; the directory is listed only if the last listing knows of none."""
+        """The next segment, of those that the caller has listed or of those that there are."""
         place = bisect_right(self._numbers, after)
-        if place == len(self._numbers):
-            self._numbers = self.directory.numbers()
-            place = bisect_right(self._numbers, after)
-        return self._numbers[place] if place < len(self._numbers) else None
+        return self._numbers[place] if place < len(self._numbers) else self.directory.following(after)
 
     def _open_next(self) -> SegmentReader | None:
+        after = self.position.segment - 1
         while True:
-            number = self._next_number(self.position.segment - 1)
+            number = self._next_number(after)
             if number is None:
                 return None
             if self._stop is not None and Position(number, self.directory.format.header_bytes) >= self._stop:
                 self.done = True
                 return None
-            if number != self.position.segment:
-                self.position = Position(number, 0)
+            after = number
             try:
                 reader = SegmentReader(self.directory, number)
             except FileNotFoundError:
-                self.position = Position(number + 1, 0)  # cleaned away since it was listed
-                continue
+                continue  # cleaned away since it was listed: then there is one after it
+            if number != self.position.segment:
+                self.position = Position(number, 0)
             self._metrics.add(segments_opened=1)
             if reader.header_defect is None:
                 return self._enter(reader)
@@ -223,6 +240,7 @@ class Walk:
                     "before a crash that lost unsynced records, or belongs to another log"
                 )
             self._at = reader.size
+        self._check_known(reader)
         if self._since_ns is not None:
             self._at = seek_time(reader, self._at, self._since_ns)
         return reader
@@ -272,8 +290,9 @@ class Walk:
         stop = self._stop_offset(reader)
         need = 0
         while True:
-            if not self._base <= self._at < self._base + self._filled:
-                self._fill(reader, stop, need)
+            if not self._base <= self._at < self._base + self._filled and not self._fill(reader, stop, need):
+                reader.refresh()  # the file is shorter than it was a moment ago
+                stop = self._stop_offset(reader)
             scan = self.directory.format.scan(
                 self._buffer, self._at - self._base, self._filled, self._base, self._block_rows
             )
@@ -286,7 +305,8 @@ class Walk:
             need = scan.need + self.directory.format.record_tail_bytes_max
             self._filled = 0
 
-    def _fill(self, reader: SegmentReader, stop: int, need: int) -> None:
+    def _fill(self, reader: SegmentReader, stop: int, need: int) -> bool:
+        """Read what comes next; False if the file has less of it than it said."""
         want = min(max(self._block_bytes, need), max(stop - self._at, 0))
         if len(self._storage) != max(want, self._block_bytes):
             self._buffer.release()
@@ -294,6 +314,7 @@ class Walk:
             self._buffer = memoryview(self._storage)
         self._base = self._at
         self._filled = reader.file.read_into(self._buffer[:want], self._at)
+        return self._filled == want
 
     def _trim(self, reader: SegmentReader, scan: Scan) -> Block | None:
         """The block with the rows inside the time bounds; None if there are none."""
@@ -310,6 +331,7 @@ class Walk:
         offsets = reader.index.logical_column(scan.offsets) if reader.index else scan.offsets
         logical_end = offsets[last] if last < len(offsets) else reader.logical(self._at)
         self.position = Position(reader.number, logical_end)
+        self._known = self.position, bytes(self._buffer[max(scan.end - _KNOWN_BYTES, 0) : scan.end])
         self._metrics.add(records_read=last - first, bytes_read=scan.end)
         if first == last:
             return None
@@ -322,22 +344,22 @@ class Walk:
         if self._stop is not None and self._stop.segment == reader.number and self._at >= stop:
             self.done = True
             return False
-        if scan.reason == END and self._at < stop:
-            self._filled = 0  # the file is shorter than it said: somebody cut it
-            return self._shrunk(reader)
         following = self._next_number(reader.number)
         if reader.refresh():
             self._filled = 0
-            return True  # it grew since the last look
+            return True  # it grew since the last look, or was cut
+        if self._at > reader.size:
+            raise self._cut(reader)
         if scan.reason == END:
             return self._leave(reader, following)
         return self._defect(reader, reader.directory.format.reasons[scan.reason], last=following is None)
 
-    def _shrunk(self, reader: SegmentReader) -> bool:
-        reader.refresh()
-        if self._at > reader.size:
-            raise BadPosition(f"{reader.path} was cut to {reader.size} bytes while it was read at {self._at}")
-        return True
+    def _cut(self, reader: SegmentReader) -> BadPosition:
+        return BadPosition(
+            f"{reader.path} was changed before {reader.position(self._at)}, which had been read up to there: it was cut "
+            "or written anew meanwhile, by another program or by a restore. Open a new cursor, at the start or at a "
+            "position from before the change"
+        )
 
     def _leave(self, reader: SegmentReader, following: int | None) -> bool:
         if following is None:
@@ -351,7 +373,10 @@ class Walk:
 
     def _defect(self, reader: SegmentReader, reason: str, *, last: bool) -> bool:
         place = self._at
-        if last and is_torn(reader, place):
+        mark = read_mark(reader.directory)
+        if not self._is_still_there(reader, place, reason):
+            return True  # a record that was being written, and was finished since the first look
+        if last and is_torn(reader, place, mark):
             self._note_torn(reader, place, reason)
             self._filled = 0
             return False
@@ -371,6 +396,19 @@ class Walk:
         self._filled = 0
         self.position = reader.position(following)
         return True
+
+    def _is_still_there(self, reader: SegmentReader, place: int, reason: str) -> bool:
+        """Whether a second look finds the same defect: the mark of what was synced may be newer than the first."""
+        self._filled = 0
+        if reader.refresh():
+            return False
+        scan, _ = self._scan(reader)
+        same = not scan.offsets and self._at == place <= reader.size and reason == self._reason(scan)
+        self._filled = 0
+        return same
+
+    def _reason(self, scan: Scan) -> str | None:
+        return self.directory.format.reasons.get(scan.reason)
 
     def _note_torn(self, reader: SegmentReader, place: int, reason: str) -> None:
         torn = Defect(
@@ -413,9 +451,11 @@ def is_boundary(reader: SegmentReader, place: int) -> bool:
     return place == reader.header_bytes or hop(reader, reader.header_bytes, reader.size, place) == place
 
 
-def is_torn(reader: SegmentReader, place: int) -> bool:
-    """Whether a defect in the last segment is a torn tail, and not damage to what had been synced."""
-    mark = read_mark(reader.directory)
+def is_torn(reader: SegmentReader, place: int, mark: Mark | None) -> bool:
+    """Whether a defect in the last segment is a torn tail, and not damage to what had been synced.
+
+    The mark is from before the last look at the defect.
+    """
     if mark is not None:
         if mark.segment > reader.number or (mark.segment == reader.number and place < mark.offset):
             return False
@@ -440,7 +480,7 @@ def resync(reader: SegmentReader, place: int) -> int:
     """The physical offset at which records go on after damage at `place`; the segment's end if nowhere."""
     fmt = reader.directory.format
     for reach in (_PROBE_BYTES, _SEARCH_BYTES):  # mostly the next record is near: look there first
-        window = read_exactly(reader.file, min(reach, reader.size - place), place)
+        window = read_exactly(reader.file, max(min(reach, reader.size - place), 0), place)
         # The damaged record's own length may still be right. Trusting it first keeps what its payload
         # contains, which could be records too, from being taken for the log's.
         after, reason, need = fmt.hop(window, 0, len(window), 1, TIME_MIN)

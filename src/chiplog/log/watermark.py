@@ -31,6 +31,7 @@ from typing import NamedTuple
 from chiplog import kernel
 from chiplog.errors import LockTimeout
 from chiplog.files import File
+from chiplog.log.end import boot_digest
 from chiplog.log.segments import Directory
 
 logger = logging.getLogger("chiplog")
@@ -56,12 +57,6 @@ class Mark(NamedTuple):
     def plausible(self, segment_max: int) -> bool:
         """Whether a log can have got there. One that it can't would have no room for anything after it."""
         return self.opening <= _OPENING_MAX and self.segment <= segment_max and self.offset <= _OFFSET_MAX
-
-
-def boot_digest(boot_id: str) -> bytes:
-    """A boot's name, in sixteen bytes."""
-    parts = (kernel.active.crc32c(f"{salt}{boot_id}".encode()) for salt in "abcd")
-    return b"".join(part.to_bytes(4, "big") for part in parts)
 
 
 def _encode(mark: Mark) -> bytes:

@@ -94,9 +94,13 @@ class RemoteFiles:
 
     def list_dir(self, path: str) -> list[str]:
         place = self._filesystem._strip_protocol(path)
+        self._filesystem.invalidate_cache(place)
         if not self._filesystem.isdir(place):
             raise FileNotFoundError(path)
         return [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self._filesystem.ls(place, detail=False)]
+
+    def changed(self, path: str) -> object | None:  # noqa: ARG002 - no store tells
+        return None
 
     def open_read(self, path: str) -> File:
         found = self.stat(path)
@@ -119,4 +123,4 @@ class RemoteFiles:
     def boot_id(self) -> str:
         return "remote"
 
-    watch = make_dir = sync_dir = open_append = open_update = rename = remove = _refuse
+    watch = make_dir = sync_dir = open_append = open_update = open_shared = rename = remove = _refuse

@@ -9,13 +9,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from chiplog.errors import LockTimeout
-from chiplog.files import File, Lock, Watch
+from chiplog.files import File, Lock, Shared, Watch
 from chiplog.testing.model import DiskModel, Event, FileModel
 from chiplog.testing.states import CrashState, states_at, states_everywhere
 
@@ -24,8 +26,8 @@ class Operation(NamedTuple):
     """A call that is about to be made; what predicates of faults look at."""
 
     kind: str
-    """make_dir, list_dir, sync_dir, open_read, open_append, open_update, rename, remove, stat, lock; or of an
-    open file: write, write_at, read, truncate, sync, size."""
+    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_update, open_shared, rename, remove, stat,
+    lock; or of an open file: write, write_at, read, truncate, sync, size, store."""
     path: str
     byte_count: int
     number: int
@@ -67,6 +69,7 @@ class CrashDisk:
         self._calls = 0
         self._inodes = 0
         self._locks: dict[str, list[_MemoryLock]] = {}
+        self._open_files: WeakSet[_MemoryFile] = WeakSet()
         self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
 
@@ -154,6 +157,11 @@ class CrashDisk:
             self._call("list_dir", path)
             return list(self._entries(path))
 
+    def changed(self, path: str) -> object | None:
+        with self._mutex:
+            self._call("changed", path)
+            return tuple(self._entries(path).items())
+
     def sync_dir(self, path: str) -> None:
         with self._mutex:
             if not self._call("sync_dir", path).lie:
@@ -171,6 +179,13 @@ class CrashDisk:
     def open_update(self, path: str) -> File:
         return self._open_or_create("open_update", path)
 
+    def open_shared(self, path: str, count: int) -> Shared:
+        file = self._open_or_create("open_shared", path)
+        missing = 8 * count - file.size()
+        if missing > 0:
+            file.write_at(bytes(missing), 8 * count - missing)
+        return _MemoryShared(self, path, self._inode(path))
+
     def _open_or_create(self, kind: str, path: str) -> File:
         with self._mutex:
             self._call(kind, path)
@@ -183,9 +198,12 @@ class CrashDisk:
     def rename(self, source: str, target: str) -> None:
         with self._mutex:
             self._call("rename", source)
-            self._inode(source)
             directory, name = os.path.split(source)
+            inode = self._inode(source)
             self._happen(Event("rename", directory, name=name, target=os.path.basename(target)))
+            for file in self._open_files:
+                if file.identity() == inode:
+                    file._path = target  # by which faults know it from now on
 
     def remove(self, path: str) -> None:
         with self._mutex:
@@ -279,6 +297,7 @@ class _MemoryFile:
         self._path = path
         self._inode = inode
         self._closed = False
+        disk._open_files.add(self)
 
     def _model(self) -> FileModel:
         if self._closed:
@@ -361,6 +380,28 @@ class _MemoryFile:
 
     def close(self) -> None:
         self._closed = True
+
+
+class _MemoryShared:
+    """Words of a file of a CrashDisk."""
+
+    def __init__(self, disk: CrashDisk, path: str, inode: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+
+    def store(self, index: int, value: int) -> None:
+        disk = self._disk
+        with disk._mutex:
+            disk._call("store", self._path, 8)
+            data = value.to_bytes(8, sys.byteorder)
+            disk._happen(Event("write", self._path, self._inode, 8 * index, data))
+
+    def words(self) -> memoryview | None:
+        return None
+
+    def close(self) -> None:
+        pass
 
 
 class _MemoryLock:
