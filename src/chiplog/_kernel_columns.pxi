@@ -112,6 +112,32 @@ def first_since(array times, Py_ssize_t start, int64_t time_min):
     return row
 
 
+def time_run(array times, Py_ssize_t start, int64_t time_min, int64_t time_last):
+    check_column(times)
+    cdef Py_ssize_t count = len(times), first = start, last
+    if not 0 <= start <= count:
+        raise ValueError(f"row {start} of {count}")
+    cdef int64_t *time = items(times)
+    with nogil:
+        while first < count and not time_min <= time[first] <= time_last:
+            first += 1
+        last = first
+        while last < count and time_min <= time[last] <= time_last:
+            last += 1
+    return first, last
+
+
+def ascends(array times, int64_t after):
+    check_column(times)
+    cdef Py_ssize_t count = len(times), row = 0
+    cdef int64_t *time = items(times)
+    with nogil:
+        while row < count and time[row] >= after:
+            after = time[row]
+            row += 1
+    return row == count
+
+
 def keep_since(array times, int64_t time_min):
     check_column(times)
     cdef Py_ssize_t count = len(times), i

@@ -92,14 +92,14 @@ __all__ = [
     "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
     "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
     "BoundedQueue", "Commands", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan",
-    "SocketSet", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
+    "SocketSet", "ascends", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
     "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
     "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
     "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
     "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
     "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
     "msgpack_array", "next_line", "open_first", "pieces", "pieces_after", "relocate", "rows_where", "select",
-    "socket_send", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
+    "socket_send", "time_run", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
 ]  # fmt: skip
 
 COMPILED = False
@@ -151,6 +151,28 @@ def first_since(times: array[int], start: int, time_min: int) -> int:
         if times[row] >= time_min:
             return row
     return len(times)
+
+
+def time_run(times: array[int], start: int, time_min: int, time_last: int) -> tuple[int, int]:
+    """The next rows from `start` on whose times are in a range: the first, and the one after the last of them."""
+    first = start
+    if not 0 <= start <= len(times):
+        raise ValueError(f"row {start} of {len(times)}")
+    while first < len(times) and not time_min <= times[first] <= time_last:
+        first += 1
+    last = first
+    while last < len(times) and time_min <= times[last] <= time_last:
+        last += 1
+    return first, last
+
+
+def ascends(times: array[int], after: int) -> bool:
+    """Whether no time is earlier than `after`, nor than the one before it."""
+    for time in times:
+        if time < after:
+            return False
+        after = time
+    return True
 
 
 def keep_since(times: array[int], time_min: int) -> bytearray:

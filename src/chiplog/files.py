@@ -83,8 +83,8 @@ class File(Protocol):
 class Shared(Protocol):
     """Unsigned 64-bit words in a file, in the machine's byte order.
 
-    Each is stored in one step, and in the order of the calls. They outlive the process, and are not synced: after a
-    power loss they may be anything.
+    Each is stored in one step, and in the order of the calls. They outlive the process, and are not synced:
+    after a power loss they may be anything.
     """
 
     def store(self, index: int, value: int) -> None:

@@ -149,6 +149,8 @@ def test_time_columns_are_searched_and_masked_equally(times, bound, start):
     column = array("q", times)
     assert list(same("keep_since", column, bound)) == [time >= bound for time in times]
     same("first_since", column, start, bound)
+    same("time_run", column, start, bound, bound + 3)
+    assert same("ascends", column, bound) == (times == sorted(times) and all(time >= bound for time in times))
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30), st.integers(0, 35), st.integers(0, 35))
@@ -223,6 +225,7 @@ def test_a_key_set_holds_many_keys():
         ("compact", (b"abc", array("q", [0]), 0, 3, bytearray(2), bytearray(9))),
         ("select", (array("q", [0]), bytearray(2))),
         ("first_since", (array("q", [0]), 2, 0)),
+        ("time_run", (array("q", [0]), 2, 0, 1)),
         ("microseconds", (array("q", [0]), 0, 2, bytearray(16))),
         ("microseconds", (array("q", [0, 0]), 0, 2, bytearray(8))),
     ],

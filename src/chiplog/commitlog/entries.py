@@ -28,11 +28,11 @@ from typing import NamedTuple
 
 from chiplog import kernel
 from chiplog._kernel_m3_py import Entries
-from chiplog._kernel_py import END, LIMIT
+from chiplog._kernel_py import END, LIMIT, TIME_MAX, TIME_MIN
 from chiplog.errors import CorruptRecord, UnknownFormat
 from chiplog.formats.m3 import M3, MESSAGE_REASONS, Datapoint, Entry, Series, Unit
 from chiplog.log.position import Position
-from chiplog.log.seek import find_segment
+from chiplog.log.seek import TimeOrder, find_segment
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, PositionLike, Stream, as_position
 from chiplog.log.walk import DEFECTS_MAX, LOG_START, Block, Defect, OnCorruption, Walk
@@ -98,8 +98,11 @@ class EntryWalk:
                 "m3, and a cursor reads the others"
             )
         self._start = LOG_START if start is None else as_position(start)
-        self._stop, self._until_ns = stream._bounds(until)
-        self._since_ns = stream._time(since)
+        self._stop, until_ns = stream._bounds(until)
+        since_ns = stream._time(since)
+        self._since_ns = TIME_MIN if since_ns is None else since_ns
+        self._last_ns = TIME_MAX if until_ns is None else max(until_ns - 1, TIME_MIN)
+        self._order = TimeOrder(stream._directory) if until_ns is not None else None
         self._on_corruption = on_corruption
         self._directory = stream._directory
         self._walk: Walk | None = None
@@ -169,14 +172,12 @@ class EntryWalk:
                 block.buffer, block.scan.starts, block.scan.ends, block.offsets, row, last
             )
             row = entries.row
-            wanted = self._trim(entries)
-            if wanted.first < wanted.last:
-                yield wanted
+            yield from self._wanted(entries)
             self._tell(block, entries)
 
     def _begin(self) -> Walk:
         start = self._start
-        if self._since_ns is not None:
+        if self._since_ns != TIME_MIN:
             start = max(start, find_segment(self._directory, self._since_ns))
         self._walk = Walk(
             self._directory,
@@ -204,18 +205,23 @@ class EntryWalk:
         if offset >= 0:
             self._defect(offset, offset, "truncated message", self._expected - offset, b"")
 
-    def _trim(self, entries: Entries) -> EntryBlock:
-        first, last = 0, len(entries.series)
+    def _wanted(self, entries: Entries) -> Iterator[EntryBlock]:
+        """The entries of a segment from the start on that are inside of the time bounds."""
+        first, count = 0, len(entries.series)
         if self._segment == self._start.segment:
             first = bisect_left(entries.offsets, self._start.offset)
-        if self._since_ns is not None:
-            first = kernel.active.first_since(entries.created, first, self._since_ns)
+        while first < count:
+            first, last = kernel.active.time_run(entries.created, first, self._since_ns, self._last_ns)
             if first < last:
-                self._since_ns = None  # from here on everything counts
-        if self._until_ns is not None:
-            last = kernel.active.first_since(entries.created, first, self._until_ns)
-            self.done = last < len(entries.series)
-        return EntryBlock(self._segment, entries, first, last, self._series)
+                yield EntryBlock(self._segment, entries, first, last, self._series)
+            if last < count and entries.created[last] > self._last_ns and self._is_past():
+                self.done = True
+                return
+            first = last
+
+    def _is_past(self) -> bool:
+        """Whether what comes after an entry that is too late is too late as well."""
+        return self._order is not None and self._order.holds(self._segment) and self._order.holds_to_the_end
 
     # -- defects
 

@@ -352,8 +352,9 @@ class ActiveSegment:
         tail, core = self.tail, self._core
         index = tail.index
         index.records = tail.records + core.records
-        index.first_time = index.marks[1]  # its first mark is the first record's
-        index.last_time = core.time_ns
+        if not tail.records:  # else the earliest of those that were found, which another program may have written
+            index.first_time = index.marks[1]  # its first mark is the first record's
+        index.last_time = max(index.last_time, core.time_ns)
         index.end = core.offset
         counts = self.counts()
         self._records_before, self._bytes_before = counts["records_appended"], counts["bytes_appended"]

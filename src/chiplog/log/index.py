@@ -65,6 +65,8 @@ class SegmentIndex:
     tail: bytes = b"\0\0\0\0"
     runs: array[int] = field(default_factory=_new_pairs)
     marks: array[int] = field(default_factory=_new_pairs)
+    foreign_end: int = 0
+    """Where the segment ended before another program rewrote it (foreign.py); 0 if none did."""
 
     @property
     def rewritten(self) -> bool:

@@ -28,6 +28,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from chiplog import kernel
+from chiplog._kernel_py import TIME_MIN
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, write_all
 from chiplog.log.end import NO_END, End
@@ -37,13 +39,14 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.spare import spare_path
-from chiplog.log.walk import Defect, Walk, header_is_torn
+from chiplog.log.walk import LOG_START, Defect, Walk, header_is_torn
 from chiplog.log.watermark import Mark, Watermark
 from chiplog.times import SECOND_NS, format_time
 
 logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
+_READ_MAX = 4
 _NEW = "append.new"
 _HEAD_BYTES = 64  # more than a record has before what tells its time
 _FUTURE_NS = 60 * SECOND_NS
@@ -123,6 +126,8 @@ def recover(
         if mark is None and numbers:
             # Another program wrote it: nothing was known of how far it was synced, until now.
             watermark.begin(tail.number, tail.offset)
+        if not directory.format.numbered_by_time:
+            _note_own(directory, watermark, numbers, tail, end)
         watermark.note(tail.number, tail.offset)
         put_away(directory)  # all that it had of any use is in a segment, synced
         _report(directory, found, metrics)
@@ -231,6 +236,41 @@ def _find_tail(
         return tail
     tail.file.close()
     return create(last, tail.time_ns)
+
+
+def _note_own(directory: Directory, watermark: Watermark, numbers: list[int], tail: Tail, end: End) -> None:
+    """Note from which segment on every record is ours, if that has changed: another program may have appended."""
+    mark = watermark.found
+    if not numbers:
+        if watermark.own_from is None:
+            watermark.note_own_from(0)
+        return
+    if mark is not None and watermark.own_from is not None:
+        found = directory.files.stat(directory.segment_path(numbers[-1]))
+        size = found[0] if found else 0
+        if mark.segment == numbers[-1] and mark.closed and size == mark.offset:
+            return
+        if end.segment == numbers[-1] and size <= end.intended:
+            return
+        if _ascends(directory, [number for number in numbers if number >= mark.segment - 1]):
+            return
+    watermark.note_own_from(tail.number if tail.number > numbers[-1] else tail.number + 1)
+
+
+def _ascends(directory: Directory, numbers: list[int]) -> bool:
+    """Whether times don't go back in these segments. They are read only if they are few, as after a crash."""
+    if len(numbers) > _READ_MAX:
+        return False
+    walk = Walk(directory, start=Position(numbers[0], 0) if numbers else LOG_START, on_corruption="skip")
+    after = TIME_MIN
+    try:
+        for block in walk:
+            if not kernel.active.ascends(block.scan.times, after):
+                return False
+            after = block.scan.times[-1]
+        return True
+    finally:
+        walk.close()
 
 
 def check_number(directory: Directory, number: int) -> None:

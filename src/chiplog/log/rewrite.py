@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from chiplog import kernel
 from chiplog.files import write_all
-from chiplog.log.index import IndexBuilder, indexed_bytes, write_index
+from chiplog.log.index import IndexBuilder, index_name, indexed_bytes, map_name, write_index
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Block
 
@@ -92,9 +92,14 @@ def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int 
 
 
 def sweep(directory: Directory) -> list[str]:
-    """Remove what an interrupted rewrite left. Only for who holds the read lock alone."""
+    """Remove what an interrupted rewrite left. Only for who holds the read lock alone.
+
+    An index of a size that the segment had, where none fits the size that it has, tells that another program has
+    rewritten it (foreign.py): it stays.
+    """
     removed = []
-    for name in directory.names():
+    names = set(directory.names())
+    for name in sorted(names):
         number = directory.owner(name)
         if number is None:
             continue
@@ -103,7 +108,10 @@ def sweep(directory: Directory) -> list[str]:
             removed.append(name)
         elif (indexed := indexed_bytes(name, segment_name)) is not None:
             found = directory.files.stat(directory.segment_path(number))
-            if found is None or found[0] != indexed:
+            fits = found is not None and not names.isdisjoint(
+                (index_name(segment_name, found[0]), map_name(segment_name, found[0]))
+            )
+            if found is None or (found[0] != indexed and (fits or indexed < found[0])):
                 removed.append(name)
     for name in removed:
         directory.files.remove(f"{directory.path}/{name}")

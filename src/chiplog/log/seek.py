@@ -1,38 +1,94 @@
 """Finding a place without reading what lies before it.
 
-Times never go back in a log that chiplog writes, so that a time is found by halving: the segment by the
-first record's time of a few segments, the place in it by the index's marks. Where there is no index (the
-segment is being appended to, or another program wrote it) that one segment is scanned.
+Times never go back in what chiplog writes, so that a time is found there by halving: the segment by the first
+record's time of a few segments, the place in it by the index's marks. Where there is no index (the segment is
+being appended to) that one segment is scanned. Segments of another program may have any times: `TimeOrder` tells
+which those are, and they are never passed over.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
+from chiplog.log.end import read_end
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.log.watermark import read_mark, read_own_from
 
 _WINDOW_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 16
+_NO_LAST = 2**63
+
+
+class TimeOrder:
+    """In which segments times are known not to go back, within each and from one to the next."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.first, self.last = 0, _NO_LAST
+        """The segments from `first` to `last`."""
+        if directory.format.numbered_by_time:
+            return
+        mark, own_from = read_mark(directory), read_own_from(directory)
+        if mark is None or own_from is None:
+            self.last = -1
+            return
+        end = read_end(directory)
+        tail = end.segment or mark.segment
+        found = directory.files.stat(directory.segment_path(tail))
+        if end.segment:
+            ours = found is None or found[0] <= end.intended
+        else:
+            ours = found is not None and mark.closed and found[0] == mark.offset
+        # Else another program may have appended to it.
+        self.first, self.last = own_from, tail if ours else tail - 1
+        if ours and directory.last() <= tail:
+            self.last = _NO_LAST
+
+    def holds(self, number: int) -> bool:
+        """Whether it does for a segment."""
+        return self.first <= number <= self.last
+
+    @property
+    def holds_to_the_end(self) -> bool:
+        """Whether it does for every segment from `first` on."""
+        return self.last == _NO_LAST
+
+
+def segments_between(
+    directory: Directory, numbers: list[int], since_ns: int | None, until_ns: int | None = None
+) -> list[int]:
+    """Those of these segments in which there may be records of a time."""
+    order = TimeOrder(directory)
+    low, high = bisect_left(numbers, order.first), bisect_right(numbers, order.last)
+    own = numbers[low:high]
+    first = 0 if since_ns is None else max(_halve(directory, own, since_ns) - 1, 0)
+    last = len(own) if until_ns is None else max(_halve(directory, own, until_ns), 1)
+    return numbers[:low] + own[first:last] + numbers[high:]
 
 
 def find_segment(directory: Directory, since_ns: int) -> Position:
-    """The start of the segment in which the first record of `since_ns` or later is."""
+    """The start of the first segment in which there may be a record of `since_ns` or later."""
     numbers = directory.numbers()
-    if directory.format.numbered_by_time and numbers:
-        return Position(numbers[max(bisect_right(numbers, since_ns) - 1, 0)], 0)
-    low, high = 0, len(numbers)  # segments before `low` start earlier than since_ns, those from `high` don't
+    found = segments_between(directory, numbers, since_ns) or numbers
+    return Position(found[0], 0) if found else Position(0, 0)
+
+
+def _halve(directory: Directory, numbers: list[int], time_ns: int) -> int:
+    """How many of these segments, in the order of time, begin before a time."""
+    if directory.format.numbered_by_time:
+        return bisect_right(numbers, time_ns)
+    low, high = 0, len(numbers)  # segments before `low` start earlier than time_ns, those from `high` don't
     while low < high:
         middle = probe = (low + high) // 2
         time = None
         while probe < high and (time := _first_time(directory, numbers[probe])) is None:
             probe += 1  # a segment without records tells nothing
-        if time is not None and time < since_ns:
+        if time is not None and time < time_ns:
             low = probe + 1
         else:
             high = middle
-    return Position(numbers[max(low - 1, 0)], 0) if numbers else Position(0, 0)
+    return low
 
 
 def _first_time(directory: Directory, number: int) -> int | None:

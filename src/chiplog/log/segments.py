@@ -46,6 +46,8 @@ class Directory:
         """Whether readers stop where the end mark says; recovery and verification look at everything."""
         self._listed: tuple[object, list[int]] | None = None
         """The last listing, and the directory's word from before it."""
+        self._indexed: tuple[object, dict[int, int]] | None = None
+        """The same of indexes."""
 
     def whole(self) -> Self:
         """The same, with everything that the files have, whether it counts or not."""
@@ -88,8 +90,8 @@ class Directory:
     def numbers(self) -> list[int]:
         """The numbers of the segments, ascending: all that there are, up to the last one in the list.
 
-        One listing may have a segment and lack one that was there before it. Segments begin in ascending order, so
-        whatever comes before the last one that is listed is there when that listing has ended: a second one has it.
+        One listing may have a segment and lack one that was there before it. Segments begin in ascending order,
+        so when a listing has ended, all are there that come before the last one in it: a second listing has them.
         What one listing has and the other lacks is looked for by its name.
         """
         try:
@@ -123,6 +125,31 @@ class Directory:
     def _list_once(self) -> set[int]:
         parse = self.format.segment_number
         return {number for name in self.names() if (number := parse(name)) is not None}
+
+    def indexed_sizes(self) -> dict[int, int]:
+        """For each segment that has an index or a map, or has had one, the largest size that one is for."""
+        known, word = self._indexed, self.files.changed(self.path)
+        if known is not None and word is not None and known[0] == word:
+            return known[1]
+        stems: dict[str, int] = {}
+        for name in self.names():
+            if name.endswith((".idx", ".map")):
+                stem, _, size = name[:-4].rpartition(".")
+                if size.isdecimal():
+                    stems[stem] = max(int(size), stems.get(stem, 0))
+        parse = self.format.segment_number
+        sizes = {
+            number: size
+            for stem, size in stems.items()
+            if (number := parse(f"{stem}.log") or parse(stem)) is not None
+        }
+        self._indexed = (word, sizes)
+        return sizes
+
+    def last(self) -> int:
+        """The number of the last segment; 0 if there is none."""
+        numbers = self.numbers()
+        return numbers[-1] if numbers else 0
 
     def has(self, number: int) -> bool:
         """Whether a segment is there now."""
@@ -233,8 +260,10 @@ class SegmentReader:
         self.map_damaged = False
         self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
         self.index = self._read_index()
-        if self.index is None and not self.map_damaged and directory.ends_at_mark:
-            self.size = visible_bytes(directory, number, self.file)
+        if self.index is None and not self.map_damaged:
+            if directory.ends_at_mark:
+                self.size = visible_bytes(directory, number, self.file)
+            self.index = _foreign_index(directory, number, self.size)
 
     def _read_index(self) -> SegmentIndex | None:
         if self.size < self.header_bytes + self.directory.format.record_bytes_min:
@@ -255,6 +284,8 @@ class SegmentReader:
 
     def refresh(self) -> bool:
         """Take a new look at how much of it counts; whether that is another size."""
+        if self.index is not None and self.index.foreign_end:
+            return False
         before, marked = self.size, self.directory.ends_at_mark and self.index is None
         self.size = visible_bytes(self.directory, self.number, self.file) if marked else self.file.size()
         if self.size != before:
@@ -297,3 +328,9 @@ class SegmentReader:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _foreign_index(directory: Directory, number: int, size: int) -> SegmentIndex | None:
+    from chiplog.log.foreign import foreign_index  # which reads marks, as this module doesn't
+
+    return foreign_index(directory, number, size)

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from chiplog import kernel
-from chiplog._kernel_py import END, NEED_MAX, TIME_MIN, TRUNCATED
+from chiplog._kernel_py import END, NEED_MAX, TIME_MAX, TIME_MIN, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
 from chiplog.formats import Scan
 from chiplog.log.end import boot_digest, read_end
+from chiplog.log.foreign import check_position
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
-from chiplog.log.seek import hop, seek_time
+from chiplog.log.seek import TimeOrder, hop, seek_time
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.watermark import Mark, read_mark
 
@@ -113,8 +114,14 @@ class Walk:
         self.defects: list[Defect] = []
         self.done = False
         self._stop = stop
-        self._since_ns = since_ns
-        self._until_ns = until_ns
+        self._since_ns = TIME_MIN if since_ns is None else since_ns
+        self._last_ns = TIME_MAX if until_ns is None else max(until_ns - 1, TIME_MIN)
+        self._order = TimeOrder(directory) if since_ns is not None or until_ns is not None else None
+        """Only where a time is asked for."""
+        self._since_met = self._until_met = False
+        """Whether a record has been found from which on, in the order of time, all are as late as asked for."""
+        self._rest: tuple[Scan, int] | None = None
+        """The rows of the last scan that are still to be looked at, from this one on."""
         self._on_corruption = on_corruption
         self._metrics = metrics or Metrics()
         self._block_bytes = block_bytes
@@ -151,6 +158,11 @@ class Walk:
             reader = self._reader or self._open_next()
             if reader is None:
                 return None
+            if self._rest is not None:
+                block = self._next_run(reader, *self._rest)
+                if block is not None:
+                    return block
+                continue
             scan, stop = self._scan(reader)
             if scan.offsets:
                 block = self._trim(reader, scan)
@@ -163,7 +175,7 @@ class Walk:
     def revalidate(self) -> None:
         """After time without a lock: look anew at files that may have been replaced, or cut.
 
-        Raises BadPosition if what was read last isn't there any more, so that nothing after it can be told from it.
+        Raises BadPosition if what was read last isn't there any more: then nobody knows where to go on.
         """
         self._filled = 0
         reader = self._reader
@@ -192,6 +204,7 @@ class Walk:
             self._reader.close()
             self._reader = None
         self._filled = 0
+        self._rest = None
 
     def _next_number(self, after: int) -> int | None:
         """The next segment, of those that the caller has listed or of those that there are."""
@@ -230,6 +243,11 @@ class Walk:
         self._filled = 0
         if reader.map_damaged and not self._bad_map(reader):
             return None
+        try:
+            self.position = check_position(reader, self.position)
+        except BadPosition:
+            self._close_reader()
+            raise
         self._at = reader.physical(self.position.offset)
         if self._at > reader.size:
             if self._next_number(reader.number) is None and not reader.map_damaged:
@@ -241,9 +259,20 @@ class Walk:
                 )
             self._at = reader.size
         self._check_known(reader)
-        if self._since_ns is not None:
-            self._at = seek_time(reader, self._at, self._since_ns)
+        if self._order is not None:
+            self._at = self._seek(reader, self._order)
         return reader
+
+    def _seek(self, reader: SegmentReader, order: TimeOrder) -> int:
+        """Where to begin in a segment, past what is known to be too early or too late."""
+        index = reader.index
+        if order.holds(reader.number):
+            if self._until_met:
+                return reader.size
+            return self._at if self._since_met else seek_time(reader, self._at, self._since_ns)
+        if index and index.records and (index.last_time < self._since_ns or index.first_time > self._last_ns):
+            return reader.size
+        return self._at
 
     def _bad_header(self, reader: SegmentReader) -> bool:
         """Whether to go on with the next segment."""
@@ -318,21 +347,39 @@ class Walk:
 
     def _trim(self, reader: SegmentReader, scan: Scan) -> Block | None:
         """The block with the rows inside the time bounds; None if there are none."""
+        if self._order is not None and not self._order.holds(reader.number):
+            return self._next_run(reader, scan, 0)
         first, last = 0, len(scan.offsets)
         times = scan.times
-        if self._since_ns is not None:
-            first = kernel.active.first_since(times, 0, self._since_ns)
-            if first < last:
-                self._since_ns = None  # from here on everything counts
-        if self._until_ns is not None:
-            last = kernel.active.first_since(times, first, self._until_ns)
-            self.done = last < len(times)
+        if self._order is not None:
+            if not self._since_met:
+                first = kernel.active.first_since(times, 0, self._since_ns)
+                self._since_met = first < last
+            last = self._first_past(times, first)
+            self._until_met = last < len(times)
+            self.done = self._until_met and self._order.holds_to_the_end
+        return self._block(reader, scan, first, last)
+
+    def _first_past(self, times: array[int], first: int) -> int:
+        if self._until_met:
+            return first
+        if self._last_ns == TIME_MAX:
+            return len(times)
+        return int(kernel.active.first_since(times, first, self._last_ns + 1))
+
+    def _next_run(self, reader: SegmentReader, scan: Scan, row: int) -> Block | None:
+        """The next rows inside the time bounds where times may go back; None if there are none left."""
+        first, last = kernel.active.time_run(scan.times, row, self._since_ns, self._last_ns)
+        self._rest = (scan, last) if last < len(scan.times) else None
+        return self._block(reader, scan, first, last)
+
+    def _block(self, reader: SegmentReader, scan: Scan, first: int, last: int) -> Block | None:
         self._at = self._base + scan.end
         offsets = reader.index.logical_column(scan.offsets) if reader.index else scan.offsets
         logical_end = offsets[last] if last < len(offsets) else reader.logical(self._at)
         self.position = Position(reader.number, logical_end)
-        self._known = self.position, bytes(self._buffer[max(scan.end - _KNOWN_BYTES, 0) : scan.end])
-        self._metrics.add(records_read=last - first, bytes_read=scan.end)
+        self._known = reader.position(self._at), bytes(self._buffer[max(scan.end - _KNOWN_BYTES, 0) : scan.end])
+        self._metrics.add(records_read=last - first, bytes_read=0 if self._rest else scan.end)
         if first == last:
             return None
         return Block(reader.number, reader.path, self._buffer, self._base, scan, offsets, first, last, logical_end)
@@ -356,9 +403,9 @@ class Walk:
 
     def _cut(self, reader: SegmentReader) -> BadPosition:
         return BadPosition(
-            f"{reader.path} was changed before {reader.position(self._at)}, which had been read up to there: it was cut "
-            "or written anew meanwhile, by another program or by a restore. Open a new cursor, at the start or at a "
-            "position from before the change"
+            f"{reader.path} was read up to {reader.position(self._at)}, and what comes before that is different "
+            "by now: it was cut or written anew, by another program or by a restore. Open a new cursor, at the "
+            "start or at a position from before the change"
         )
 
     def _leave(self, reader: SegmentReader, following: int | None) -> bool:

@@ -20,6 +20,10 @@ opening counts, and of one opening the higher. ::
     0     | "CLSY" 4 | version 1, u32 | opening u64 | segment u64 | offset u64 | boot 16 |
           | closed 0 or 1, u32 | CRC-32C u32 |
     4096  | the same |                                                                 all big-endian
+    8192  | "CLTO" 4 | version 1, u32 | segment u64 | CRC-32C u32 |
+
+The third part tells from which segment on every record is ours. Times never go back in those, so a time may be
+searched for by halving. Segments of another program may have any times.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from chiplog import kernel
 from chiplog.errors import LockTimeout
 from chiplog.files import File
 from chiplog.log.end import boot_digest
-from chiplog.log.segments import Directory
+from chiplog.log.segments import Directory, read_exactly
 
 logger = logging.getLogger("chiplog")
 
@@ -40,6 +44,8 @@ NAME = "append.synced"
 _LAYOUT = struct.Struct(">4sIQQQ16sI")
 _BYTES = _LAYOUT.size + 4
 _FIRST, _SECOND = 0, 4096  # apart, so that no sector holds both
+_OWN = 8192
+_OWN_LAYOUT = struct.Struct(">4sIQ")
 _DYING_SECONDS = 2.0  # a process that is killed lets go of append.lock a moment before it lets go of this
 _OPENING_MAX, _OFFSET_MAX = 2**63 - 1, 2**62 - 1
 
@@ -109,6 +115,26 @@ def read_mark(directory: Directory) -> Mark | None:
         file.close()
 
 
+def read_own_from(directory: Directory) -> int | None:
+    """The segment from which on every record was written by us, in the order of time; None if that isn't known."""
+    try:
+        file = directory.files.open_read(f"{directory.path}/{NAME}")
+    except FileNotFoundError:
+        return None
+    try:
+        return _read_own_from(file)
+    finally:
+        file.close()
+
+
+def _read_own_from(file: File) -> int | None:
+    data = read_exactly(file, _OWN_LAYOUT.size + 4, _OWN)
+    if len(data) < _OWN_LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.active.crc32c(data[:-4]):
+        return None
+    magic, version, segment = _OWN_LAYOUT.unpack_from(data)
+    return segment if (magic, version) == (b"CLTO", 1) else None
+
+
 class Watermark:
     """The marks of a log that is being opened to append."""
 
@@ -128,6 +154,7 @@ class Watermark:
             self._file: File = files.open_update(path)
             try:
                 self.found = _latest(_read_marks(self._file, path, directory.format.segment_number_max))
+                self.own_from = _read_own_from(self._file)
             except BaseException:
                 self._file.close()
                 raise
@@ -153,6 +180,13 @@ class Watermark:
     def note(self, segment: int, offset: int, *, closed: bool = False) -> None:
         """Everything before `offset` has been synced."""
         self._file.write_at(_encode(Mark(self._opening, segment, offset, self.boot, closed)), _SECOND)
+
+    def note_own_from(self, segment: int) -> None:
+        """From this segment on every record is ours: on disk when this returns."""
+        body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
+        self._file.write_at(body + kernel.active.crc32c(body).to_bytes(4, "big"), _OWN)
+        self._file.sync()
+        self.own_from = segment
 
     def close(self) -> None:
         self._file.close()

@@ -18,7 +18,7 @@ from chiplog.formats import Captain, Format
 from chiplog.formats.m3 import M3
 from chiplog.formats.messages import Messages
 from chiplog.log.position import Position
-from chiplog.log.seek import chunk_bounds, find_segment
+from chiplog.log.seek import chunk_bounds, segments_between
 from chiplog.log.segments import Directory, SegmentReader
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Walk
@@ -196,14 +196,11 @@ def cut(
 
 def _numbers_between(directory: Directory, start: Position, stop: Position, options: ReadOptions) -> list[int]:
     numbers = directory.numbers()
-    if options.since_ns is not None:
-        start = max(start, find_segment(directory, options.since_ns))
     low = bisect_left(numbers, start.segment)
     high = bisect_right(numbers, stop.segment if stop.offset else stop.segment - 1)
-    if options.until_ns is not None:
-        # The segment in which the bound lies, and none after it.
-        high = min(high, bisect_right(numbers, find_segment(directory, options.until_ns).segment))
-    return numbers[low:high]
+    if options.since_ns is None and options.until_ns is None:
+        return numbers[low:high]
+    return segments_between(directory, numbers[low:high], options.since_ns, options.until_ns)
 
 
 def _bytes_between(directory: Directory, number: int, first: Position, last: Position) -> int:

@@ -26,8 +26,8 @@ class Operation(NamedTuple):
     """A call that is about to be made; what predicates of faults look at."""
 
     kind: str
-    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_update, open_shared, rename, remove, stat,
-    lock; or of an open file: write, write_at, read, truncate, sync, size, store."""
+    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_update, open_shared, rename, remove,
+    stat, lock; or of an open file: write, write_at, read, truncate, sync, size, store."""
     path: str
     byte_count: int
     number: int
