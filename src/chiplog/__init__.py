@@ -56,11 +56,13 @@ if TYPE_CHECKING:
         ServerFailed,
         ServerReadOnly,
         SkipSegment,
+        TargetTaken,
         TimeOutOfRange,
         UnknownFormat,
         WriteFailed,
     )
     from chiplog.log.appender import Appender, SyncPolicy
+    from chiplog.log.backup import Backup
     from chiplog.log.cleaner import Cleaner, CleanReport
     from chiplog.log.cursor import Cursor
     from chiplog.log.metrics import Metrics, prometheus_collector
@@ -80,9 +82,10 @@ _HOMES = {
         "BatchFailed", "ChiplogError",
         "ConnectionLost", "CorruptRecord", "HeaderMismatch", "JobError", "JobNotFound", "JobRefused", "JobTimeout",
         "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "ServerFailed",
-        "ServerReadOnly", "SkipSegment", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
+        "ServerReadOnly", "SkipSegment", "TargetTaken", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
     ),
     "chiplog.log.appender": ("Appender", "SyncPolicy"),
+    "chiplog.log.backup": ("Backup",),
     "chiplog.log.cleaner": ("CleanReport", "Cleaner"),
     "chiplog.log.cursor": ("Cursor",),
     "chiplog.log.metrics": ("Metrics", "prometheus_collector"),
@@ -114,6 +117,7 @@ __all__ = [
     "Appender",
     "AppenderClosed",
     "AppenderFailed",
+    "Backup",
     "BadCommand",
     "BadEvent",
     "BadPacket",
@@ -152,6 +156,7 @@ __all__ = [
     "SkipSegment",
     "Stream",
     "SyncPolicy",
+    "TargetTaken",
     "TimeOutOfRange",
     "UnknownFormat",
     "VerifyReport",

@@ -14,6 +14,7 @@
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
     ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
+    ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
     ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
@@ -71,6 +72,7 @@ __all__ = [
     "ServerReadOnly",
     "SkipSegment",
     "Superseded",
+    "TargetTaken",
     "TimeOutOfRange",
     "UnknownFormat",
     "WriteFailed",
@@ -146,6 +148,10 @@ class TimeOutOfRange(ChiplogError, ValueError):
 
 class BadPosition(ChiplogError, ValueError):
     """A text is no position, or a position is in no log like this."""
+
+
+class TargetTaken(ChiplogError, FileExistsError):
+    """There is something already where a new log was to be made."""
 
 
 class BadCommand(ChiplogError, ValueError):

@@ -10,11 +10,11 @@ import chiplog
 from chiplog import errors, testing
 
 PUBLIC = """
-Appender AppenderClosed AppenderFailed BadCommand BadEvent BadPacket BadPosition BadReply BatchFailed
+Appender AppenderClosed AppenderFailed Backup BadCommand BadEvent BadPacket BadPosition BadReply BatchFailed
 ChiplogError CleanReport Cleaner ConnectionLost CorruptRecord Cursor Defect HeaderMismatch JobError JobNotFound
 JobRefused JobTimeout KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
 QueueFull Record RecordTooLarge Recovery Repair SegmentInfo ServerFailed ServerReadOnly SkipSegment Stream
-SyncPolicy TimeOutOfRange UnknownFormat VerifyReport WriteFailed apply_repairs plan_repair
+SyncPolicy TargetTaken TimeOutOfRange UnknownFormat VerifyReport WriteFailed apply_repairs plan_repair
 prometheus_collector verify
 """.split()
 

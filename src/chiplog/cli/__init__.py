@@ -36,6 +36,7 @@ COMMANDS = {
     "dump": "show records, as text, JSON or bytes; follow a log",
     "verify": "check every byte of logs",
     "repair": "show what would mend a damaged log, and do it with --apply",
+    "backup": "copy a log, whole and checked, while it is in use",
     "stats": "segments, sizes, and rates over time, as a picture",
     "clean": "forget records by age, size or key",
     "convert": "write a log anew in another format",

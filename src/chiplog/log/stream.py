@@ -28,6 +28,8 @@ from chiplog.times import TimeLike, parse_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from chiplog.log.backup import Backup
+
 PathLike = str | os.PathLike[str]
 PositionLike = Position | tuple[int, int] | str
 Bound = PositionLike | TimeLike
@@ -263,6 +265,20 @@ class Stream:
                 walk.close()
         finally:
             lock.release()
+
+    def backup(
+        self, target: PathLike, *, progress: Callable[[int, int], None] | None = None, timeout: float | None = None
+    ) -> Backup:
+        """Copy the log as it is now to a new directory: whole, on stable storage, and read back.
+
+        Others may append and read meanwhile; cleaners wait. The copy is a log, closed in order, in which positions
+        are those of this one. Damage raises CorruptRecord: `chiplog repair` mends, and a copy of the files keeps
+        the evidence. `progress(done_bytes, total_bytes)` is called as it goes on.
+        """
+        from chiplog.log.backup import back_up
+
+        self._directory.check()
+        return back_up(self._directory, os.fspath(target), progress=progress, timeout=timeout)
 
     def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
