@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
+from chiplog.forks import forking, let_go_in_children
 
 __all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
 
@@ -262,16 +263,20 @@ def _write_after_close(_: Any) -> int:
 class OSLock:
     """flock(2) on a file of its own: across processes, and across the threads of one."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, exclusive: bool) -> None:
         self._fd = fd
         self._pid = os.getpid()
+        if exclusive:
+            let_go_in_children(self)
 
     def release(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            if os.getpid() == self._pid:
+            if os.getpid() == self._pid:  # in a child only closed: to unlock it would be to unlock the parent's
                 fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
             os.close(fd)
+
+    _forked = release
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -334,18 +339,20 @@ class OSFiles:
         operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            fd = _open_lock_file(path, exclusive=exclusive)
+            with forking:  # no child has the descriptor of an exclusive lock that it doesn't know of
+                fd = _open_lock_file(path, exclusive=exclusive)
+                lock = OSLock(fd, exclusive=exclusive)
             try:
                 if deadline is None:
                     _wait_flock(fd, operation, path)
                 else:
                     _poll_flock(fd, operation, max(deadline - time.monotonic(), 0), path)
                 if _is_where_others_look(fd, path):
-                    return OSLock(fd)
+                    return lock
             except BaseException:
-                os.close(fd)
+                lock.release()
                 raise
-            os.close(fd)
+            lock.release()
 
     def watch(self, path: str) -> Watch:
         if sys.platform == "linux":
