@@ -20,13 +20,13 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
 from chiplog.forks import forking, let_go_in_children
 
-__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Watch", "write_all"]
+__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Watch", "removed_on_failure", "write_all"]
 
 logger = logging.getLogger("chiplog")
 
@@ -149,6 +149,17 @@ def write_all(file: File, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+@contextlib.contextmanager
+def removed_on_failure(files: Files, path: str) -> Iterator[None]:
+    """For writing a file that nobody may find half written: an error removes it, if it can be removed."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(path)
+        raise
 
 
 class OSFile:

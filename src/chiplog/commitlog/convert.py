@@ -79,6 +79,7 @@ def convert(
     try:
         writer = _Writer(part, fmt, segment_bytes)
         try:
+            writer.open()
             _copy(reader, writer, sum(info.byte_count for info in source.segments()), progress)
             writer.finish()
             _check(writer)
@@ -239,10 +240,13 @@ class _Writer:
         self.records = self.segments = self.byte_count = 0
         self._segment_bytes = segment_bytes
         self._files = OSFiles()
-        self._files.make_dir(self.folder)
         self._number = 0 if isinstance(fmt, M3) else 1
         self._file: File | None = None
         self._size = 0
+
+    def open(self) -> None:
+        """Make the folder and its first segment."""
+        self._files.make_dir(self.folder)
         self._open()
 
     def _open(self) -> None:

@@ -20,6 +20,7 @@ format whose segments can't be resumed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import time
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chiplog.errors import HeaderMismatch, LogFull
-from chiplog.files import File, write_all
+from chiplog.files import File, removed_on_failure, write_all
 from chiplog.log.index import IndexBuilder
 from chiplog.log.journal import put_away, read_journal, restore
 from chiplog.log.metrics import Metrics
@@ -386,13 +387,14 @@ def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -
     """Copy what will be cut to a file beside the segment, durably."""
     size = file.size() - offset
     path = _free_path(directory, number)
-    copy = directory.files.open_append(path)
-    try:
+    # Or each attempt to open the log on a full disk would leave another piece of it.
+    with (
+        removed_on_failure(directory.files, path),
+        contextlib.closing(directory.files.open_append(path)) as copy,
+    ):
         for place in range(0, size, _COPY_BYTES):
             write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
         copy.sync()
-    finally:
-        copy.close()
     directory.sync()
     return path
 

@@ -15,12 +15,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from chiplog._kernel_py import TIME_MAX, TRUNCATED
 from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import FORMATS, Format, named_format
 from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
 from chiplog.log.position import Position
+
+logger = logging.getLogger("chiplog")
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
@@ -162,7 +166,13 @@ class SegmentReader:
         mapped = files.stat(map_path) is not None
         if mapped:
             self.index_path = map_path
-        index = read_index(files, self.index_path, self.number, self.size, tail)
+        try:
+            index = read_index(files, self.index_path, self.number, self.size, tail)
+        except OSError as error:
+            if mapped:
+                raise
+            logger.warning("%s can't be read, and is done without: %s", self.index_path, error)
+            return None
         self.map_damaged = mapped and index is None
         return index
 

@@ -21,7 +21,7 @@ import logging
 from typing import NamedTuple
 
 from chiplog.errors import BadFrame, LockTimeout, ReplicaError
-from chiplog.files import File, Files, write_all
+from chiplog.files import File, Files, removed_on_failure, write_all
 from chiplog.formats import Captain
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
@@ -403,11 +403,9 @@ def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
     """A small file, all of it or as it was."""
     new = f"{folder}/{name}.new"
     files.remove(new)
-    file = files.open_append(new)
-    try:
-        write_all(file, data)
-        file.sync()
-    finally:
-        file.close()
-    files.rename(new, f"{folder}/{name}")
+    with removed_on_failure(files, new):
+        with contextlib.closing(files.open_append(new)) as file:
+            write_all(file, data)
+            file.sync()
+        files.rename(new, f"{folder}/{name}")
     files.sync_dir(folder)
