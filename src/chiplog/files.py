@@ -422,7 +422,7 @@ def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:
             return
         except BlockingIOError:
             rest = deadline - time.monotonic()
-            if rest <= 0:
+            if not rest > 0:
                 raise LockTimeout(
                     f"{path} is locked by another process or thread (waited {timeout:.3g} s): "
                     "close it there, or give a longer timeout"

@@ -16,8 +16,8 @@ LAYERS = [
     "_kernel_messages_json_py", "_kernel_mqtt_py", "_kernel_msgpack_py", "_kernel_broker_py", "_kernel_inbox_py",
     "_kernel_sockets_py",
     "_kernel_py",
-    "kernel", "errors", "times", "forks", "files", "formats", "log", "commitlog", "state", "jobs", "broker",
-    "spark", "testing", "cli",
+    "kernel", "errors", "bounds", "times", "forks", "files", "formats", "log", "commitlog", "state", "jobs",
+    "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
     "position", "metrics", "index", "segments", "watermark", "journal", "seek", "walk", "spare", "recovery",

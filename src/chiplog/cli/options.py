@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
+from chiplog.bounds import BYTES_MAX
 from chiplog.cli import codes
 from chiplog.errors import ChiplogError
 from chiplog.formats import Captain
@@ -157,7 +158,10 @@ def byte_size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: expected a number, or one such as 64MiB or 10GB")
     number, unit, suffix = match.groups()
     base = 1000 if (suffix or "").lower() == "b" else 1024
-    return int(float(number) * base ** _POWERS.get((unit or "").lower(), 0))
+    size = float(number) * base ** _POWERS.get((unit or "").lower(), 0)
+    if size > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX >> 40}TiB")
+    return int(size)
 
 
 def positive_size(text: str) -> int:

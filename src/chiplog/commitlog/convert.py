@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from chiplog.bounds import check_whole
 from chiplog.commitlog.check import check_entries
 from chiplog.commitlog.entries import EntryWalk, entries_of
 from chiplog.commitlog.exchange import NotADatapoint, from_json, to_json
@@ -68,6 +69,7 @@ def convert(
     timeout: float | None = None,
 ) -> ConvertReport:
     """Write a new log at `target`, which must not exist or be empty. `series` is for payloads of their own."""
+    check_whole("segment_bytes", segment_bytes)
     place = os.path.abspath(os.fspath(target))
     if os.path.exists(place) and (not os.path.isdir(place) or os.listdir(place)):
         raise ConvertFailed(f"{target} is there already and not empty: a conversion makes a new log")

@@ -328,7 +328,7 @@ class ActiveSegment:
         tail, core = self.tail, self._core
         index = tail.index
         index.records = tail.records + core.records
-        index.first_time = index.marks[1]  # its first mark is the first record's
+        index.first_time = index.marks[1] if index.marks else 0  # its first mark is the first record's
         index.last_time = core.time_ns
         index.end = core.offset
         counts = self.counts()

@@ -33,6 +33,7 @@ from weakref import WeakSet
 
 from chiplog import kernel
 from chiplog._kernel_py import TIME_MAX
+from chiplog.bounds import TIMER_MS_MAX, check_whole
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
 from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
@@ -92,15 +93,10 @@ class Appender:
             self._policy = SyncPolicy(sync)
         except ValueError:
             raise ValueError(f"sync is {sync!r}: expected 'os', 'interval' or 'always'") from None
-        for name, value in (
-            ("sync_interval_ms", sync_interval_ms),
-            ("segment_bytes", segment_bytes),
-            ("batch_bytes_max", batch_bytes_max),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} is {value}: expected at least 1")
-        if not 0 <= journal_bytes <= JOURNAL_BYTES_MAX:
-            raise ValueError(f"journal_bytes is {journal_bytes}: expected 0, for none, to {JOURNAL_BYTES_MAX}")
+        check_whole("sync_interval_ms", sync_interval_ms, most=TIMER_MS_MAX)
+        check_whole("segment_bytes", segment_bytes)
+        check_whole("batch_bytes_max", batch_bytes_max)
+        check_whole("journal_bytes", journal_bytes, least=0, most=JOURNAL_BYTES_MAX)  # 0: none
         self._directory = directory
         self._metrics = metrics
         self._segment_bytes = segment_bytes
@@ -370,8 +366,8 @@ class Appender:
         self._check_usable()
         self._mend()
         core = self._core
-        if not payloads and core.step_ns:
-            return Positions(core.segment, core.offset, array("q"))  # no record, so no number for a segment
+        if not payloads:  # no record: so no time that a segment's number or its index could be by
+            return Positions(core.segment, core.offset, array("q"))
         now = self._begin_batch()
         encoder = self._active.encoder
         data, starts = encoder.encode_many(payloads, now)
@@ -390,16 +386,17 @@ class Appender:
     def _begin_batch(self, time_ns: int | None = None) -> int:
         """Be in the segment in which a batch is to go, and tell the time of its first record."""
         core = self._core
-        full = core.offset >= self._segment_bytes
+        filled = core.offset > self._directory.format.header_bytes
+        full = filled and core.offset >= self._segment_bytes
         if not core.step_ns:
             if full:
                 self._active.roll()
             return int(core.stamp())
         # Where a segment has its number by its first record's time, that is decided first.
         now = int(core.stamp()) if time_ns is None else time_ns
-        if full and core.offset > self._directory.format.header_bytes:
+        if full:
             self._active.roll(now)
-        elif core.offset == self._directory.format.header_bytes and core.segment != now:
+        elif not filled and core.segment != now:
             self._active.renumber(now)
         return now
 

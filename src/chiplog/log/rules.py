@@ -15,6 +15,7 @@ from typing import Protocol
 
 from chiplog import kernel
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog.bounds import check_whole
 from chiplog.log.index import SegmentIndex
 from chiplog.log.segments import Directory
 from chiplog.log.walk import Block
@@ -85,8 +86,8 @@ class KeepLast(Rule):
     def __init__(self, *, byte_count: int | None = None, segments: int | None = None) -> None:
         if (byte_count is None) == (segments is None):
             raise TypeError("KeepLast takes byte_count= or segments=, one of them")
-        if (byte_count if segments is None else segments) < 0:  # type: ignore[operator]
-            raise ValueError("KeepLast can't keep less than nothing")
+        check_whole("byte_count", byte_count, least=0, or_none="for segments")
+        check_whole("segments", segments, least=0, or_none="for byte_count")
         self.byte_count = byte_count
         self.segments = segments
         self._kept: set[int] = set()
@@ -130,6 +131,8 @@ class KeepLatest(Rule):
             raise ValueError(f"{key} must count from the payload's start, without a step")
         if stop is not None and stop <= (start or 0):
             raise ValueError(f"{key} is empty: all records would have the same key, and only the last would stay")
+        for name, end in (("start", start), ("stop", stop)):
+            check_whole(f"the key's {name}", end, least=0, or_none="for none")
         if until is not None and (not isinstance(until, bytes) or len(until) != 1):
             raise ValueError(f"until is {until!r}: expected a single byte, as in b'='")
         self._start = start or 0

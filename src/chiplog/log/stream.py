@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
 from chiplog.formats import Captain, Format, detect, named_format
@@ -132,12 +134,6 @@ class Stream:
         `always` that makes an append nearly twice as fast on most disks.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
-        _check_whole(
-            sync_interval_ms=sync_interval_ms,
-            segment_bytes=segment_bytes,
-            batch_bytes_max=batch_bytes_max,
-            journal_bytes=journal_bytes,
-        )
         return Appender(
             self._directory,
             self.metrics,
@@ -201,8 +197,7 @@ class Stream:
         """The log, or a range of it, as Arrow record batches; memory stays bounded whatever its size."""
         from chiplog.log import scan
 
-        if batch_rows < 1:
-            raise ValueError(f"batch_rows is {batch_rows}: expected at least 1")
+        check_whole("batch_rows", batch_rows, most=COUNT_MAX)
         wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
         scan.load_pyarrow()
         stop, until_ns = self._bounds(until)
@@ -371,20 +366,11 @@ def as_position(value: PositionLike) -> Position:
     )
 
 
-def _check_whole(**numbers: object) -> None:
-    for name, value in numbers.items():
-        if not isinstance(value, int):
-            raise TypeError(f"{name} is {value!r}: expected a whole number, such as 64 << 20 for 64 MiB")
-
-
 def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
     if not blocking:
         return 0.0
-    if timeout is not None and not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is {timeout!r}: expected seconds, or None to wait for ever")
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
-    return timeout
+    check_number("timeout", timeout, most=math.inf, or_none="to wait for ever")
+    return None if timeout is None or timeout > AGE_SECONDS_MAX else timeout
 
 
 def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
