@@ -11,8 +11,8 @@
 
 What is where, each importing only from those before it:
 
-    chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
     chiplog.errors     every error, as one tree under ChiplogError
+    chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
     chiplog.bounds     what an option may be
     chiplog.times      times as nanoseconds and as text
     chiplog.forks      what a forked child must let go of

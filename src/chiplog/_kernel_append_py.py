@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from chiplog._kernel_captain_py import captain_encode, captain_encode_many
 from chiplog._kernel_queue_py import REENTERED
+from chiplog._kernel_scan import read_clock
 
 
 class AppendCore:
@@ -65,7 +66,7 @@ class AppendCore:
 
     def stamp(self) -> int:
         """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
-        return max(self._clock(), self.time_ns + self.step_ns)
+        return max(read_clock(self._clock), self.time_ns + self.step_ns)
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
         """Count what somebody else has written, in one step as far as an interrupt is concerned."""

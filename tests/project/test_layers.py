@@ -11,12 +11,12 @@ SOURCE = Path(__file__).parents[2] / "src" / "chiplog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "_kernel_scan", "_kernel_crc_py", "_kernel_captain_py", "_kernel_queue_py", "_kernel_append_py",
+    "errors", "_kernel_scan", "_kernel_crc_py", "_kernel_captain_py", "_kernel_queue_py", "_kernel_append_py",
     "_kernel_commands_py", "_kernel_m3_entries_py", "_kernel_m3_py", "_kernel_messages_py",
     "_kernel_messages_json_py", "_kernel_mqtt_py", "_kernel_msgpack_py", "_kernel_broker_py", "_kernel_inbox_py",
     "_kernel_sockets_py",
     "_kernel_py",
-    "kernel", "errors", "bounds", "times", "forks", "files", "formats", "log", "commitlog", "state", "jobs",
+    "kernel", "bounds", "times", "forks", "files", "formats", "log", "commitlog", "state", "jobs",
     "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [

@@ -195,6 +195,8 @@ def count(text: str) -> int:
     """A whole number, zero or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no count: expected a whole number, zero or more")
+    if len(text) > 15 or int(text) > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX}")
     return int(text)
 
 
@@ -240,6 +242,8 @@ def key_slice(text: str) -> slice:
     start, colon, stop = text.partition(":")
     if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+    if any(len(part) > 14 for part in (start, stop)):
+        raise argparse.ArgumentTypeError(f"{text!r} is past the end of any payload: expected one such as 0:16")
     if stop and int(stop) <= int(start or 0):
         raise argparse.ArgumentTypeError(f"{text!r} is empty: expected START:STOP, as in 0:16")
     return slice(int(start) if start else None, int(stop) if stop else None)

@@ -36,7 +36,7 @@ from chiplog.log.seek import find_segment
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, PositionLike, Stream, as_position
 from chiplog.log.walk import DEFECTS_MAX, LOG_START, Block, Defect, OnCorruption, Walk
-from chiplog.times import TimeLike
+from chiplog.times import TimeLike, in_column
 
 logger = logging.getLogger("chiplog")
 
@@ -98,8 +98,10 @@ class EntryWalk:
                 "m3, and a cursor reads the others"
             )
         self._start = LOG_START if start is None else as_position(start)
-        self._stop, self._until_ns = stream._bounds(until)
-        self._since_ns = stream._time(since)
+        self._stop, until_ns = stream._bounds(until)
+        since_ns = stream._time(since)
+        self._since_ns = None if since_ns is None else in_column(since_ns)
+        self._until_ns = None if until_ns is None else in_column(until_ns)
         self._on_corruption = on_corruption
         self._directory = stream._directory
         self._walk: Walk | None = None

@@ -328,8 +328,10 @@ class ActiveSegment:
         tail, core = self.tail, self._core
         index = tail.index
         index.records = tail.records + core.records
-        index.first_time = index.marks[1] if index.marks else 0  # its first mark is the first record's
-        index.last_time = core.time_ns
+        if not tail.records and index.marks:
+            index.first_time = index.marks[1]  # its first mark is the first record's
+        if core.records:  # or it has only what it had when it was opened, and may end before an earlier one
+            index.last_time = core.time_ns
         index.end = core.offset
         counts = self.counts()
         self._records_before, self._bytes_before = counts["records_appended"], counts["bytes_appended"]

@@ -388,12 +388,13 @@ class Appender:
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
         full = filled and core.offset >= self._segment_bytes
+        now = int(core.stamp()) if time_ns is None else time_ns
         if not core.step_ns:
             if full:
                 self._active.roll()
-            return int(core.stamp())
+            return now
         # Where a segment has its number by its first record's time, that is decided first.
-        now = int(core.stamp()) if time_ns is None else time_ns
+        self._directory.format.next_number(0, now)  # raises where no segment can have this time
         if full:
             self._active.roll(now)
         elif not filled and core.segment != now:

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from chiplog._kernel_scan import TIME_MIN, read_clock
 from chiplog.errors import HeaderMismatch, LogFull
 from chiplog.files import File, removed_on_failure, write_all
 from chiplog.log.index import IndexBuilder
@@ -198,7 +199,7 @@ def _find_tail(
     """The segment to append to, new or resumed; beside a spare new, and with a number left out for that."""
 
     def create(last: int, time_ns: int) -> Tail:
-        first_ns = max(clock(), time_ns + 1) if directory.format.numbered_by_time else 0
+        first_ns = max(read_clock(clock), time_ns + 1) if directory.format.numbered_by_time else 0
         if spare is not None:
             last = max(last + 1, _spare_number(directory))
         return create_segment(directory, directory.format.next_number(last, first_ns), time_ns)
@@ -255,19 +256,26 @@ def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
     return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)
 
 
+def _can_follow(time_ns: int) -> bool:
+    """Whether later records may be of this time at least. One far off would be the time of all that come.
+
+    Where they aren't, they go into a segment of their own: within one that we write times ascend.
+    """
+    return abs(time_ns) < 2**62
+
+
 def _last_time(directory: Directory, numbers: list[int]) -> int:
     """A time that no record of a sealed segment is later than, as far as is known without reading them."""
     for number in reversed(numbers[-3:-1]):
         reader = SegmentReader(directory, number)
         try:
-            if reader.index is not None and reader.index.records:
-                return reader.index.last_time
-            first = reader.first_time()
-            if first is not None and abs(first) < 2**62:
-                return first
+            index = reader.index
+            last = index.last_time if index is not None and index.records else reader.first_time()
+            if last is not None and _can_follow(last):
+                return last
         finally:
             reader.close()
-    return 0
+    return TIME_MIN
 
 
 def _recover_last(
@@ -303,8 +311,9 @@ def _recover_last(
             or found.torn is not None
             or found.damage is not None
             or found.missing_bytes > 0
+            or (index.records > 0 and not _can_follow(index.last_time))
         )
-        if index.records and abs(index.last_time) < 2**62:
+        if index.records and _can_follow(index.last_time):
             time_ns = max(time_ns, index.last_time)
         return Tail(number, file, offset, index, index.records, time_ns), fresh
     except BaseException:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
+from chiplog import kernel
+from chiplog._kernel_py import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
+from chiplog.formats import Format, Scan
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.times import in_column
 
 _WINDOW_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 16
@@ -19,6 +22,7 @@ _PROBE_BYTES = 1 << 16
 
 def find_segment(directory: Directory, since_ns: int) -> Position:
     """The start of the segment in which the first record of `since_ns` or later is."""
+    since_ns = in_column(since_ns)  # as times are in an index: rather too early than too late
     numbers = directory.numbers()
     if directory.format.numbered_by_time and numbers:
         return Position(numbers[max(bisect_right(numbers, since_ns) - 1, 0)], 0)
@@ -28,7 +32,7 @@ def find_segment(directory: Directory, since_ns: int) -> Position:
         time = None
         while probe < high and (time := _first_time(directory, numbers[probe])) is None:
             probe += 1  # a segment without records tells nothing
-        if time is not None and time < since_ns:
+        if time is not None and in_column(time) < since_ns:
             low = probe + 1
         else:
             high = middle
@@ -49,10 +53,22 @@ def _first_time(directory: Directory, number: int) -> int | None:
 def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
     """A physical offset at or after `place`, at or shortly before the first record of `since_ns` or later."""
     if reader.index is not None:
-        return max(place, reader.physical(reader.index.mark_before(since_ns)))
+        return max(place, reader.physical(reader.index.mark_before(in_column(since_ns))))
     # Without an index only a checked scan from the start can tell: the time or the length in a head that is
     # hopped over could be damaged, and records would be passed over in silence.
     return place
+
+
+def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, since_ns: int) -> int:
+    """The first row from `row` on that is of `since_ns` or later, also where a column can't hold these times."""
+    times, at_least = scan.times, in_column(since_ns)
+    row = kernel.active.first_since(times, row, at_least)
+    while row < len(times) and times[row] in (TIME_MIN, TIME_MAX):
+        place = scan.offsets[row] - base
+        if fmt.exact_time(bytes(buffer[place : place + 16])) >= since_ns:
+            break
+        row = kernel.active.first_since(times, row + 1, at_least)
+    return row
 
 
 def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog._kernel_scan import read_clock
 from chiplog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
@@ -313,13 +313,13 @@ class Stream:
             walk.close()
 
     def _now(self) -> int:
-        return time.time_ns() if self._clock is None else self._clock()
+        return read_clock(self._clock or time.time_ns)
 
     def _time(self, value: TimeLike | None) -> int | None:
         if value is None:
             return None
         now_ns = self._now() if isinstance(value, str) and value.startswith("-") else None
-        return min(max(parse_time(value, now_ns=now_ns), TIME_MIN), TIME_MAX)
+        return parse_time(value, now_ns=now_ns)
 
     def _bounds(self, until: Bound | None) -> tuple[Position | None, int | None]:
         """What `until` means: a position, or a time."""

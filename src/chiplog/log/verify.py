@@ -282,28 +282,31 @@ class _Columns:
     def __init__(self, directory: Directory, report: SegmentReport) -> None:
         self._report = report
         self._exact_time = directory.format.exact_time
-        self.first_time = 0
         self.last_time = TIME_MIN
+        self.earliest, self.latest = TIME_MAX, TIME_MIN
+        """As an index has them: where times go back, not those of the first and the last record."""
 
     def add(self, block: Block) -> None:
         report, times = self._report, block.scan.times
         if not report.records:
-            self.first_time = times[0]
             report.first_time_ns = self._time(block, 0)
-        self._count_times_back(block, times)
+        back = self._count_times_back(block, times)
+        self.earliest = min(self.earliest, min(times) if back else times[0])
+        self.latest = max(self.latest, max(times) if back else times[-1])
         report.records += len(times)
         self.last_time = times[-1]
         report.last_time_ns = self._time(block, len(times) - 1)
 
-    def _count_times_back(self, block: Block, times: array[int]) -> None:
+    def _count_times_back(self, block: Block, times: array[int]) -> int:
         report = self._report
-        back = int(bool(report.records) and times[0] < self.last_time)
+        back: int = int(bool(report.records) and times[0] < self.last_time)
         back += sum(map(operator.gt, times, islice(times, 1, None)))
         if back and report.times_back_first is None:
             row = next((i for i in range(1, len(times)) if times[i] < times[i - 1]), 0)
             row = 0 if report.records and times[0] < self.last_time else row
             report.times_back_first = Position(report.number, block.offsets[row])
         report.times_back += back
+        return back
 
     def _time(self, block: Block, row: int) -> int | None:
         time_ns = block.scan.times[row]
@@ -342,7 +345,7 @@ def _check_header_and_index(directory: Directory, report: SegmentReport, columns
 def _describes(index: SegmentIndex, report: SegmentReport, columns: _Columns) -> bool:
     if report.defects or report.torn is not None or not report.records:
         return True  # its checksum is right and it is of this size: the records are what is damaged
-    found = (report.records, columns.first_time, columns.last_time)
+    found = (report.records, columns.earliest, columns.latest)
     return found == (index.records, index.first_time, index.last_time)
 
 

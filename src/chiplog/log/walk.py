@@ -15,13 +15,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from chiplog import kernel
 from chiplog._kernel_py import END, NEED_MAX, TIME_MIN, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
 from chiplog.formats import Scan
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
-from chiplog.log.seek import hop, seek_time
+from chiplog.log.seek import first_row, hop, seek_time
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.watermark import boot_digest, read_mark
 
@@ -300,11 +299,11 @@ class Walk:
         first, last = 0, len(scan.offsets)
         times = scan.times
         if self._since_ns is not None:
-            first = kernel.active.first_since(times, 0, self._since_ns)
+            first = first_row(self.directory.format, self._buffer, self._base, scan, 0, self._since_ns)
             if first < last:
                 self._since_ns = None  # from here on everything counts
         if self._until_ns is not None:
-            last = kernel.active.first_since(times, first, self._until_ns)
+            last = first_row(self.directory.format, self._buffer, self._base, scan, first, self._until_ns)
             self.done = last < len(times)
         self._at = self._base + scan.end
         offsets = reader.index.logical_column(scan.offsets) if reader.index else scan.offsets
