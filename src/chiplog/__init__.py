@@ -11,9 +11,13 @@
 
 What is where, each importing only from those before it:
 
-    chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
     chiplog.errors     every error, as one tree under ChiplogError
+    chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
+    chiplog.bounds     what an option may be
     chiplog.times      times as nanoseconds and as text
+    chiplog.forks      what a forked child must let go of
+    chiplog.shared     words that processes share through memory
+    chiplog.watches    telling when a directory has changed
     chiplog.files      the only module that touches the filesystem
     chiplog.formats    how bytes lie in a segment
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner

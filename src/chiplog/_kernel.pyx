@@ -34,6 +34,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from array import array as _array
+from time import time_ns as _time_ns
 
 from chiplog._kernel_broker_py import MessageColumns
 from chiplog._kernel_commands_py import Commands
@@ -41,7 +42,8 @@ from chiplog._kernel_inbox_py import Drained
 from chiplog._kernel_m3_py import Entries
 from chiplog._kernel_mqtt_py import Packets, Publishes, Pubacks
 from chiplog._kernel_queue_py import REENTERED
-from chiplog._kernel_scan import Scan, payload_bytes
+from chiplog._kernel_scan import Scan, payload_bytes, read_clock
+from chiplog.errors import TimeOutOfRange
 
 cdef extern from "_crc32c.h" nogil:
     int crc32c_has_hardware

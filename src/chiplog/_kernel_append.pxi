@@ -110,9 +110,11 @@ cdef class AppendCore:
         cdef int64_t now
         if self.clock is None:
             clock_gettime(CLOCK_REALTIME, &ts)
+            if not -UNIX_SECONDS_MAX <= ts.tv_sec < UNIX_SECONDS_MAX:
+                read_clock(_time_ns)  # tells what is wrong with it
             now = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
         else:
-            now = self.clock()
+            now = read_clock(self.clock)
         return now if now > self.time_ns + self.step_ns else self.time_ns + self.step_ns
 
     cdef int64_t hand_over(self, bytes frame) except -1:

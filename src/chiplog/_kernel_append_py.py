@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from chiplog._kernel_captain_py import captain_encode, captain_encode_many
 from chiplog._kernel_queue_py import REENTERED
+from chiplog._kernel_scan import read_clock
 
 _END_COMMITTED, _END_INTENDED = 5, 6  # words of an end mark: log/end.py
 
@@ -80,7 +81,7 @@ class AppendCore:
 
     def stamp(self) -> int:
         """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
-        return max(self._clock(), self.time_ns + self.step_ns)
+        return max(read_clock(self._clock), self.time_ns + self.step_ns)
 
     def share_end(self, shared: Shared | None, waits: bool = False) -> None:
         """Tell through `shared` where each write will end, and then that it has; None to tell no more.

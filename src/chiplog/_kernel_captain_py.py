@@ -24,6 +24,7 @@ from chiplog._kernel_scan import (
     BAD_CRC,
     BAD_LENGTH,
     BAD_TIME,
+    CLOCK_SECONDS_MAX,
     END,
     FOUND,
     LIMIT,
@@ -41,7 +42,7 @@ TIME_BYTES = 15
 CRC_BYTES = 4
 RECORD_BYTES_MIN = TIME_BYTES + 1 + CRC_BYTES
 UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where captain's seconds start
-_UNIX_SECONDS_MAX = 9_223_372_033  # any int32 of nanoseconds may still be added without overflow
+_UNIX_SECONDS_MAX = CLOCK_SECONDS_MAX
 _U64_MAX = 2**64 - 1
 
 

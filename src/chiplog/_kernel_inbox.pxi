@@ -63,7 +63,7 @@ cdef class Inbox:
         check_properties(properties1)
         time_ns = max(time_ns, self.last_ns + 1)
         if not 0 <= time_ns <= MESSAGE_TIME_MAX - view.size:
-            raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+            raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
         self.begin()
         memset(&received, 0, sizeof(received))
         received.end = start

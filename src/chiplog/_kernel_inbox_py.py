@@ -23,6 +23,7 @@ from chiplog._kernel_broker_py import message_columns, messages_flags
 from chiplog._kernel_messages_py import MESSAGE_TIME_MAX, messages_encode, skip_properties
 from chiplog._kernel_mqtt_py import LIMIT, NOT_PLAIN, mqtt_publishes
 from chiplog._kernel_scan import END, check_range
+from chiplog.errors import TimeOutOfRange
 
 RUN_BYTES_MAX = 16 << 20
 """No more than these are made at once, but for one larger message: small packets could become large messages."""
@@ -86,7 +87,7 @@ class Inbox:
         _check_properties(properties0, properties1)
         time_ns = max(time_ns, self.last_ns + 1)
         if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(view):
-            raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+            raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
         self._begin()
         end, reason, need = found.end, found.reason, found.need
         for row, packet_id in enumerate(found.packet_ids):

@@ -94,7 +94,7 @@ cdef int64_t check_message(item, int64_t time_ns) except -1:
             raise TypeError("a message is a tuple of topic, payload and properties, all bytes: see Messages.item()")
     topic, payload, properties = item
     if not 0 <= time_ns <= MESSAGE_TIME_MAX:
-        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
     size = PyBytes_GET_SIZE(topic)
     if size > TOPIC_BYTES_MAX or not is_utf8(<const unsigned char *>PyBytes_AS_STRING(topic), size):
         raise ValueError(f"a topic is UTF-8 of at most {TOPIC_BYTES_MAX} bytes")
@@ -135,7 +135,7 @@ def messages_encode_many(given, int64_t time_ns):
     cdef int64_t *start = items(starts)
     cdef unsigned char *out
     if not 0 <= time_ns <= MESSAGE_TIME_MAX - count:
-        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
     for i in range(count):
         start[i] = total
         total += check_message(batch[i], time_ns + i)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from chiplog._kernel_crc_py import crc32c
 from chiplog._kernel_scan import BAD_CRC, BAD_LENGTH, BAD_TIME, END, FOUND, LIMIT, TRUNCATED, Scan, check_range
+from chiplog.errors import TimeOutOfRange
 
 MESSAGE_HEAD = 0x95
 MESSAGE_BYTES_MIN = 7
@@ -321,7 +322,7 @@ def _check_message(item: Any, time_ns: int) -> None:
         raise TypeError(_NOT_AN_ITEM)
     topic, payload, properties = item
     if not 0 <= time_ns <= MESSAGE_TIME_MAX:
-        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
     if len(topic) > TOPIC_BYTES_MAX or not _is_utf8(topic):
         raise ValueError(f"a topic is UTF-8 of at most {TOPIC_BYTES_MAX} bytes")
     if len(payload) > PAYLOAD_BYTES_MAX:
@@ -359,7 +360,7 @@ def messages_encode_many(given: Iterable[tuple[bytes, bytes, bytes]], time_ns: i
     """Messages of consecutive nanoseconds from `time_ns` on, back to back, and where each one starts."""
     batch = list(given)
     if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(batch):
-        raise ValueError(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
     out = bytearray()
     starts = array("q")
     for row, item in enumerate(batch):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1  # a time column's value for a time that int64 ns can't hold
+from chiplog.errors import TimeOutOfRange
+
+TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1  # a time column's value for a time that it can't hold
+CLOCK_SECONDS_MAX = 9_223_372_033  # before and after 1970: any int32 of nanoseconds may still be added
+CLOCK_MIN, CLOCK_MAX = -CLOCK_SECONDS_MAX * 10**9, CLOCK_SECONDS_MAX * 10**9  # what it can hold, for sure
 NEED_MAX = 2**63 - 1
+
+_EXPECTED_TIME = "expected a time in the years 1678 to 2261. Set it right; nothing was written"
 
 # Why a scan stopped.
 END = 0  # at the end of the range, after a whole record
@@ -38,6 +46,17 @@ def check_range(what: str, start: int, stop: int, size: int) -> None:
     """Refuse a range that a buffer of this size hasn't."""
     if not 0 <= start <= stop <= size:
         raise ValueError(f"{what} {start}..{stop} in a buffer of {size} bytes")
+
+
+def read_clock(clock: Callable[[], Any]) -> int:
+    """What a clock says, in nanoseconds since 1970, if a record can be of that time."""
+    try:
+        now = operator.index(clock())
+    except OverflowError:  # the system's, past the year 2262
+        raise TimeOutOfRange(f"the clock says more than 64 bits hold: {_EXPECTED_TIME}") from None
+    if not CLOCK_MIN <= now <= CLOCK_MAX:
+        raise TimeOutOfRange(f"the clock says {now} nanoseconds since 1970: {_EXPECTED_TIME}")
+    return now
 
 
 def payload_bytes(payload: Any) -> bytes:

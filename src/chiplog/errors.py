@@ -12,7 +12,7 @@
     ├── RecordTooLarge          a record or batch is over its limit (also a ValueError)
     ├── LogFull                 there are no segment numbers left
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
-    ├── TimeOutOfRange          a time can't be expressed as asked (also a ValueError)
+    ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
@@ -143,7 +143,7 @@ class LockTimeout(ChiplogError, TimeoutError):
 
 
 class TimeOutOfRange(ChiplogError, ValueError):
-    """The time can't be expressed as asked."""
+    """The time can't be expressed as asked, or the clock says one that no record can be of."""
 
 
 class BadPosition(ChiplogError, ValueError):

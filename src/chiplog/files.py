@@ -14,25 +14,34 @@ import errno
 import fcntl
 import functools
 import logging
-import mmap
 import os
-import select
 import stat
-import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from chiplog.errors import LockTimeout
+from chiplog.forks import forking, let_go_in_children
+from chiplog.shared import OSShared
+from chiplog.watches import InotifyWatch, PollWatch
 
-__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "OSFiles", "Shared", "Watch", "write_all"]
+__all__ = [
+    "BLOCK_BYTES",
+    "File",
+    "Files",
+    "Lock",
+    "OSFiles",
+    "Shared",
+    "Watch",
+    "removed_on_failure",
+    "write_all",
+]
 
 logger = logging.getLogger("chiplog")
 
 BLOCK_BYTES = 4096
 """What disks write at once, and a page of memory."""
-_WORD_BYTES = 8
 _SETTLED_NS = 2_000_000_000  # a directory's time of change may be as coarse as this
 _SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
@@ -185,6 +194,17 @@ def write_all(file: File, data: bytes | memoryview) -> None:
         view = view[file.write(view) :]
 
 
+@contextlib.contextmanager
+def removed_on_failure(files: Files, path: str) -> Iterator[None]:
+    """For writing a file that nobody may find half written: an error removes it, if it can be removed."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(path)
+        raise
+
+
 class OSFile:
     """A file of the operating system."""
 
@@ -294,46 +314,23 @@ def _write_after_close(_: Any) -> int:
     raise ValueError("write to a closed file")
 
 
-class OSShared:
-    """Words of a file that is mapped into memory."""
-
-    def __init__(self, path: str, count: int) -> None:
-        size = count * _WORD_BYTES
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            missing = size - os.fstat(fd).st_size
-            # Written, and not left to be filled in by the filesystem: on a full disk that would be a signal.
-            if missing > 0 and os.pwrite(fd, bytes(missing), size - missing) != missing:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            self._map = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
-        self._words = memoryview(self._map).cast("Q")
-
-    def store(self, index: int, value: int) -> None:
-        self._words[index] = value
-
-    def words(self) -> memoryview | None:
-        return self._words
-
-    def close(self) -> None:
-        self._words.release()
-        self._map.close()
-
-
 class OSLock:
     """flock(2) on a file of its own: across processes, and across the threads of one."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, exclusive: bool) -> None:
         self._fd = fd
         self._pid = os.getpid()
+        if exclusive:
+            let_go_in_children(self)
 
     def release(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            if os.getpid() == self._pid:
+            if os.getpid() == self._pid:  # in a child only closed: to unlock it would be to unlock the parent's
                 fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
             os.close(fd)
+
+    _forked = release
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -405,18 +402,20 @@ class OSFiles:
         operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            fd = _open_lock_file(path, exclusive=exclusive)
+            with forking:  # no child has the descriptor of an exclusive lock that it doesn't know of
+                fd = _open_lock_file(path, exclusive=exclusive)
+                lock = OSLock(fd, exclusive=exclusive)
             try:
                 if deadline is None:
                     _wait_flock(fd, operation, path)
                 else:
                     _poll_flock(fd, operation, max(deadline - time.monotonic(), 0), path)
                 if _is_where_others_look(fd, path):
-                    return OSLock(fd)
+                    return lock
             except BaseException:
-                os.close(fd)
+                lock.release()
                 raise
-            os.close(fd)
+            lock.release()
 
     def watch(self, path: str) -> Watch:
         if sys.platform == "linux":
@@ -480,67 +479,10 @@ def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:
             return
         except BlockingIOError:
             rest = deadline - time.monotonic()
-            if rest <= 0:
+            if not rest > 0:
                 raise LockTimeout(
                     f"{path} is locked by another process or thread (waited {timeout:.3g} s): "
                     "close it there, or give a longer timeout"
                 ) from None
             time.sleep(min(rest, _LOCK_POLL_SECONDS[min(attempt, len(_LOCK_POLL_SECONDS) - 1)]))
             attempt += 1
-
-
-class PollWatch:
-    """Where nothing tells of changes: look again, at first soon, then every 50 ms."""
-
-    def __init__(self) -> None:
-        self._pause = 0.001
-
-    def wait(self, timeout: float) -> bool:
-        time.sleep(min(timeout, self._pause))
-        self._pause = min(self._pause * 2, 0.05)
-        return False
-
-    def fileno(self) -> int | None:
-        return None
-
-    def drain(self) -> None:
-        self._pause = 0.001
-
-    def close(self) -> None:
-        pass
-
-
-class InotifyWatch:
-    """Linux tells of every change in the directory, also by other processes."""
-
-    _EVENTS = 0x2 | 0x40 | 0x80 | 0x100 | 0x200  # modify, moved from, moved to, create, delete
-
-    def __init__(self, path: str) -> None:
-        import ctypes  # only programs that follow a log pay for it
-
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
-        if libc.inotify_add_watch(self._fd, os.fsencode(path), self._EVENTS) < 0:
-            number = ctypes.get_errno()
-            self.close()
-            raise OSError(number, f"inotify_add_watch on {path}")
-
-    def wait(self, timeout: float) -> bool:
-        poll = select.poll()  # select() would refuse descriptors past 1023
-        poll.register(self._fd, select.POLLIN)
-        return bool(poll.poll(timeout * 1000))
-
-    def fileno(self) -> int | None:
-        return self._fd
-
-    def drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(self._fd, 65_536)) > 65_536 - struct.calcsize("iIII") - 256:
-                pass
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)

@@ -18,6 +18,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
+from chiplog._kernel_scan import CLOCK_MAX, CLOCK_MIN, TIME_MAX, TIME_MIN
 from chiplog.errors import TimeOutOfRange
 
 SECOND_NS = 1_000_000_000
@@ -30,6 +31,8 @@ _RFC3339 = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))?)?([Zz]|[+-]\d{2}:?\d{2})?"
 )
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = re.compile(r"@(-?\d{1,30})(?:\.(\d{1,9}))?")
+_DURATION_NS_MAX = 10**30  # past all times that a record can have
 
 TimeLike = int | str | datetime
 
@@ -37,7 +40,8 @@ TimeLike = int | str | datetime
 def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 from an RFC 3339 text, an aware datetime, `-15m`, or nanoseconds themselves.
 
-    A time of day needs its zone, because there is no telling which was meant; a plain date is its start in UTC.
+    Also from `@SECONDS`, which is what `format_time` makes of years that RFC 3339 hasn't. A time of day needs its
+    zone, because there is no telling which was meant; a plain date is its start in UTC.
     """
     if isinstance(value, bool):
         raise TypeError("a time is a text, a datetime or an integer of nanoseconds, not a bool")
@@ -53,7 +57,9 @@ def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     text = value.strip()
     if relative := _RELATIVE.fullmatch(text):
         now = time.time_ns() if now_ns is None else now_ns
-        return now - int(float(relative[1]) * _UNITS_NS[relative[2]])
+        return now - _duration(relative[1], relative[2])
+    if seconds_since := _SECONDS.fullmatch(text):
+        return int(seconds_since[1]) * SECOND_NS + int((seconds_since[2] or "0").ljust(9, "0"))
     match = _RFC3339.fullmatch(text)
     if not match:
         raise TimeOutOfRange(
@@ -95,4 +101,18 @@ def parse_duration(text: str) -> int:
     match = _RELATIVE.fullmatch("-" + text.strip())
     if not match:
         raise TimeOutOfRange(f"{text!r} is no duration: expected a number and one of ms, s, m, h, d, as in 24h")
-    return int(float(match[1]) * _UNITS_NS[match[2]])
+    return _duration(match[1], match[2])
+
+
+def _duration(number: str, unit: str) -> int:
+    nanos = float(number) * _UNITS_NS[unit]
+    if nanos > _DURATION_NS_MAX:
+        raise TimeOutOfRange(f"{number}{unit} is longer than anything in a log: expected one such as 24h or 7d")
+    return int(nanos)
+
+
+def in_column(time_ns: int) -> int:
+    """What a column of times has for a time: itself, or one end of what it holds."""
+    if time_ns < CLOCK_MIN:
+        return TIME_MIN
+    return TIME_MAX if time_ns > CLOCK_MAX else time_ns

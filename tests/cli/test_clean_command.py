@@ -90,3 +90,24 @@ def test_damage_stops_it_unless_damaged_segments_are_left(run: Run, log: Path) -
 def test_a_reader_keeps_it_waiting(run: Run, log: Path) -> None:
     with Stream.open(log).cursor():
         assert run("clean", log, "--keep-segments", 1, "--timeout", "10ms").code == 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--older-than", "9" * 400 + "d"],
+        ["--keep-segments", "9" * 30],
+        ["--keep-bytes", "9" * 400],
+        ["--latest-key", "0:" + "9" * 30],
+    ],
+)
+def test_what_is_larger_than_anything_is_refused(run: Run, log: Path, words: list[str]) -> None:
+    result = run("clean", log, *words)
+    assert (result.code, result.out) == (2, "")
+    assert f"argument {words[0]}" in result.err
+
+
+def test_an_age_before_all_times_drops_nothing(run: Run, log: Path) -> None:
+    before = payloads(log)
+    assert run("clean", log, "--older-than", "99999999d").code == 0
+    assert payloads(log) == before

@@ -166,3 +166,18 @@ def test_following_ends_at_its_limit(run: Run, log: Path) -> None:
 def test_a_cleaner_keeps_it_waiting(run: Run, log: Path) -> None:
     with Stream.open(log).cleaner():
         assert run("dump", log, "--timeout", "0").code == 5
+
+
+@pytest.mark.parametrize("since", ["0001-01-01", "-1000000d", "1600-01-01T00:00:00Z"])
+@pytest.mark.parametrize("until", ["2300-01-01", "9999-12-31"])
+def test_bounds_may_be_of_any_year(run: Run, log: Path, since: str, until: str) -> None:
+    everything = run("dump", log).out
+    assert run("dump", log, f"--since={since}", "--until", until).out == everything
+    assert run("dump", log, "--since", until).out == run("dump", log, "--until", "0001-01-01").out == ""
+
+
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_a_time_longer_ago_than_anything_is_refused(run: Run, log: Path, option: str) -> None:
+    result = run("dump", log, f"{option}=-{'9' * 400}d")
+    assert result.code == 2
+    assert "longer than anything in a log" in result.err

@@ -31,6 +31,8 @@ def test_dump_shows_topics_payloads_and_properties(run: Run, log):
     assert run("dump", log, "--since", middle[1]).out.splitlines() == lines[7:]
     assert run("dump", log, "--until", middle[0]).out.splitlines() == lines[:7]
     assert run("dump", log, "--reverse").out.splitlines() == lines[::-1]
+    assert run("dump", log, "--since", "0001-01-01", "--until", "2300-01-01").out.splitlines() == lines
+    assert run("dump", log, "--since", "2300-01-01").out == run("dump", log, "--until", "0001-01-01").out == ""
     assert run("dump", log, "--raw", "--limit", "1").out == "value 0\n"
     assert "76616c75652030" in run("dump", log, "--hex", "--limit", "1").out
 

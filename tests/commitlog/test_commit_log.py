@@ -212,7 +212,7 @@ def test_what_can_never_be_written_is_refused_at_once(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_options_are_told_by_name(tmp_path, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
+    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
         CommitLog(tmp_path / "log", **options)
     assert not (tmp_path / "log").exists()
 

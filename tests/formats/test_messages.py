@@ -8,8 +8,8 @@ from array import array
 import msgspec
 import pytest
 
-from chiplog import KeepLast, LogFull, OlderThan, Position, Stream, apply_repairs, plan_repair, verify
-from chiplog.errors import CorruptRecord, RecordTooLarge
+from chiplog import KeepLast, OlderThan, Position, Stream, apply_repairs, plan_repair, verify
+from chiplog.errors import CorruptRecord, RecordTooLarge, TimeOutOfRange
 from chiplog.formats import detect, named_format
 from chiplog.formats.messages import Messages
 from chiplog.formats.msgpack import pack, unpack
@@ -164,9 +164,9 @@ def test_a_log_goes_on_after_it_was_closed(tmp_path, sync, spare):
     assert (report.ok, report.records) == (True, 12)
 
 
-def test_a_log_in_the_last_year_of_its_kind_is_full(tmp_path):
+def test_a_clock_past_the_last_year_of_messages_is_refused(tmp_path):
     stream = stream_at(tmp_path, clock=lambda: 2**62)
-    with pytest.raises(LogFull):
+    with pytest.raises(TimeOutOfRange, match="1970 to 2115"):
         stream.appender()
 
 

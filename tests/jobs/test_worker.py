@@ -420,7 +420,7 @@ def test_the_example_loses_no_job_when_its_server_is_killed():
 def test_a_worker_is_told_what_is_wrong_with_it_before_it_starts():
     with pytest.raises(ValueError, match="needs a function"):
         Worker().run()
-    with pytest.raises(ValueError, match="at least one job"):
+    with pytest.raises(ValueError, match="concurrency is 0: expected at least 1"):
         Worker(concurrency=0)
     with pytest.raises(JobRefused, match="no name of a queue"):
         Worker({"no name": print})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from chiplog import _kernel_messages_py as messages
 from chiplog import _kernel_py as plain
 from chiplog._kernel_scan import BAD_CRC, BAD_LENGTH, BAD_TIME, END, LIMIT, TRUNCATED
+from chiplog.errors import TimeOutOfRange
 from tests.kernel.test_twins import same
 
 compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
@@ -233,8 +234,8 @@ def test_what_could_not_be_read_is_not_written(item):
 
 @pytest.mark.parametrize("time_ns", [-1, 2**62, 2**63 - 1])
 def test_a_time_that_cannot_be_read_is_not_written(time_ns):
-    assert same("messages_encode", (b"t", b"p", b"\x80"), time_ns) is ValueError
-    assert same("messages_encode_many", [(b"t", b"p", b"\x80")], time_ns) is ValueError
+    assert same("messages_encode", (b"t", b"p", b"\x80"), time_ns) is TimeOutOfRange
+    assert same("messages_encode_many", [(b"t", b"p", b"\x80")], time_ns) is TimeOutOfRange
 
 
 def test_a_search_in_hostile_bytes_ends_early():

@@ -149,7 +149,7 @@ def test_time_columns_are_searched_and_masked_equally(times, bound, start):
     column = array("q", times)
     assert list(same("keep_since", column, bound)) == [time >= bound for time in times]
     same("first_since", column, start, bound)
-    same("time_run", column, start, bound, bound + 3)
+    same("time_run", column, start, bound, min(bound + 3, 2**63 - 1))
     assert same("ascends", column, bound) == (times == sorted(times) and all(time >= bound for time in times))
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from chiplog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed
+from chiplog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, verify
 from chiplog.testing import CrashDisk
 
 
@@ -396,3 +396,22 @@ def test_an_option_of_another_type_is_told_by_its_name_and_creates_nothing(tmp_p
     with pytest.raises(TypeError, match=f"^{option} is {value!r}: expected "):
         Stream(tmp_path / "log").appender(**{option: value})
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+@pytest.mark.parametrize("spare", [False, True])
+def test_segments_may_be_as_small_as_a_record(tmp_path, sync, spare):
+    stream = Stream(tmp_path)
+    with stream.appender(segment_bytes=1, sync=sync, spare=spare) as log:
+        positions = [log.append(b"x"), *log.append_many([b"y", b"y"]), log.append(b"z")]
+    assert [position.segment for position in positions] == [1, 2, 2, 3]
+    assert verify(stream).ok
+
+
+def test_no_records_leave_no_time_in_an_index(tmp_path):
+    stream = Stream(tmp_path)
+    with stream.appender() as log:
+        log.append(b"x")
+        assert list(log.append_many([])) == []
+        log.roll()
+    assert verify(stream).segments[0].index == "fits"

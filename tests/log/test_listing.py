@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +14,7 @@ from chiplog.files import OSFiles
 from chiplog.formats import Captain
 from chiplog.formats.messages import Messages
 from chiplog.log.segments import Directory
+from chiplog.log.walk import Walk
 from chiplog.testing import CrashDisk
 
 
@@ -164,6 +166,19 @@ def test_listings_of_a_growing_folder_on_a_real_disk_have_no_holes(tmp_path):
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_first_segment_comes_after_none(tmp_path, closed):
+    stream = Stream(tmp_path)
+    log = stream.appender()
+    log.append(b"x")
+    if closed:
+        log.close()
+    directory = Directory(OSFiles(), str(tmp_path), Captain())
+    assert [directory.following(number) for number in (-1, 0, 1)] == [1, 1, None]
+    with closing(Walk(directory)) as walk:
+        assert sum(block.last - block.first for block in walk) == 1
 
 
 def test_the_next_file_of_messages_is_found_by_the_mark_or_by_listing(tmp_path):

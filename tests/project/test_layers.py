@@ -11,18 +11,18 @@ SOURCE = Path(__file__).parents[2] / "src" / "chiplog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "_kernel_scan", "_kernel_crc_py", "_kernel_captain_py", "_kernel_queue_py", "_kernel_append_py",
+    "errors", "_kernel_scan", "_kernel_crc_py", "_kernel_captain_py", "_kernel_queue_py", "_kernel_append_py",
     "_kernel_commands_py", "_kernel_m3_entries_py", "_kernel_m3_py", "_kernel_messages_py",
     "_kernel_messages_json_py", "_kernel_mqtt_py", "_kernel_msgpack_py", "_kernel_broker_py", "_kernel_inbox_py",
     "_kernel_sockets_py",
     "_kernel_py",
-    "kernel", "errors", "times", "files", "formats", "log", "commitlog", "state", "jobs", "broker", "spark",
-    "testing", "cli",
+    "kernel", "bounds", "times", "forks", "shared", "watches", "files", "formats", "log", "commitlog", "state",
+    "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
-    "position", "metrics", "index", "segments", "watermark", "journal", "seek", "walk", "spare", "recovery",
-    "active", "commit", "aio", "appender", "cursor", "rules", "rewrite", "cleaner", "scan", "stream", "verify",
-    "repair",
+    "position", "metrics", "place", "index", "end", "watermark", "foreign", "segments", "journal", "seek",
+    "damage", "walk", "spare", "tail", "recovery", "active", "commit", "aio", "appender", "cursor", "rules",
+    "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
 ]  # fmt: skip
 
 

@@ -159,6 +159,14 @@ def test_remote_filesystems_are_read_through_fsspec(tmp_path):
     assert len(rows_of(f"local://{tmp_path}", recursive="true")) == 800
 
 
+def test_bounds_may_be_of_any_year(tmp_path):
+    write_log(tmp_path / "log", 1)
+    whole = expected(tmp_path / "log")
+    assert rows_of(tmp_path / "log", since="0001-01-01", until="2300-01-01") == whole
+    assert rows_of(tmp_path / "log", since="-1000000d", until="9999-12-31") == whole
+    assert rows_of(tmp_path / "log", since="2300-01-01") == rows_of(tmp_path / "log", until="0001-01-01") == []
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -171,6 +179,9 @@ def test_remote_filesystems_are_read_through_fsspec(tmp_path):
         ({"recursive": "perhaps"}, "expected true or false"),
         ({"partitionBytes": "0"}, "expected a number above 0"),
         ({"partitionBytes": "large"}, "such as 1000 or 64m"),
+        ({"partitionBytes": "9999999t"}, "expected at most"),
+        ({"batchRows": "9999999999"}, "expected at most 2147483647"),
+        ({"since": f"-{'9' * 400}d"}, "longer than anything in a log"),
     ],
 )
 def test_wrong_options_are_told(tmp_path, options, told):

@@ -44,3 +44,21 @@ def test_segments_are_about_as_large_as_asked_for(tmp_path, monkeypatch):
     assert max(segment.byte_count for segment in stream.segments()) < 40_000
     with stream.cursor() as cursor:
         assert [record.payload for record in cursor] == payloads
+
+
+def test_an_overwrite_whose_removal_fails_halfway_leaves_nothing_of_the_old_to_read(tmp_path, monkeypatch):
+    write(tmp_path, monkeypatch, [b"old"])
+    schema = StructType([StructField("payload", BinaryType())])
+    writer = writing.ChiplogWriter(write_options({"path": str(tmp_path)}), schema, overwrite=True)
+    message = writer.write(iter([pa.record_batch({"payload": pa.array([b"new"], pa.binary())})]))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise OSError("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.shutil, "rmtree", interrupted)
+        with pytest.raises(OSError, match="interrupted"):
+            writer.commit([message])
+    [path] = tmp_path.glob("batch-*/part-*")
+    with Stream(path).cursor() as cursor:
+        assert [record.payload for record in cursor] == [b"new"]

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from chiplog.bounds import TIMER_MS_MAX, check_whole
 from chiplog.broker import listening
 from chiplog.broker.access import Access
 from chiplog.broker.batches import Batch, Stored
@@ -85,6 +86,8 @@ class Broker:
         limits: Limits | None = None,
         access: Access | None = None,
     ) -> None:
+        check_whole("sync_interval_ms", sync_interval_ms, most=TIMER_MS_MAX)
+        check_whole("file_bytes", file_bytes)
         self.path = os.fspath(path)
         self.limits = limits or Limits()
         self.access = access or Access()

@@ -6,6 +6,7 @@ passes the file over without reading it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from bisect import bisect_right
@@ -14,7 +15,7 @@ from concurrent.futures import Executor
 
 from chiplog.broker.batches import Batch
 from chiplog.broker.sessions import Cursor
-from chiplog.files import Files, OSFiles, write_all
+from chiplog.files import Files, OSFiles, removed_on_failure, write_all
 from chiplog.log.position import Position
 from chiplog.log.segments import read_exactly
 from chiplog.log.stream import Stream
@@ -130,21 +131,26 @@ class History:
         segment_bytes = self._stream.segment_bytes(number)
         if found is None or found[0] > _TOPICS_BYTES_MAX or segment_bytes is None:
             return None
-        file = self._files.open_read(path)
+        try:
+            file = self._files.open_read(path)
+        except OSError as error:
+            logger.warning("%s can't be read and isn't used: %s", path, error)
+            return None
         try:
             told = json.loads(read_exactly(file, found[0], 0))
             if told["bytes"] != segment_bytes:
                 return None  # of a file that has been written to since, or that isn't the same any more
             return [topic.encode() for topic in told["topics"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("%s is damaged and isn't used: %s", path, error)
             return None
         finally:
             file.close()
 
     def forget_file(self, path: str) -> None:
-        """A file is gone: so is its list."""
-        self._files.remove(f"{path.removesuffix('.dat')}.topics")
+        """A file is gone: so is its list, and what a killed broker has left of one."""
+        for suffix in (".topics", ".topics.new"):
+            self._files.remove(path.removesuffix(".dat") + suffix)
 
     def _finish_list(self) -> None:
         """Leave a list beside the file that was finished. Without it everything works, only slower."""
@@ -156,13 +162,12 @@ class History:
             path = self._list_path(number)
             told = {"bytes": self._stream.segment_bytes(number), "topics": [topic.decode() for topic in topics]}
             self._files.remove(path)
-            file = self._files.open_append(f"{path}.new")
-            try:
-                file.truncate(0)
-                write_all(file, json.dumps(told).encode())
-            finally:
-                file.close()
-            self._files.rename(f"{path}.new", path)
+            new = f"{path}.new"
+            with removed_on_failure(self._files, new):
+                with contextlib.closing(self._files.open_append(new)) as file:
+                    file.truncate(0)
+                    write_all(file, json.dumps(told).encode())
+                self._files.rename(new, path)
         except OSError as error:
             logger.warning("%s: no list of topics for file %d: %s", self._stream.path, number, error)
 

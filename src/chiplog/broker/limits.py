@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chiplog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, check_number, check_whole
+
 __all__ = ["Limits"]
 
 NEVER = 0xFFFF_FFFF
 """A session expiry that means: never."""
+
+
+_WHOLE = {
+    "clients_max": (1, COUNT_MAX),
+    "packet_bytes_max": (2, 0x1000_0004),  # from the smallest packet to the largest that MQTT has
+    "in_flight_max": (1, 65_535),
+    "receive_max": (1, 65_535),
+    "out_bytes_max": (1, BYTES_MAX),
+    "tail_bytes_max": (0, BYTES_MAX),
+    "turn_bytes_max": (1, BYTES_MAX),
+    "session_expiry_max": (0, NEVER),
+    "subscriptions_max": (1, COUNT_MAX),
+    "topic_alias_max": (0, 65_535),
+    "keep_alive_max": (1, 65_535),
+    "retained_max": (0, COUNT_MAX),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +67,12 @@ class Limits:
     """How often that is looked at."""
     system_interval_seconds: float = 10.0
     """How often $SYS topics have new values; 0: there are none."""
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _WHOLE.items():
+            check_whole(name, getattr(self, name), least=least, most=most)
+        check_number("connect_seconds", self.connect_seconds, above=True)
+        check_number("retain_seconds", self.retain_seconds, most=AGE_SECONDS_MAX, or_none="to keep everything")
+        check_whole("retain_bytes", self.retain_bytes, least=0, or_none="to keep everything")
+        check_number("retain_interval_seconds", self.retain_interval_seconds, above=True)
+        check_number("system_interval_seconds", self.system_interval_seconds)

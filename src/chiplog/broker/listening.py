@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from chiplog.bounds import check_whole
 from chiplog.broker.connection import Connection
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ async def listen(
 
     Pages in browsers may connect from this machine, and from the `origins` that are listed; "*" is anywhere.
     """
+    check_whole("port", port, least=0, most=65_535)
     make: Callable[[], asyncio.Protocol] = functools.partial(Connection, broker, plain=tls is None)
     if websockets:
         from chiplog.broker.websocket import WebSocket

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from chiplog.bounds import AGE_SECONDS_MAX, TIMER_MS_MAX, check_number, check_whole
 from chiplog.broker.retention import Retained, retain
 from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
 from chiplog.files import Files
@@ -39,6 +40,7 @@ logger = logging.getLogger("chiplog")
 BUFFER_BYTES = 1 << 20
 FLUSH_INTERVAL_MS = 100
 RETAIN_EVERY_SECONDS = 60.0
+_BUFFER_BYTES_MAX = 1 << 40
 _LARGEST_BYTES = PAYLOAD_BYTES_MAX + PROPERTIES_BYTES_MAX + (1 << 17)  # of one message, and more
 
 
@@ -66,13 +68,11 @@ class MessageLogWriter:
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        if buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes is {buffer_bytes}: expected at least 1, which flushes every message")
-        if flush_interval_ms is not None and flush_interval_ms < 1:
-            raise ValueError(f"flush_interval_ms is {flush_interval_ms}: expected at least 1, or None for never")
-        for name, value in (("retain_seconds", retain_seconds), ("retain_bytes", retain_bytes)):
-            if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}: expected 0 or more, or None to keep everything")
+        check_whole("buffer_bytes", buffer_bytes, most=_BUFFER_BYTES_MAX)
+        check_whole("file_bytes", file_bytes)
+        check_number("flush_interval_ms", flush_interval_ms, least=1, most=TIMER_MS_MAX, or_none="for never")
+        check_number("retain_seconds", retain_seconds, most=AGE_SECONDS_MAX, or_none="to keep everything")
+        check_whole("retain_bytes", retain_bytes, least=0, or_none="to keep everything")
         self.stream = Stream(path, format="messages", files=files, clock=clock)
         self._format = Messages()
         self._buffer_bytes = buffer_bytes

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
+from chiplog.bounds import BYTES_MAX
 from chiplog.cli import codes
 from chiplog.errors import ChiplogError
 from chiplog.formats import Captain
@@ -157,7 +158,10 @@ def byte_size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: expected a number, or one such as 64MiB or 10GB")
     number, unit, suffix = match.groups()
     base = 1000 if (suffix or "").lower() == "b" else 1024
-    return int(float(number) * base ** _POWERS.get((unit or "").lower(), 0))
+    size = float(number) * base ** _POWERS.get((unit or "").lower(), 0)
+    if size > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX >> 40}TiB")
+    return int(size)
 
 
 def positive_size(text: str) -> int:
@@ -191,6 +195,8 @@ def count(text: str) -> int:
     """A whole number, zero or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no count: expected a whole number, zero or more")
+    if len(text) > 15 or int(text) > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX}")
     return int(text)
 
 
@@ -236,6 +242,8 @@ def key_slice(text: str) -> slice:
     start, colon, stop = text.partition(":")
     if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+    if any(len(part) > 14 for part in (start, stop)):
+        raise argparse.ArgumentTypeError(f"{text!r} is past the end of any payload: expected one such as 0:16")
     if stop and int(stop) <= int(start or 0):
         raise argparse.ArgumentTypeError(f"{text!r} is empty: expected START:STOP, as in 0:16")
     return slice(int(start) if start else None, int(stop) if stop else None)

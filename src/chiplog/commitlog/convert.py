@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+from chiplog.bounds import check_whole
 from chiplog.commitlog.check import check_entries
 from chiplog.commitlog.entries import EntryWalk, entries_of
 from chiplog.commitlog.exchange import NotADatapoint, from_json, to_json
@@ -68,6 +69,7 @@ def convert(
     timeout: float | None = None,
 ) -> ConvertReport:
     """Write a new log at `target`, which must not exist or be empty. `series` is for payloads of their own."""
+    check_whole("segment_bytes", segment_bytes)
     place = os.path.abspath(os.fspath(target))
     if os.path.exists(place) and (not os.path.isdir(place) or os.listdir(place)):
         raise ConvertFailed(f"{target} is there already and not empty: a conversion makes a new log")
@@ -79,6 +81,7 @@ def convert(
     try:
         writer = _Writer(part, fmt, segment_bytes)
         try:
+            writer.open()
             _copy(reader, writer, sum(info.byte_count for info in source.segments()), progress)
             writer.finish()
             _check(writer)
@@ -239,10 +242,13 @@ class _Writer:
         self.records = self.segments = self.byte_count = 0
         self._segment_bytes = segment_bytes
         self._files = OSFiles()
-        self._files.make_dir(self.folder)
         self._number = 0 if isinstance(fmt, M3) else 1
         self._file: File | None = None
         self._size = 0
+
+    def open(self) -> None:
+        """Make the folder and its first segment."""
+        self._files.make_dir(self.folder)
         self._open()
 
     def _open(self) -> None:

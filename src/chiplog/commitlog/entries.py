@@ -36,7 +36,7 @@ from chiplog.log.seek import TimeOrder, find_segment
 from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, PositionLike, Stream, as_position
 from chiplog.log.walk import DEFECTS_MAX, LOG_START, Block, Defect, OnCorruption, Walk
-from chiplog.times import TimeLike
+from chiplog.times import TimeLike, in_column
 
 logger = logging.getLogger("chiplog")
 
@@ -100,8 +100,8 @@ class EntryWalk:
         self._start = LOG_START if start is None else as_position(start)
         self._stop, until_ns = stream._bounds(until)
         since_ns = stream._time(since)
-        self._since_ns = TIME_MIN if since_ns is None else since_ns
-        self._last_ns = TIME_MAX if until_ns is None else max(until_ns - 1, TIME_MIN)
+        self._since_ns = TIME_MIN if since_ns is None else in_column(since_ns)
+        self._last_ns = TIME_MAX if until_ns is None else max(in_column(until_ns) - 1, TIME_MIN)
         self._order = TimeOrder(stream._directory) if until_ns is not None else None
         self._on_corruption = on_corruption
         self._directory = stream._directory

@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
 
+from chiplog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
 from chiplog.commitlog.failure import FailurePolicy, Reaction
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge
 from chiplog.files import Files
@@ -56,7 +57,7 @@ QUEUE_MAX_BYTES = 64 << 20
 FLUSH_BYTES = 4 << 20
 FLUSH_INTERVAL_MS = 1000
 
-_NEVER = 1 << 62
+_NEVER = BYTES_MAX
 
 
 class Strategy(enum.StrEnum):
@@ -137,15 +138,12 @@ class CommitLog:
             self.strategy = Strategy(strategy)
         except ValueError:
             raise ValueError(f"strategy is {strategy!r}: expected 'wait' or 'behind'") from None
-        _check_positive(
-            queue_max_writes=queue_max_writes,
-            queue_max_bytes=queue_max_bytes,
-            flush_bytes=flush_bytes,
-            flush_interval_ms=flush_interval_ms,
-            segment_bytes=1 if segment_bytes is None else segment_bytes,
-        )
-        if queue_timeout is not None and queue_timeout < 0:
-            raise ValueError(f"queue_timeout is {queue_timeout}: expected seconds, 0, or None to wait for ever")
+        check_whole("queue_max_writes", queue_max_writes)
+        check_whole("queue_max_bytes", queue_max_bytes)
+        check_number("queue_timeout", queue_timeout, or_none="to wait for ever")
+        check_whole("flush_bytes", flush_bytes)
+        check_number("flush_interval_ms", flush_interval_ms, above=True, most=TIMER_MS_MAX)
+        check_whole("segment_bytes", segment_bytes, or_none="to rotate by rotate_logs alone")
         self._reaction = Reaction(on_failure, failure_callback)
         self._format = named_format(format)
         self.path = os.path.join(os.fspath(path), self._format.folder) if self._format.folder else os.fspath(path)
@@ -453,9 +451,3 @@ class CommitLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aio.close()
-
-
-def _check_positive(**options: float) -> None:
-    for name, value in options.items():
-        if not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"{name} is {value!r}: expected a number above 0")

@@ -82,6 +82,8 @@ class Captain:
 
     def __post_init__(self) -> None:
         for field, value in (("magic", self.magic), ("version", self.version)):
+            if not isinstance(value, int):
+                raise TypeError(f"{field} is {value!r}: expected an unsigned 32 bit number")
             if not 0 <= value < 2**32:
                 raise ValueError(f"{field} is {value:#x}: expected an unsigned 32 bit number")
 

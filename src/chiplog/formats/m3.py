@@ -202,9 +202,9 @@ class M3:
     find = staticmethod(kernel.active.m3_find)
 
     def __post_init__(self) -> None:
-        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+        if not isinstance(self.chunk_bytes, int) or not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
             raise ValueError(
-                f"chunk_bytes is {self.chunk_bytes}: expected {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX:,}"
+                f"chunk_bytes is {self.chunk_bytes!r}: expected {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX:,}"
             )
 
     def item(

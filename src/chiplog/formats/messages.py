@@ -45,7 +45,7 @@ from chiplog._kernel_messages_py import (
     TOPIC_BYTES_MAX,
 )
 from chiplog._kernel_scan import TIME_MAX, payload_bytes
-from chiplog.errors import RecordTooLarge
+from chiplog.errors import RecordTooLarge, TimeOutOfRange
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
 
@@ -132,6 +132,11 @@ class Messages:
         return None
 
     def next_number(self, number: int, time_ns: int) -> int:
+        if not 0 <= time_ns <= MESSAGE_TIME_MAX:
+            raise TimeOutOfRange(
+                f"a file of messages can't begin {time_ns} nanoseconds after 1970: expected a time in the years "
+                "1970 to 2115. Set the clock right; nothing was written"
+            )
         return max(number + 1, time_ns)
 
     def segment_name(self, number: int) -> str:

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from chiplog.bounds import COUNT_MAX, check_number, check_whole
 from chiplog.errors import ConnectionLost, JobError
 from chiplog.jobs import requests
 from chiplog.jobs.answers import AnswerReader, JobInfo, Leased, QueueInfo, Result, ServerInfo
@@ -58,8 +59,10 @@ class AsyncClient:
         retry_seconds: float = RETRY_SECONDS,
         connections: int = 64,
     ) -> None:
-        if connections < 1:
-            raise ValueError(f"connections is {connections}: expected at least 1")
+        check_number("timeout", timeout, above=True)
+        check_number("connect_timeout", connect_timeout, above=True)
+        check_number("retry_seconds", retry_seconds)
+        check_whole("connections", connections, most=COUNT_MAX)
         self._endpoint = Endpoint.of(server, tls, token)
         self._timeout = timeout
         self._connect_timeout = connect_timeout

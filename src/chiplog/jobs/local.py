@@ -13,6 +13,7 @@ import asyncio
 import os
 import threading
 
+from chiplog.bounds import check_whole
 from chiplog.jobs.journal import Journal
 from chiplog.jobs.server import Server
 
@@ -31,6 +32,7 @@ class LocalServer:
         port: int = 0,
         token: bytes | None = None,
     ) -> None:
+        check_whole("port", port, least=0, most=65_535)
         self._journal = Journal(None if path is None else os.fspath(path), sync=sync)
         self._token = token
         self._host, self._port = host, port

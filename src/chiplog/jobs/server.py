@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import cast
 
 from chiplog import kernel
+from chiplog.bounds import check_whole
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.journal import Journal
@@ -90,6 +91,7 @@ class Server(Turns):
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
         """Accept clients; returns where."""
+        check_whole("port", port, least=0, most=65_535)
         self._loop = asyncio.get_running_loop()
         self.call_soon = self._loop.call_soon
         with contextlib.suppress(OSError):  # there are such sets on Linux only

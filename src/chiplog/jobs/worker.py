@@ -36,12 +36,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from chiplog.bounds import check_number, check_whole
 from chiplog.errors import ConnectionLost, JobError, JobRefused, ServerFailed
 from chiplog.jobs import requests
 from chiplog.jobs.answers import Leased
 from chiplog.jobs.client import Client
 from chiplog.jobs.exchange import ANSWER_SECONDS, CONNECT_SECONDS
-from chiplog.jobs.limits import RESULT_BYTES_MAX
+from chiplog.jobs.limits import RESULT_BYTES_MAX, TTR_MS_MAX
 from chiplog.jobs.requests import Request
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ STOP_SECONDS = 10.0
 
 Function = Callable[["Attempt"], Any]
 F = TypeVar("F", bound=Function)
+CONCURRENCY_MAX = 10_000
+"""Jobs of one worker at a time: each has a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +169,10 @@ class Worker:
         timeout: float = ANSWER_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"a worker does at least one job at a time, not {concurrency}")
+        check_whole("concurrency", concurrency, most=CONCURRENCY_MAX)
+        check_whole("lease_ms", lease_ms, least=0, most=TTR_MS_MAX)
+        check_number("timeout", timeout, above=True)
+        check_number("connect_timeout", connect_timeout, above=True)
         self.concurrency = concurrency
         self.functions: dict[str, Function] = {}
         self.server = server

@@ -20,9 +20,9 @@ from chiplog.log.end import EndMark
 from chiplog.log.index import IndexBuilder, write_index
 from chiplog.log.journal import Journal, open_journal
 from chiplog.log.metrics import Metrics
-from chiplog.log.recovery import HalfMadeSegment, Tail, check_number, create_segment
 from chiplog.log.segments import Directory, read_exactly
 from chiplog.log.spare import Spare, spare_path
+from chiplog.log.tail import HalfMadeSegment, Tail, check_number, create_segment
 from chiplog.log.watermark import Watermark
 
 logger = logging.getLogger("chiplog")
@@ -352,9 +352,10 @@ class ActiveSegment:
         tail, core = self.tail, self._core
         index = tail.index
         index.records = tail.records + core.records
-        if not tail.records:  # else the earliest of those that were found, which another program may have written
+        if not tail.records and index.marks:  # else the earliest of those that were there
             index.first_time = index.marks[1]  # its first mark is the first record's
-        index.last_time = max(index.last_time, core.time_ns)
+        if core.records:  # or it has only what it had when it was opened, and may end before an earlier one
+            index.last_time = max(index.last_time, core.time_ns) if tail.records else core.time_ns
         index.end = core.offset
         counts = self.counts()
         self._records_before, self._bytes_before = counts["records_appended"], counts["bytes_appended"]

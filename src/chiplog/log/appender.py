@@ -34,6 +34,7 @@ from weakref import WeakSet
 
 from chiplog import kernel
 from chiplog._kernel_py import TIME_MAX
+from chiplog.bounds import TIMER_MS_MAX, check_whole
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge, WriteFailed
 from chiplog.log.active import ActiveSegment
 from chiplog.log.commit import Entry, GroupCommit
@@ -95,15 +96,10 @@ class Appender:
             self._policy = SyncPolicy(sync)
         except ValueError:
             raise ValueError(f"sync is {sync!r}: expected 'os', 'interval' or 'always'") from None
-        for name, value in (
-            ("sync_interval_ms", sync_interval_ms),
-            ("segment_bytes", segment_bytes),
-            ("batch_bytes_max", batch_bytes_max),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} is {value}: expected at least 1")
-        if not 0 <= journal_bytes <= JOURNAL_BYTES_MAX:
-            raise ValueError(f"journal_bytes is {journal_bytes}: expected 0, for none, to {JOURNAL_BYTES_MAX}")
+        check_whole("sync_interval_ms", sync_interval_ms, most=TIMER_MS_MAX)
+        check_whole("segment_bytes", segment_bytes)
+        check_whole("batch_bytes_max", batch_bytes_max)
+        check_whole("journal_bytes", journal_bytes, least=0, most=JOURNAL_BYTES_MAX)  # 0: none
         if visible not in (None, "written", "synced"):
             raise ValueError(f"visible is {visible!r}: expected 'written' or 'synced'")
         self._visible = visible or ("synced" if self._policy is SyncPolicy.ALWAYS else "written")
@@ -127,11 +123,9 @@ class Appender:
         self._stop_interval = threading.Event()
         self._interval_thread: threading.Thread | None = None
         if self._policy is SyncPolicy.INTERVAL:
+            seconds = sync_interval_ms / 1000
             self._interval_thread = threading.Thread(
-                target=self._sync_at_intervals,
-                args=(sync_interval_ms / 1000,),
-                name="chiplog-sync",
-                daemon=True,
+                target=self._sync_at_intervals, args=(seconds,), name="chiplog-sync", daemon=True
             )
             self._interval_thread.start()
 
@@ -227,8 +221,8 @@ class Appender:
     def append_many(self, payloads: Iterable[Payload]) -> Positions:
         """Append records with one write and one sync; return their positions.
 
-        They share one time and one segment. A crash in the middle keeps the first ones of them, in order;
-        an error keeps none.
+        They share one time and one segment, and readers see all of them or none. So does a process that is killed
+        in the middle leave them; a power loss may keep the first ones, in order.
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
@@ -376,8 +370,8 @@ class Appender:
         self._check_usable()
         self._mend()
         core = self._core
-        if not payloads and core.step_ns:
-            return Positions(core.segment, core.offset, array("q"))  # no record, so no number for a segment
+        if not payloads:  # no record: so no time that a segment's number or its index could be by
+            return Positions(core.segment, core.offset, array("q"))
         now = self._begin_batch()
         encoder = self._active.encoder
         data, starts = encoder.encode_many(payloads, now)
@@ -398,12 +392,13 @@ class Appender:
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
         full = (filled and core.offset >= self._segment_bytes) or self._active.was_cut
+        now = int(core.stamp()) if time_ns is None else time_ns
         if not core.step_ns:
             if full:
                 self._active.roll()
-            return int(core.stamp())
+            return now
         # Where a segment has its number by its first record's time, that is decided first.
-        now = int(core.stamp()) if time_ns is None else time_ns
+        self._directory.format.next_number(0, now)  # raises where no segment can have this time
         if full and filled:
             self._active.roll(now)
         elif not filled and core.segment != now:
@@ -466,12 +461,8 @@ class Appender:
         return AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
 
     def _disown(self) -> None:
-        self._active.disown(
-            AppenderFailed(
-                errno.EPERM,
-                f"{self._directory.path}: this appender is the parent process's; open one in the child",
-            )
-        )
+        what = f"{self._directory.path}: this appender is the parent process's; open one in the child"
+        self._active.disown(AppenderFailed(errno.EPERM, what))
         self._commit = None
 
     def _mend(self) -> None:

@@ -13,7 +13,6 @@ Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -79,9 +78,8 @@ def _check_target(directory: Directory, target: str) -> None:
         log = os.path.realpath(directory.path)
         if os.path.realpath(target) == log or os.path.realpath(target).startswith(f"{log}/"):
             raise TargetTaken(f"{target} is the log itself, or inside of it: choose another directory")
-    with contextlib.suppress(FileNotFoundError):
-        if not os.path.isdir(target) or os.listdir(target):
-            raise TargetTaken(f"{target} is there already and not empty: choose another directory for the backup")
+    if os.path.lexists(target) and (not os.path.isdir(target) or OSFiles().list_dir(target)):
+        raise TargetTaken(f"{target} is there already and not empty: choose another directory for the backup")
 
 
 def _copy_segments(directory: Directory, copy: Directory, progress: Progress | None) -> Position:

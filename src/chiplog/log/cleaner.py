@@ -30,6 +30,7 @@ from typing import Literal, Self
 
 from chiplog.errors import CorruptRecord, HeaderMismatch, SkipSegment
 from chiplog.files import Lock
+from chiplog.forks import let_go_in_children
 from chiplog.log.cursor import records_of
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Record
@@ -76,6 +77,7 @@ class Cleaner:
         self._lock: Lock | None = None
         self._numbers: list[int] = []
         directory.check()
+        let_go_in_children(self)
         self.lock(timeout)
 
     def lock(self, timeout: float | None = None) -> None:
@@ -91,6 +93,7 @@ class Cleaner:
             lock.release()
 
     close = unlock
+    _forked = unlock  # the lock is the parent's: a child that cleans waits for one of its own
 
     def __enter__(self) -> Self:
         return self

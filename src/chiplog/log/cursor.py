@@ -26,6 +26,7 @@ from typing import Self
 
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.files import Lock, Watch
+from chiplog.forks import let_go_in_children
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Record, make_position, make_record
 from chiplog.log.seek import chunk_bounds, find_segment
@@ -72,6 +73,7 @@ class Cursor:
         self._closed = False
         directory.check()  # a log that isn't there is told here, not at the first record
         check_on_corruption(on_corruption)  # so is a wrong option
+        let_go_in_children(self)
         if not follow:
             self.lock()
         self.reset()
@@ -89,6 +91,13 @@ class Cursor:
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.release()
+
+    def _forked(self) -> None:
+        # A child that reads on takes a lock of its own, and one that doesn't keeps no cleaner waiting.
+        self.unlock()
+        if self._watch is not None:  # what the child is told of, the parent wouldn't be
+            self._watch.close()
+            self._watch = None
 
     def reset(self) -> None:
         """Start again at the beginning of what the cursor was opened for."""

@@ -36,13 +36,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from chiplog import kernel
 from chiplog.files import File
-
-if TYPE_CHECKING:
-    from chiplog.log.segments import Directory
+from chiplog.log.place import Place
 
 NAME = "append.end"
 WORDS = 8
@@ -75,7 +73,7 @@ NO_END = End(0, 0, 0, 0)
 class EndMark:
     """The end mark of a log that is open to append."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Place) -> None:
         self.found = read_end(directory)
         """What the last appender has left."""
         self.shared = directory.files.open_shared(f"{directory.path}/{NAME}", WORDS)
@@ -118,7 +116,7 @@ class EndMark:
             self.shared.close()
 
 
-def read_end(directory: Directory) -> End:
+def read_end(directory: Place) -> End:
     """What the end mark of a log says now."""
     try:
         file = directory.files.open_read(f"{directory.path}/{NAME}")
@@ -153,7 +151,7 @@ def checked(offset: int) -> int:
     return offset | offset * _MIXER & _CHECK_MASK
 
 
-def visible_bytes(directory: Directory, number: int, file: File) -> int:
+def visible_bytes(directory: Place, number: int, file: File) -> int:
     """How many bytes of a segment's file count now."""
     end = read_end(directory)
     while True:

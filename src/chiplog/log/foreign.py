@@ -12,21 +12,18 @@ outside of that range, and is refused (`check_position`). If somebody has remove
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 from chiplog.errors import BadPosition
 from chiplog.log.end import read_end
 from chiplog.log.index import SegmentIndex, decode_index
+from chiplog.log.place import Place
 from chiplog.log.position import Position
 from chiplog.log.watermark import read_mark
-
-if TYPE_CHECKING:
-    from chiplog.log.segments import Directory, SegmentReader
 
 _OFFSET_MAX = 1 << 62
 
 
-def foreign_index(directory: Directory, number: int, size: int) -> SegmentIndex | None:
+def foreign_index(directory: Place, number: int, size: int) -> SegmentIndex | None:
     """An index that gives new positions to a segment that is shorter than it was; None if it isn't."""
     known = _known_end(directory, number, size)
     if known is None:
@@ -40,7 +37,7 @@ def foreign_index(directory: Directory, number: int, size: int) -> SegmentIndex 
     return SegmentIndex(number, size, base + size - header, runs=runs, foreign_end=before_end)
 
 
-def _known_end(directory: Directory, number: int, size: int) -> tuple[int, int] | None:
+def _known_end(directory: Place, number: int, size: int) -> tuple[int, int] | None:
     """How many bytes a segment used to have, and the logical offset of its end then, if it had more than now."""
     mark = read_mark(directory)
     if mark is None or number > mark.segment or read_end(directory).segment == number:
@@ -53,7 +50,7 @@ def _known_end(directory: Directory, number: int, size: int) -> tuple[int, int] 
     return None
 
 
-def _logical_end(directory: Directory, number: int, size: int) -> int:
+def _logical_end(directory: Place, number: int, size: int) -> int:
     """Where a segment of this size ended, by its index or map."""
     for path in (directory.map_path(number, size), directory.index_path(number, size)):
         try:
@@ -70,19 +67,18 @@ def _logical_end(directory: Directory, number: int, size: int) -> int:
     return size
 
 
-def check_position(reader: SegmentReader, position: Position) -> Position:
+def check_position(position: Position, index: SegmentIndex | None, path: str, header_bytes: int) -> Position:
     """A position in a segment; that of its end, if it is where the segment ended before it was rewritten.
 
     BadPosition if nobody can tell what it means, because another program has rewritten the segment.
     """
-    index = reader.index
-    if index is None or not index.foreign_end or position.offset <= reader.header_bytes:
+    if index is None or not index.foreign_end or position.offset <= header_bytes:
         return position
     if position.offset == index.foreign_end:
         return Position(position.segment, index.logical_end)  # all of it had been read
     if index.runs[0] <= position.offset <= index.logical_end:
         return position
     raise BadPosition(
-        f"position {position} can't be told: another program has rewritten {reader.path} since it was given out. "
-        f"Start at {reader.number:09d}:0 to read what is left of this segment, or in a later one"
+        f"position {position} can't be told: another program has rewritten {path} since it was given out. "
+        f"Start at {Position(position.segment, 0)} to read what is left of this segment, or in a later one"
     )

@@ -39,7 +39,7 @@ from itertools import pairwise
 
 from chiplog import kernel
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
-from chiplog.files import Files, write_all
+from chiplog.files import Files, removed_on_failure, write_all
 
 MARK_BYTES = 65_536
 """A mark for the first record at or past each multiple of this."""
@@ -200,16 +200,36 @@ def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail:
     return index
 
 
-def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> None:
-    """Write an index, whole or not at all as far as a reader can tell: a torn one fails its checksum."""
-    file = files.open_append(path)
+def was_a_map(files: Files, path: str) -> bool:
+    """Whether an index that can't be used was one of a rewritten segment, as far as its first bytes tell."""
     try:
-        file.truncate(0)
-        write_all(file, encode_index(index))
-        if sync:
-            file.sync()
+        file = files.open_read(path)
+    except OSError:
+        return False
+    try:
+        head = bytearray(_LAYOUT.size)
+        if file.read_into(memoryview(head), 0) < len(head):
+            return False
     finally:
         file.close()
+    magic, version, _, physical, logical, _, _, _, _, runs, _ = _LAYOUT.unpack(head)
+    return bool(magic == b"CLIX" and version == 1 and runs > 0 and logical > physical)
+
+
+def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> None:
+    """Write an index, whole or not at all as far as a reader can tell: a torn one fails its checksum.
+
+    What a failed write has left is removed, if that is possible.
+    """
+    with removed_on_failure(files, path):
+        file = files.open_append(path)
+        try:
+            file.truncate(0)
+            write_all(file, encode_index(index))
+            if sync:
+                file.sync()
+        finally:
+            file.close()
 
 
 class IndexBuilder:

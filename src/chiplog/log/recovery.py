@@ -22,16 +22,16 @@ format whose segments can't be resumed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from chiplog import kernel
-from chiplog._kernel_py import TIME_MIN
-from chiplog.errors import HeaderMismatch, LogFull
-from chiplog.files import File, write_all
+from chiplog._kernel_scan import TIME_MIN, read_clock
+from chiplog.errors import HeaderMismatch
+from chiplog.files import File, removed_on_failure, write_all
+from chiplog.log.damage import header_is_torn
 from chiplog.log.end import NO_END, End
 from chiplog.log.index import IndexBuilder
 from chiplog.log.journal import put_away, read_journal, restore
@@ -39,7 +39,8 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.spare import spare_path
-from chiplog.log.walk import LOG_START, Defect, Walk, header_is_torn
+from chiplog.log.tail import Tail, create_segment
+from chiplog.log.walk import LOG_START, Defect, Walk
 from chiplog.log.watermark import Mark, Watermark
 from chiplog.times import SECOND_NS, format_time
 
@@ -47,13 +48,8 @@ logger = logging.getLogger("chiplog")
 
 _COPY_BYTES = 1 << 20
 _READ_MAX = 4
-_NEW = "append.new"
 _HEAD_BYTES = 64  # more than a record has before what tells its time
 _FUTURE_NS = 60 * SECOND_NS
-
-
-class HalfMadeSegment(OSError):
-    """A new segment couldn't be started, and may be there all the same: nothing may be appended before it."""
 
 
 @dataclass(slots=True)
@@ -77,22 +73,10 @@ class Recovery:
     """Where those are kept."""
     restored_bytes: int = 0
     """How many bytes a power loss had taken from the last segment, and the journal still had."""
+    far_off: bool = False
+    """Whether its records have times so far off that later ones don't come after them."""
     journal_path: str | None = None
     """Where a journal is kept that doesn't fit its segment."""
-
-
-@dataclass(slots=True)
-class Tail:
-    """The segment that is appended to."""
-
-    number: int
-    file: File
-    offset: int
-    index: IndexBuilder
-    records: int
-    """How many it held when it was opened."""
-    time_ns: int
-    """No record after this may have an earlier time."""
 
 
 def recover(
@@ -127,7 +111,7 @@ def recover(
             # Another program wrote it: nothing was known of how far it was synced, until now.
             watermark.begin(tail.number, tail.offset)
         if not directory.format.numbered_by_time:
-            _note_own(directory, watermark, numbers, tail, end)
+            _note_own(directory, watermark, numbers, tail, end, found)
         watermark.note(tail.number, tail.offset)
         put_away(directory)  # all that it had of any use is in a segment, synced
         _report(directory, found, metrics)
@@ -215,7 +199,7 @@ def _find_tail(
     """The segment to append to, new or resumed; beside a spare new, and with a number left out for that."""
 
     def create(last: int, time_ns: int) -> Tail:
-        first_ns = max(clock(), time_ns + 1) if directory.format.numbered_by_time else 0
+        first_ns = max(read_clock(clock), time_ns + 1) if directory.format.numbered_by_time else 0
         if spare is not None:
             last = max(last + 1, _spare_number(directory))
         return create_segment(directory, directory.format.next_number(last, first_ns), time_ns)
@@ -238,14 +222,16 @@ def _find_tail(
     return create(last, tail.time_ns)
 
 
-def _note_own(directory: Directory, watermark: Watermark, numbers: list[int], tail: Tail, end: End) -> None:
+def _note_own(
+    directory: Directory, watermark: Watermark, numbers: list[int], tail: Tail, end: End, recovery: Recovery
+) -> None:
     """Note from which segment on every record is ours, if that has changed: another program may have appended."""
     mark = watermark.found
     if not numbers:
         if watermark.own_from is None:
             watermark.note_own_from(0)
         return
-    if mark is not None and watermark.own_from is not None:
+    if mark is not None and watermark.own_from is not None and not recovery.far_off:
         found = directory.files.stat(directory.segment_path(numbers[-1]))
         size = found[0] if found else 0
         if mark.segment == numbers[-1] and mark.closed and size == mark.offset:
@@ -273,40 +259,12 @@ def _ascends(directory: Directory, numbers: list[int]) -> bool:
         walk.close()
 
 
-def check_number(directory: Directory, number: int) -> None:
-    """Raise if a segment's number can't be in a file name."""
-    if number > directory.format.segment_number_max:
-        raise LogFull(f"{directory.path}: segment {number - 1} was the last that a name can hold")
+def _can_follow(time_ns: int) -> bool:
+    """Whether later records may be of this time at least. One far off would be the time of all that come.
 
-
-def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
-    """Start a segment: its header and its directory entry are on disk when this returns.
-
-    It gets its name only when it is whole, and keeps it: a reader that has seen a segment may rely on it.
+    Where they aren't, they go into a segment of their own: within one that we write times ascend.
     """
-    check_number(directory, number)
-    path, new = directory.segment_path(number), f"{directory.path}/{_NEW}"
-    files, header = directory.files, directory.format.header()
-    there = files.stat(path)
-    if there is not None and there[0] > len(header):
-        raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
-    file = files.open_append(new)
-    try:
-        file.truncate(0)  # what an attempt that failed in the middle may have left
-        write_all(file, header)
-        file.sync()
-        files.rename(new, path)
-    except BaseException:
-        file.close()
-        with contextlib.suppress(OSError):
-            files.remove(new)
-        raise
-    try:
-        directory.sync()
-    except OSError as error:
-        file.close()
-        raise HalfMadeSegment(error.errno, f"{error.strerror}: a segment may be there or not", path) from error
-    return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)
+    return abs(time_ns) < 2**62
 
 
 def _last_time(directory: Directory, numbers: list[int]) -> int:
@@ -314,14 +272,13 @@ def _last_time(directory: Directory, numbers: list[int]) -> int:
     for number in reversed(numbers[-3:-1]):
         reader = SegmentReader(directory, number)
         try:
-            if reader.index is not None and reader.index.records:
-                return reader.index.last_time
-            first = reader.first_time()
-            if first is not None and abs(first) < 2**62:
-                return first
+            index = reader.index
+            last = index.last_time if index is not None and index.records else reader.first_time()
+            if last is not None and _can_follow(last):
+                return last
         finally:
             reader.close()
-    return 0
+    return TIME_MIN
 
 
 def _recover_last(
@@ -360,8 +317,10 @@ def _recover_last(
             or found.torn is not None
             or found.damage is not None
             or found.missing_bytes > 0
+            or (index.records > 0 and not _can_follow(index.last_time))
         )
-        if index.records and abs(index.last_time) < 2**62:
+        found.far_off = index.records > 0 and not _can_follow(index.last_time)
+        if index.records and _can_follow(index.last_time):
             time_ns = max(time_ns, index.last_time)
         return Tail(number, file, offset, index, index.records, time_ns), fresh
     except BaseException:
@@ -462,13 +421,14 @@ def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -
     """Copy what will be cut to a file beside the segment, durably."""
     size = file.size() - offset
     path = _free_path(directory, number)
-    copy = directory.files.open_append(path)
-    try:
+    # Or each attempt to open the log on a full disk would leave another piece of it.
+    with (
+        removed_on_failure(directory.files, path),
+        contextlib.closing(directory.files.open_append(path)) as copy,
+    ):
         for place in range(0, size, _COPY_BYTES):
             write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
         copy.sync()
-    finally:
-        copy.close()
     directory.sync()
     return path
 

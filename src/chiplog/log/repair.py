@@ -44,7 +44,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chiplog.files import File
+from chiplog.files import File, removed_on_failure
 from chiplog.log.index import IndexBuilder, SegmentIndex, decode_index, write_index
 from chiplog.log.position import Position
 from chiplog.log.recovery import recover
@@ -157,7 +157,8 @@ def _plan(directory: Directory, report: VerifyReport) -> list[Repair]:
         problem = "an interrupted rewrite left it" if name in report.rewrites else "it is an index of no segment"
         plan.append(Repair("debris", f"{directory.path}/{name}", problem, "remove it", damage=False))
     for segment in report.segments:
-        if segment.index in ("missing", "damaged") and all(step.segment != segment.number for step in plan):
+        wanted = segment.index in ("missing", "unusable", "damaged")
+        if wanted and all(step.segment != segment.number for step in plan):
             plan.append(_plan_index(segment))  # what rewrites a segment writes its index too
     return plan
 
@@ -165,6 +166,8 @@ def _plan(directory: Directory, report: VerifyReport) -> list[Repair]:
 def _plan_index(segment: SegmentReport) -> Repair:
     if segment.index == "missing":
         return Repair("index", segment.path, "it has no index", "build it anew", False, segment.number)
+    if segment.index == "unusable":
+        return Repair("index", segment.path, "its index can't be used", "build it anew", False, segment.number)
     if not segment.rewritten:
         problem = "its index is damaged or doesn't fit its records"
         return Repair("index", segment.path, problem, "build it anew", True, segment.number)
@@ -346,9 +349,9 @@ def _keep(directory: Directory, path: str, number: int, suffix: str) -> str:
 
 def _copy(source: File, start: int, target: str, head: bytes, directory: Directory) -> None:
     """Write `head`, then what `source` has from `start` on, to a new file."""
-    directory.files.remove(target)
-    copy = directory.files.open_append(target)
-    try:
+    files = directory.files
+    files.remove(target)
+    with removed_on_failure(files, target), contextlib.closing(files.open_append(target)) as copy:
         data, place, size = head, start, source.size()
         while True:
             while data:
@@ -360,8 +363,6 @@ def _copy(source: File, start: int, target: str, head: bytes, directory: Directo
                 break
             place += len(data)
         copy.sync()
-    finally:
-        copy.close()
 
 
 def _replace(directory: Directory, number: int, *, header_only: bool) -> None:

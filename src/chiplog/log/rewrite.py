@@ -15,11 +15,12 @@ besides (a .rw file, an index or map that fits no segment) is ignored by everyon
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Iterable
 
 from chiplog import kernel
-from chiplog.files import write_all
+from chiplog.files import removed_on_failure, write_all
 from chiplog.log.index import IndexBuilder, index_name, indexed_bytes, map_name, write_index
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Block
@@ -38,10 +39,9 @@ def rewrite_segment(
     old_bytes = found[0] if found else 0
     path = rewrite_path(directory, number)
     files.remove(path)
-    file = files.open_append(path)
     builder = IndexBuilder(number)
     runs: array[int] = array("q")
-    try:
+    with removed_on_failure(files, path), contextlib.closing(files.open_append(path)) as file:
         write_all(file, directory.format.header())
         place = expected = directory.format.header_bytes
         out = bytearray()
@@ -59,12 +59,11 @@ def rewrite_segment(
         file.sync()
         assert file.size() == place, "the rewritten segment has another size than its map says"
         tail = read_exactly(file, 4, place - 4)
-    finally:
-        file.close()
     index = builder.build(place, logical_end, tail, runs)
-    write_index(files, directory.map_path(number, place), index, sync=True)
-    directory.sync()
-    files.rename(path, directory.segment_path(number))
+    with removed_on_failure(files, path):
+        write_index(files, directory.map_path(number, place), index, sync=True)
+        directory.sync()
+        files.rename(path, directory.segment_path(number))
     directory.sync()
     files.remove(directory.index_path(number, old_bytes))
     if old_bytes != place:

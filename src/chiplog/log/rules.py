@@ -10,15 +10,16 @@ common cases in the kernel, a block of records at a time, and where possible fro
 
 from __future__ import annotations
 
+import operator
 from datetime import timedelta
 from typing import Protocol
 
 from chiplog import kernel
-from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog.bounds import check_whole
 from chiplog.log.index import SegmentIndex
 from chiplog.log.segments import Directory
 from chiplog.log.walk import Block
-from chiplog.times import parse_duration
+from chiplog.times import in_column, parse_duration
 
 
 class Rule(Protocol):
@@ -54,13 +55,13 @@ class OlderThan(Rule):
                 self._age_ns = (age // timedelta(microseconds=1)) * 1000
             else:
                 self._age_ns = parse_duration(age)
-            if not 0 <= self._age_ns <= 2**62:
-                raise ValueError(f"{age} is no age")
-        self._time_ns = min(max(time_ns or 0, TIME_MIN), TIME_MAX)
+            if self._age_ns < 0:
+                raise ValueError(f"{age} is no age: expected one such as 24h")
+        self._time_ns = in_column(operator.index(time_ns or 0))
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
         if self._age_ns is not None:
-            self._time_ns = now_ns - self._age_ns
+            self._time_ns = in_column(now_ns - self._age_ns)
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
         if index is None or not index.records:
@@ -85,8 +86,8 @@ class KeepLast(Rule):
     def __init__(self, *, byte_count: int | None = None, segments: int | None = None) -> None:
         if (byte_count is None) == (segments is None):
             raise TypeError("KeepLast takes byte_count= or segments=, one of them")
-        if (byte_count if segments is None else segments) < 0:  # type: ignore[operator]
-            raise ValueError("KeepLast can't keep less than nothing")
+        check_whole("byte_count", byte_count, least=0, or_none="for segments")
+        check_whole("segments", segments, least=0, or_none="for byte_count")
         self.byte_count = byte_count
         self.segments = segments
         self._kept: set[int] = set()
@@ -130,6 +131,8 @@ class KeepLatest(Rule):
             raise ValueError(f"{key} must count from the payload's start, without a step")
         if stop is not None and stop <= (start or 0):
             raise ValueError(f"{key} is empty: all records would have the same key, and only the last would stay")
+        for name, end in (("start", start), ("stop", stop)):
+            check_whole(f"the key's {name}", end, least=0, or_none="for none")
         if until is not None and (not isinstance(until, bytes) or len(until) != 1):
             raise ValueError(f"until is {until!r}: expected a single byte, as in b'='")
         self._start = start or 0

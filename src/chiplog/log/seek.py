@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from chiplog._kernel_py import END, FOUND, TIME_MIN, TRUNCATED
+from chiplog import kernel
+from chiplog._kernel_py import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
+from chiplog.formats import Format, Scan
 from chiplog.log.end import read_end
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.watermark import read_mark, read_own_from
+from chiplog.times import in_column
 
 _WINDOW_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 16
@@ -55,6 +58,74 @@ class TimeOrder:
         return self.last == _NO_LAST
 
 
+class TimeBounds:
+    """Which records a walk wants by their times, from `since_ns` on and before `until_ns`.
+
+    Where times ascend the first and the last of them are looked for; elsewhere every record is looked at.
+    """
+
+    def __init__(self, directory: Directory, since_ns: int | None, until_ns: int | None) -> None:
+        self.order = TimeOrder(directory)
+        self.done = False
+        """Whether nothing can follow that is wanted."""
+        self._format = directory.format
+        self._since_ns = since_ns
+        self._until_ns = until_ns
+        # As columns have them: times that they can't hold are all one time there.
+        self._low = TIME_MIN if since_ns is None else in_column(since_ns)
+        high = TIME_MAX if until_ns is None else in_column(until_ns)
+        self._last = high if high in (TIME_MIN, TIME_MAX) else high - 1
+        self._outside = any(
+            bound is not None and in_column(bound) in (TIME_MIN, TIME_MAX) for bound in (since_ns, until_ns)
+        )
+        self._since_met = self._until_met = False
+        """Whether a record was found from which on all are late enough; and from which on all are too late."""
+
+    def first_place(self, reader: SegmentReader, place: int) -> int:
+        """Where to begin in a segment, at or after a place: past what is known to be too early or too late."""
+        index = reader.index
+        if self.order.holds(reader.number):
+            if self._until_met:
+                return reader.size
+            if self._since_met or self._since_ns is None:
+                return place
+            return seek_time(reader, place, self._low)
+        if index and index.records and (index.last_time < self._low or index.first_time > self._last):
+            return reader.size
+        return place
+
+    def rows(self, number: int, buffer: memoryview, base: int, scan: Scan, row: int) -> tuple[int, int]:
+        """The next rows of a scan that are wanted, from this one on: the first, and the one after the last.
+
+        Where times ascend there are none after them; elsewhere there may be.
+        """
+        if not self.order.holds(number):
+            return self._run(buffer, base, scan, row)
+        first, last = row, len(scan.times)
+        if not self._since_met and self._since_ns is not None:
+            first = first_row(self._format, buffer, base, scan, row, self._since_ns)
+            self._since_met = first < last
+        if self._until_met:
+            last = first
+        elif self._until_ns is not None:
+            last = first_row(self._format, buffer, base, scan, first, self._until_ns)
+            self._until_met = last < len(scan.times)
+            self.done = self._until_met and self.order.holds_to_the_end
+        return first, last
+
+    def _run(self, buffer: memoryview, base: int, scan: Scan, row: int) -> tuple[int, int]:
+        first, last = kernel.active.time_run(scan.times, row, self._low, self._last)
+        if first == last or not self._outside:
+            return first, last
+        # Each row by itself, with its exact time.
+        fmt = self._format
+        if self._since_ns is not None and first_row(fmt, buffer, base, scan, first, self._since_ns) != first:
+            return first + 1, first + 1
+        if self._until_ns is not None and first_row(fmt, buffer, base, scan, first, self._until_ns) == first:
+            return first + 1, first + 1
+        return first, first + 1
+
+
 def segments_between(
     directory: Directory, numbers: list[int], since_ns: int | None, until_ns: int | None = None
 ) -> list[int]:
@@ -62,8 +133,10 @@ def segments_between(
     order = TimeOrder(directory)
     low, high = bisect_left(numbers, order.first), bisect_right(numbers, order.last)
     own = numbers[low:high]
-    first = 0 if since_ns is None else max(_halve(directory, own, since_ns) - 1, 0)
-    last = len(own) if until_ns is None else max(_halve(directory, own, until_ns), 1)
+    first = 0 if since_ns is None else max(_halve(directory, own, in_column(since_ns)) - 1, 0)
+    last = len(own)
+    if until_ns is not None and in_column(until_ns) != TIME_MAX:
+        last = max(_halve(directory, own, in_column(until_ns)), 1)
     return numbers[:low] + own[first:last] + numbers[high:]
 
 
@@ -84,7 +157,7 @@ def _halve(directory: Directory, numbers: list[int], time_ns: int) -> int:
         time = None
         while probe < high and (time := _first_time(directory, numbers[probe])) is None:
             probe += 1  # a segment without records tells nothing
-        if time is not None and time < time_ns:
+        if time is not None and in_column(time) < time_ns:
             low = probe + 1
         else:
             high = middle
@@ -105,10 +178,22 @@ def _first_time(directory: Directory, number: int) -> int | None:
 def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
     """A physical offset at or after `place`, at or shortly before the first record of `since_ns` or later."""
     if reader.index is not None:
-        return max(place, reader.physical(reader.index.mark_before(since_ns)))
+        return max(place, reader.physical(reader.index.mark_before(in_column(since_ns))))
     # Without an index only a checked scan from the start can tell: the time or the length in a head that is
     # hopped over could be damaged, and records would be passed over in silence.
     return place
+
+
+def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, since_ns: int) -> int:
+    """The first row from `row` on that is of `since_ns` or later, also where a column can't hold these times."""
+    times, at_least = scan.times, in_column(since_ns)
+    row = kernel.active.first_since(times, row, at_least)
+    while row < len(times) and times[row] in (TIME_MIN, TIME_MAX):
+        place = scan.offsets[row] - base
+        if fmt.exact_time(bytes(buffer[place : place + 16])) >= since_ns:
+            break
+        row = kernel.active.first_since(times, row + 1, at_least)
+    return row
 
 
 def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:

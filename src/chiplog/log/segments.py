@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from bisect import bisect_right
 from itertools import pairwise
 from typing import Self
@@ -26,8 +27,12 @@ from chiplog.errors import LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import FORMATS, Format, named_format
 from chiplog.log.end import read_end, visible_bytes
+from chiplog.log.foreign import foreign_index
 from chiplog.log.index import SegmentIndex, index_name, map_name, read_index
+from chiplog.log.place import read_exactly as read_exactly
 from chiplog.log.position import Position
+
+logger = logging.getLogger("chiplog")
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
@@ -168,7 +173,7 @@ class Directory:
         if not by_time and self.has(number + 1):
             return number + 1
         tail = read_end(self).segment if self.ends_at_mark else 0
-        if tail == number or (tail == number + 1 and not by_time):
+        if tail and (tail == number or (tail == number + 1 and not by_time)):
             return None  # the last one, or one before a segment that has no name yet
         numbers = self.numbers()
         place = bisect_right(numbers, number)
@@ -229,12 +234,6 @@ def segments_elsewhere(files: Files, path: str, fmt: Format) -> tuple[Format, st
     return None
 
 
-def read_exactly(file: File, count: int, offset: int) -> bytes:
-    """Up to `count` bytes, fewer only at the end of the file."""
-    buffer = bytearray(count)
-    return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
-
-
 class SegmentReader:
     """One segment, open to read. Its size is what counts of it, when it was opened or last refreshed."""
 
@@ -263,7 +262,7 @@ class SegmentReader:
         if self.index is None and not self.map_damaged:
             if directory.ends_at_mark:
                 self.size = visible_bytes(directory, number, self.file)
-            self.index = _foreign_index(directory, number, self.size)
+            self.index = foreign_index(directory, number, self.size)
 
     def _read_index(self) -> SegmentIndex | None:
         if self.size < self.header_bytes + self.directory.format.record_bytes_min:
@@ -273,7 +272,13 @@ class SegmentReader:
         mapped = files.stat(map_path) is not None
         if mapped:
             self.index_path = map_path
-        index = read_index(files, self.index_path, self.number, self.size, tail)
+        try:
+            index = read_index(files, self.index_path, self.number, self.size, tail)
+        except OSError as error:
+            if mapped:
+                raise
+            logger.warning("%s can't be read, and is done without: %s", self.index_path, error)
+            return None
         self.map_damaged = mapped and index is None
         return index
 
@@ -328,9 +333,3 @@ class SegmentReader:
 
     def close(self) -> None:
         self.file.close()
-
-
-def _foreign_index(directory: Directory, number: int, size: int) -> SegmentIndex | None:
-    from chiplog.log.foreign import foreign_index  # which reads marks, as this module doesn't
-
-    return foreign_index(directory, number, size)

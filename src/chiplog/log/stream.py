@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import Counter
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Self
 
-from chiplog._kernel_py import TIME_MAX, TIME_MIN
+from chiplog._kernel_scan import read_clock
+from chiplog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from chiplog.errors import BadPosition, LogNotFound
 from chiplog.files import Files, OSFiles
 from chiplog.formats import Captain, Format, detect, named_format
@@ -19,10 +21,11 @@ from chiplog.formats.captain import MAGIC, VERSION
 from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
 from chiplog.log.cleaner import Cleaner
 from chiplog.log.cursor import Cursor
+from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly, segments_elsewhere
-from chiplog.log.walk import BLOCK_ROWS, LOG_START, Block, OnCorruption, Walk
+from chiplog.log.walk import LOG_START, Block, OnCorruption, Walk
 from chiplog.times import TimeLike, parse_time
 
 if TYPE_CHECKING:
@@ -137,12 +140,6 @@ class Stream:
         who calls `sync` before it acknowledges anything.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
-        _check_whole(
-            sync_interval_ms=sync_interval_ms,
-            segment_bytes=segment_bytes,
-            batch_bytes_max=batch_bytes_max,
-            journal_bytes=journal_bytes,
-        )
         return Appender(
             self._directory,
             self.metrics,
@@ -207,8 +204,7 @@ class Stream:
         """The log, or a range of it, as Arrow record batches; memory stays bounded whatever its size."""
         from chiplog.log import scan
 
-        if batch_rows < 1:
-            raise ValueError(f"batch_rows is {batch_rows}: expected at least 1")
+        check_whole("batch_rows", batch_rows, most=COUNT_MAX)
         wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
         scan.load_pyarrow()
         stop, until_ns = self._bounds(until)
@@ -338,13 +334,13 @@ class Stream:
             walk.close()
 
     def _now(self) -> int:
-        return time.time_ns() if self._clock is None else self._clock()
+        return read_clock(self._clock or time.time_ns)
 
     def _time(self, value: TimeLike | None) -> int | None:
         if value is None:
             return None
         now_ns = self._now() if isinstance(value, str) and value.startswith("-") else None
-        return min(max(parse_time(value, now_ns=now_ns), TIME_MIN), TIME_MAX)
+        return parse_time(value, now_ns=now_ns)
 
     def _bounds(self, until: Bound | None) -> tuple[Position | None, int | None]:
         """What `until` means: a position, or a time."""
@@ -391,20 +387,11 @@ def as_position(value: PositionLike) -> Position:
     )
 
 
-def _check_whole(**numbers: object) -> None:
-    for name, value in numbers.items():
-        if not isinstance(value, int):
-            raise TypeError(f"{name} is {value!r}: expected a whole number, such as 64 << 20 for 64 MiB")
-
-
 def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
     if not blocking:
         return 0.0
-    if timeout is not None and not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is {timeout!r}: expected seconds, or None to wait for ever")
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout is {timeout}: expected seconds, or None to wait for ever")
-    return timeout
+    check_number("timeout", timeout, most=math.inf, or_none="to wait for ever")
+    return None if timeout is None or timeout > AGE_SECONDS_MAX else timeout
 
 
 def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:

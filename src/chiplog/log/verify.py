@@ -6,7 +6,7 @@ half written is the end of the log, not a defect.
 
 What is found is of two kinds. *Problems* are damage: records that can't be read, a torn tail that nobody
 is writing, an index or a map that doesn't fit, synced bytes that are gone. *Notes* are worth knowing and nothing
-is lost by them: an index that isn't there, what an interrupted rewrite left, times that go back.
+is lost by them: an index that isn't there or can't be used, what an interrupted rewrite left, times that go back.
 
 >>> import chiplog, tempfile
 >>> stream = chiplog.Stream(tempfile.mkdtemp())
@@ -30,7 +30,7 @@ from typing import Literal
 from chiplog._kernel_py import TIME_MAX, TIME_MIN
 from chiplog.errors import LockTimeout
 from chiplog.files import Files
-from chiplog.log.index import SegmentIndex, indexed_bytes
+from chiplog.log.index import SegmentIndex, indexed_bytes, was_a_map
 from chiplog.log.journal import missing_bytes
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
@@ -40,7 +40,7 @@ from chiplog.log.walk import BAD_MAP, Block, Defect, Walk
 from chiplog.log.watermark import Mark, read_mark
 
 Progress = Callable[[int, int], None]
-IndexState = Literal["fits", "missing", "damaged", "none"]
+IndexState = Literal["fits", "missing", "unusable", "damaged", "none"]
 
 _INDEX_LOOKS = 5
 _INDEX_PAUSE_SECONDS = 0.02
@@ -63,7 +63,11 @@ class SegmentReport:
     rewritten: bool = False
     """Whether cleaning has moved its records."""
     index: IndexState = "none"
-    """`none`: the last segment and one without records need none. Of a rewritten segment it is the map."""
+    """Of a rewritten segment it is the map. `none`: the last segment and one without records need none.
+
+    `unusable`: half written, damaged, or of other bytes, so that nobody uses it, and only time is lost by that.
+    `damaged`: a map that can't be used, or an index or map that is used and wrong.
+    """
     defects: list[Defect] = field(default_factory=list)
     """The first thousand of them."""
     defects_found: int = 0
@@ -116,7 +120,7 @@ class VerifyReport:
     @property
     def tidy(self) -> bool:
         """Whether there is nothing at all for a repair to do."""
-        missing = any(segment.index == "missing" for segment in self.segments)
+        missing = any(segment.index in ("missing", "unusable") for segment in self.segments)
         return self.ok and not (missing or self.rewrites or self.indexes_stale)
 
     def problems(self) -> list[str]:
@@ -142,6 +146,8 @@ class VerifyReport:
         if missing:
             lines.append(f"{len(missing)} of {len(self.segments)} segments have no index: searching is slower")
         for segment in self.segments:
+            if segment.index == "unusable":
+                lines.append(f"the index of {segment.path} can't be used: searching is slower")
             if segment.times_back:
                 lines.append(
                     f"{segment.times_back} times go back in {segment.path}, first at {segment.times_back_first}: "
@@ -276,28 +282,31 @@ class _Columns:
     def __init__(self, directory: Directory, report: SegmentReport) -> None:
         self._report = report
         self._exact_time = directory.format.exact_time
-        self.first_time = 0
         self.last_time = TIME_MIN
+        self.earliest, self.latest = TIME_MAX, TIME_MIN
+        """As an index has them: where times go back, not those of the first and the last record."""
 
     def add(self, block: Block) -> None:
         report, times = self._report, block.scan.times
         if not report.records:
-            self.first_time = times[0]
             report.first_time_ns = self._time(block, 0)
-        self._count_times_back(block, times)
+        back = self._count_times_back(block, times)
+        self.earliest = min(self.earliest, min(times) if back else times[0])
+        self.latest = max(self.latest, max(times) if back else times[-1])
         report.records += len(times)
         self.last_time = times[-1]
         report.last_time_ns = self._time(block, len(times) - 1)
 
-    def _count_times_back(self, block: Block, times: array[int]) -> None:
+    def _count_times_back(self, block: Block, times: array[int]) -> int:
         report = self._report
-        back = int(bool(report.records) and times[0] < self.last_time)
+        back: int = int(bool(report.records) and times[0] < self.last_time)
         back += sum(map(operator.gt, times, islice(times, 1, None)))
         if back and report.times_back_first is None:
             row = next((i for i in range(1, len(times)) if times[i] < times[i - 1]), 0)
             row = 0 if report.records and times[0] < self.last_time else row
             report.times_back_first = Position(report.number, block.offsets[row])
         report.times_back += back
+        return back
 
     def _time(self, block: Block, row: int) -> int | None:
         time_ns = block.scan.times[row]
@@ -325,7 +334,8 @@ def _check_header_and_index(directory: Directory, report: SegmentReport, columns
         elif reader.index is not None and _describes(reader.index, report, columns):
             report.index = "fits"
         elif directory.files.stat(reader.index_path) is not None and reader.size > reader.header_bytes:
-            report.index = "damaged"
+            used = reader.index is not None or was_a_map(directory.files, reader.index_path)
+            report.index = "damaged" if used else "unusable"
         elif report.sealed and reader.size > reader.header_bytes:
             report.index = "missing"
     finally:
@@ -335,7 +345,7 @@ def _check_header_and_index(directory: Directory, report: SegmentReport, columns
 def _describes(index: SegmentIndex, report: SegmentReport, columns: _Columns) -> bool:
     if report.defects or report.torn is not None or not report.records:
         return True  # its checksum is right and it is of this size: the records are what is damaged
-    found = (report.records, columns.first_time, columns.last_time)
+    found = (report.records, columns.earliest, columns.latest)
     return found == (index.records, index.first_time, index.last_time)
 
 
@@ -368,7 +378,7 @@ def _look_again_at_indexes(directory: Directory, report: VerifyReport) -> None:
     """An index is written in one go, but not in one step: one that looked damaged may have been half there."""
     for segment in report.segments:
         for _ in range(_INDEX_LOOKS):
-            if segment.index != "damaged":
+            if segment.index not in ("damaged", "unusable"):
                 break
             time.sleep(_INDEX_PAUSE_SECONDS)
             reader = SegmentReader(directory, segment.number)

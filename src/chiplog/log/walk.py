@@ -15,29 +15,25 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from chiplog import kernel
-from chiplog._kernel_py import END, NEED_MAX, TIME_MAX, TIME_MIN, TRUNCATED
+from chiplog._kernel_py import END, TRUNCATED
 from chiplog.errors import BadPosition, ChiplogError, CorruptRecord, HeaderMismatch
 from chiplog.formats import Scan
-from chiplog.log.end import boot_digest, read_end
+from chiplog.log.damage import BLOCK_BYTES, BLOCK_ROWS, header_is_torn, is_boundary, is_torn, resync
+from chiplog.log.end import read_end
 from chiplog.log.foreign import check_position
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
-from chiplog.log.seek import TimeOrder, hop, seek_time
+from chiplog.log.seek import TimeBounds
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
-from chiplog.log.watermark import Mark, read_mark
+from chiplog.log.watermark import read_mark
 
 logger = logging.getLogger("chiplog")
 
 OnCorruption = Literal["raise", "stop", "skip"]
 
-BLOCK_BYTES = 1 << 20
-BLOCK_ROWS = 16_384
 DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
 BAD_MAP = "map"  # why a rewritten segment's positions can't be told, where its records may all be right
-_PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first
-_SEARCH_BYTES = 64 << 20  # and then at once
 _EVIDENCE_BYTES = 32
 _KNOWN_BYTES = 64  # before a place: enough to know it again
 
@@ -114,12 +110,8 @@ class Walk:
         self.defects: list[Defect] = []
         self.done = False
         self._stop = stop
-        self._since_ns = TIME_MIN if since_ns is None else since_ns
-        self._last_ns = TIME_MAX if until_ns is None else max(until_ns - 1, TIME_MIN)
-        self._order = TimeOrder(directory) if since_ns is not None or until_ns is not None else None
-        """Only where a time is asked for."""
-        self._since_met = self._until_met = False
-        """Whether a record has been found from which on, in the order of time, all are as late as asked for."""
+        bounded = since_ns is not None or until_ns is not None
+        self._times = TimeBounds(directory, since_ns, until_ns) if bounded else None
         self._rest: tuple[Scan, int] | None = None
         """The rows of the last scan that are still to be looked at, from this one on."""
         self._on_corruption = on_corruption
@@ -159,13 +151,13 @@ class Walk:
             if reader is None:
                 return None
             if self._rest is not None:
-                block = self._next_run(reader, *self._rest)
+                block = self._trim(reader, *self._rest)
                 if block is not None:
                     return block
                 continue
             scan, stop = self._scan(reader)
             if scan.offsets:
-                block = self._trim(reader, scan)
+                block = self._trim(reader, scan, 0)
                 if block is not None:
                     return block
             elif not self._past(reader, scan, stop):
@@ -244,7 +236,7 @@ class Walk:
         if reader.map_damaged and not self._bad_map(reader):
             return None
         try:
-            self.position = check_position(reader, self.position)
+            self.position = check_position(self.position, reader.index, reader.path, reader.header_bytes)
         except BadPosition:
             self._close_reader()
             raise
@@ -259,20 +251,9 @@ class Walk:
                 )
             self._at = reader.size
         self._check_known(reader)
-        if self._order is not None:
-            self._at = self._seek(reader, self._order)
+        if self._times is not None:
+            self._at = self._times.first_place(reader, self._at)
         return reader
-
-    def _seek(self, reader: SegmentReader, order: TimeOrder) -> int:
-        """Where to begin in a segment, past what is known to be too early or too late."""
-        index = reader.index
-        if order.holds(reader.number):
-            if self._until_met:
-                return reader.size
-            return self._at if self._since_met else seek_time(reader, self._at, self._since_ns)
-        if index and index.records and (index.last_time < self._since_ns or index.first_time > self._last_ns):
-            return reader.size
-        return self._at
 
     def _bad_header(self, reader: SegmentReader) -> bool:
         """Whether to go on with the next segment."""
@@ -345,32 +326,14 @@ class Walk:
         self._filled = reader.file.read_into(self._buffer[:want], self._at)
         return self._filled == want
 
-    def _trim(self, reader: SegmentReader, scan: Scan) -> Block | None:
-        """The block with the rows inside the time bounds; None if there are none."""
-        if self._order is not None and not self._order.holds(reader.number):
-            return self._next_run(reader, scan, 0)
-        first, last = 0, len(scan.offsets)
-        times = scan.times
-        if self._order is not None:
-            if not self._since_met:
-                first = kernel.active.first_since(times, 0, self._since_ns)
-                self._since_met = first < last
-            last = self._first_past(times, first)
-            self._until_met = last < len(times)
-            self.done = self._until_met and self._order.holds_to_the_end
-        return self._block(reader, scan, first, last)
-
-    def _first_past(self, times: array[int], first: int) -> int:
-        if self._until_met:
-            return first
-        if self._last_ns == TIME_MAX:
-            return len(times)
-        return int(kernel.active.first_since(times, first, self._last_ns + 1))
-
-    def _next_run(self, reader: SegmentReader, scan: Scan, row: int) -> Block | None:
-        """The next rows inside the time bounds where times may go back; None if there are none left."""
-        first, last = kernel.active.time_run(scan.times, row, self._since_ns, self._last_ns)
-        self._rest = (scan, last) if last < len(scan.times) else None
+    def _trim(self, reader: SegmentReader, scan: Scan, row: int) -> Block | None:
+        """The next rows of a scan that are inside the time bounds, from this one on; None if there are none."""
+        first, last, self._rest = 0, len(scan.offsets), None
+        if self._times is not None:
+            first, last = self._times.rows(reader.number, self._buffer, self._base, scan, row)
+            self.done = self._times.done
+            if not self._times.order.holds(reader.number) and last < len(scan.offsets):
+                self._rest = scan, last
         return self._block(reader, scan, first, last)
 
     def _block(self, reader: SegmentReader, scan: Scan, first: int, last: int) -> Block | None:
@@ -491,96 +454,3 @@ class Walk:
         return CorruptRecord(
             text, position=position, reason=reason, path=reader.path, physical_offset=place, data=data
         )
-
-
-def is_boundary(reader: SegmentReader, place: int) -> bool:
-    """Whether the records before a place lead exactly there."""
-    return place == reader.header_bytes or hop(reader, reader.header_bytes, reader.size, place) == place
-
-
-def is_torn(reader: SegmentReader, place: int, mark: Mark | None) -> bool:
-    """Whether a defect in the last segment is a torn tail, and not damage to what had been synced.
-
-    The mark is from before the last look at the defect.
-    """
-    if mark is not None:
-        if mark.segment > reader.number or (mark.segment == reader.number and place < mark.offset):
-            return False
-        if mark.boot != boot_digest(reader.directory.files.boot_id()):
-            return True  # power was lost: what was not synced may have got to the disk in any order
-    # Since this boot, or by another program: torn only if nothing good comes after it.
-    return resync(reader, place) >= reader.size
-
-
-def header_is_torn(reader: SegmentReader) -> bool:
-    """Whether a bad header of the last segment is what a crash left of a segment that was being created."""
-    if reader.size < reader.header_bytes:
-        return True
-    mark = read_mark(reader.directory)
-    if mark is not None:
-        # The header is synced before the first record is written: with records behind it, it isn't torn.
-        return mark.segment < reader.number and reader.size == reader.header_bytes
-    return reader.header_blank and resync(reader, 0) >= reader.size
-
-
-def resync(reader: SegmentReader, place: int) -> int:
-    """The physical offset at which records go on after damage at `place`; the segment's end if nowhere."""
-    fmt = reader.directory.format
-    for reach in (_PROBE_BYTES, _SEARCH_BYTES):  # mostly the next record is near: look there first
-        window = read_exactly(reader.file, max(min(reach, reader.size - place), 0), place)
-        # The damaged record's own length may still be right. Trusting it first keeps what its payload
-        # contains, which could be records too, from being taken for the log's.
-        after, reason, need = fmt.hop(window, 0, len(window), 1, TIME_MIN)
-        if place + after == reader.size:
-            return reader.size
-        if after == 0 and reason == TRUNCATED and need < NEED_MAX and need > reader.size - place:
-            after = need  # it would end past the end of the file, where nobody knows exactly
-            break
-        if reason not in (END, TRUNCATED) and after < len(window):
-            probe = fmt.scan(window, after, len(window), 0, 1)
-            if probe.reason == TRUNCATED and probe.need <= reader.size - place - after:
-                want = min(probe.need + fmt.record_tail_bytes_max, reader.size - place - after)
-                window = read_exactly(reader.file, want, place + after)  # a record larger than the window
-                probe = fmt.scan(window, 0, len(window), 0, 1)
-            if probe.offsets:
-                return place + after
-            break
-    found = _search(reader, place)
-    if place + after > reader.size and not _chain_ends(reader, found):
-        # A record that the file is too short for, with records in it: its payload's, not the log's.
-        return reader.size
-    return found
-
-
-def _chain_ends(reader: SegmentReader, place: int) -> bool:
-    """Whether right records lead from a place exactly to the segment's end."""
-    need = 0
-    while place < reader.size:
-        window = read_exactly(reader.file, min(max(BLOCK_BYTES, need), reader.size - place), place)
-        scan = reader.directory.format.scan(window, 0, len(window), 0, BLOCK_ROWS)
-        if not scan.offsets and (scan.reason != TRUNCATED or scan.need > reader.size - place):
-            return False
-        need = 0 if scan.offsets else scan.need + reader.directory.format.record_tail_bytes_max
-        place += scan.end
-    return True
-
-
-def _search(reader: SegmentReader, place: int) -> int:
-    """Look for a record at every byte after `place`, first nearby, then further."""
-    fmt = reader.directory.format
-    window = read_exactly(reader.file, min(_PROBE_BYTES, reader.size - place), place)
-    final = place + len(window) == reader.size
-    found = fmt.find(window, 1, len(window), final) if len(window) > 1 else -1
-    if found >= 0 or final:
-        return place + found if found >= 0 else reader.size
-    window = read_exactly(reader.file, min(_SEARCH_BYTES, reader.size - place), place)
-    final = place + len(window) == reader.size
-    while True:
-        found = fmt.find(window, 1, len(window), final) if len(window) > 1 else -1
-        if found >= 0:
-            return place + found
-        if final:
-            return reader.size
-        place += max(len(window) - (1 << 20), 1)
-        window = read_exactly(reader.file, min(_SEARCH_BYTES, reader.size - place), place)
-        final = place + len(window) == reader.size

@@ -36,7 +36,7 @@ from chiplog import kernel
 from chiplog.errors import LockTimeout
 from chiplog.files import File
 from chiplog.log.end import boot_digest
-from chiplog.log.segments import Directory, read_exactly
+from chiplog.log.place import Place, read_exactly
 
 logger = logging.getLogger("chiplog")
 
@@ -102,7 +102,7 @@ def _latest(marks: list[Mark]) -> Mark | None:
     return max(reversed(marks), key=lambda mark: (mark.opening, mark.segment, mark.offset), default=None)
 
 
-def read_mark(directory: Directory) -> Mark | None:
+def read_mark(directory: Place) -> Mark | None:
     """The mark of a log that counts; None if it has none, as one that another program wrote."""
     path = f"{directory.path}/{NAME}"
     try:
@@ -115,7 +115,7 @@ def read_mark(directory: Directory) -> Mark | None:
         file.close()
 
 
-def read_own_from(directory: Directory) -> int | None:
+def read_own_from(directory: Place) -> int | None:
     """The segment from which on every record was written by us, in the order of time; None if that isn't known."""
     try:
         file = directory.files.open_read(f"{directory.path}/{NAME}")
@@ -138,7 +138,7 @@ def _read_own_from(file: File) -> int | None:
 class Watermark:
     """The marks of a log that is being opened to append."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Place) -> None:
         files = directory.files
         self.boot = boot_digest(files.boot_id())
         self._directory = directory

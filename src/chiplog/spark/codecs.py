@@ -21,6 +21,7 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.walk import Block, Defect, OnCorruption, Walk
 from chiplog.spark.options import BadOption
 from chiplog.spark.planning import Slice
+from chiplog.times import in_column
 
 RECORD_COLUMNS = {
     "segment": "int",
@@ -183,9 +184,9 @@ def _within(pa: Any, batch: Any, piece: Slice) -> Any:
 
     created = batch["created"].view(pa.int64())
     if piece.since_ns is not None:
-        batch = batch.filter(pc.greater_equal(created, piece.since_ns))
+        batch = batch.filter(pc.greater_equal(created, in_column(piece.since_ns)))
         created = batch["created"].view(pa.int64())
-    return batch if piece.until_ns is None else batch.filter(pc.less(created, piece.until_ns))
+    return batch if piece.until_ns is None else batch.filter(pc.less(created, in_column(piece.until_ns)))
 
 
 class Commands(Codec):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from chiplog.bounds import BYTES_MAX, COUNT_MAX
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.walk import OnCorruption
@@ -82,7 +83,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         on_corruption=_on_corruption(options.get("onCorruption", "fail")),
         defects=_flag(options, "defects", default=False),
         partition_bytes=_size(options, "partitionBytes", PARTITION_BYTES),
-        batch_rows=_size(options, "batchRows", BATCH_ROWS),
+        batch_rows=_size(options, "batchRows", BATCH_ROWS, COUNT_MAX),
         records_per_batch=_size(options, "maxRecordsPerBatch", None),
         bytes_per_batch=_size(options, "maxBytesPerBatch", None),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
@@ -132,13 +133,15 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     return value == "true"
 
 
-def _size(options: Mapping[str, str], name: str, default: int | None) -> int:
+def _size(options: Mapping[str, str], name: str, default: int | None, most: int = BYTES_MAX) -> int:
     if name not in options:
         return default  # type: ignore[return-value]
     match = _SIZE.fullmatch(options[name].strip())
     value = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if value < 1:
         raise BadOption(f"{name} is {options[name]!r}: expected a number above 0, such as 1000 or 64m")
+    if value > most:
+        raise BadOption(f"{name} is {options[name]!r}: expected at most {most}")
     return value
 
 

@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from chiplog.files import OSLock
+
 _PLACE = "/tmp"
 _PREFIX = "chiplog-spark-"
 _FRESH_SECONDS = 3600.0
@@ -52,15 +54,17 @@ def _folder() -> Path:
     """For sockets and script, until this process ends. In /tmp, because a socket's path can't be long."""
     clear_left_behind()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # held for as long as this process lives
-    atexit.register(_remove, folder, os.getpid())
+    descriptor = os.open(folder, os.O_RDONLY)
+    held = OSLock(descriptor, exclusive=True)  # for as long as this process lives, but not its children
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    atexit.register(_remove, folder, os.getpid(), held)
     script = folder / "python"
     script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
     script.chmod(0o700)
     return folder
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove(folder: Path, owner: int, _held: OSLock) -> None:
     if os.getpid() == owner:  # and no child that a fork made
         shutil.rmtree(folder, ignore_errors=True)
 

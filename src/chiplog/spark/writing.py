@@ -156,8 +156,10 @@ class ChiplogWriter(_Staged, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         older = self._batches() if self._overwrite else []
         self._publish(self._staging(self._run), f"batch-{self._run}", messages)
-        for name in older:
-            shutil.rmtree(os.path.join(self._options.path, name))
+        for name in older:  # out of sight first: one that is removed in part mustn't be read
+            place = self._staging(f"old-{name}-{self._run}")
+            os.rename(os.path.join(self._options.path, name), place)
+            shutil.rmtree(place)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - all goes
         shutil.rmtree(self._staging(self._run), ignore_errors=True)

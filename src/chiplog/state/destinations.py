@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from chiplog.bounds import check_number
 from chiplog.errors import ChiplogError, NotReplicated, Superseded
 from chiplog.log.position import Position
 from chiplog.state.shipping import Target, View, ship
@@ -266,6 +267,8 @@ class Destinations:
         """
         if ack not in ACKS:
             raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
+        check_number("ack_timeout", ack_timeout, or_none="to wait for ever")
+        check_number("interval", interval, or_none="for the usual one")
         told = shown(where)
         chosen = told if name is None else name
         remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from chiplog.bounds import AGE_SECONDS_MAX, check_number, check_whole
 from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
 from chiplog.files import Files, Lock, OSFiles
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
@@ -139,8 +140,10 @@ class StateLog:
         promote: bool | Identity = False,
         files: Files | None = None,
     ) -> None:
-        if rotate_bytes < 1 or (rotate_seconds is not None and rotate_seconds <= 0):
-            raise ValueError("rotate_bytes and rotate_seconds are limits: expected more than nothing")
+        check_whole("rotate_bytes", rotate_bytes)
+        check_number(
+            "rotate_seconds", rotate_seconds, above=True, most=AGE_SECONDS_MAX, or_none="for rotate_bytes alone"
+        )
         slot = whole_slot(path, files)
         self.stream = Stream(path if slot is None else slot, format=FORMAT, files=files)
         self._files = files or OSFiles()

@@ -21,12 +21,13 @@ import logging
 from typing import NamedTuple
 
 from chiplog.errors import BadFrame, LockTimeout, ReplicaError
-from chiplog.files import File, Files, write_all
+from chiplog.files import File, Files, removed_on_failure, write_all
 from chiplog.formats import Captain
+from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
 from chiplog.log.stream import Stream
-from chiplog.log.walk import BLOCK_ROWS, LOG_START
+from chiplog.log.walk import LOG_START
 from chiplog.log.watermark import NAME as MARK
 from chiplog.log.watermark import Watermark, read_mark
 
@@ -403,11 +404,9 @@ def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
     """A small file, all of it or as it was."""
     new = f"{folder}/{name}.new"
     files.remove(new)
-    file = files.open_append(new)
-    try:
-        write_all(file, data)
-        file.sync()
-    finally:
-        file.close()
-    files.rename(new, f"{folder}/{name}")
+    with removed_on_failure(files, new):
+        with contextlib.closing(files.open_append(new)) as file:
+            write_all(file, data)
+            file.sync()
+        files.rename(new, f"{folder}/{name}")
     files.sync_dir(folder)

@@ -9,8 +9,9 @@ from typing import Any
 from chiplog import kernel
 from chiplog.errors import BadEvent, CorruptRecord
 from chiplog.formats import Scan
+from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.position import Position
-from chiplog.log.walk import BLOCK_ROWS, Block
+from chiplog.log.walk import Block
 from chiplog.state.events import Batch, Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Snapshot

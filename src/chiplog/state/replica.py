@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from chiplog.bounds import COUNT_MAX, check_whole
 from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Superseded
 from chiplog.log.position import Position
 from chiplog.state.copies import Copies
@@ -103,6 +104,8 @@ class ReplicaServer:
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         need_msgspec()
+        check_whole("port", port, least=0, most=65_535)
+        check_whole("connections_max", connections_max, most=COUNT_MAX)
         self.path = path
         self._address = (host, port)
         self._token = as_token(token)

@@ -95,6 +95,7 @@ def _write(stream: Stream, span: Span, part: str, place: str, progress: Progress
     """Copy to `part`, and put that in its place when it is whole."""
     writer = _Writer(part, stream)
     try:
+        OSFiles().make_dir(part)
         _copy(stream, span, writer, progress)
         writer.finish()
         _check(writer)
@@ -137,7 +138,6 @@ class _Writer:
         self.numbers: list[int] = []
         self._format = source.format
         self._files = OSFiles()
-        self._files.make_dir(folder)
         self._file: File | None = None
 
     def write(self, block: Block) -> None:

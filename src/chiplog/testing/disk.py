@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from chiplog.bounds import check_whole
 from chiplog.errors import LockTimeout
 from chiplog.files import File, Lock, Shared, Watch
 from chiplog.testing.model import DiskModel, Event, FileModel
@@ -32,6 +33,9 @@ class Operation(NamedTuple):
     byte_count: int
     number: int
     """How many calls were made before on this disk."""
+
+
+SECTOR_BYTES_MAX = 1 << 20
 
 
 class Fault:
@@ -60,6 +64,8 @@ class CrashDisk:
     """
 
     def __init__(self, *, sector_bytes: int = 512, capacity_bytes: int | None = None) -> None:
+        check_whole("sector_bytes", sector_bytes, most=SECTOR_BYTES_MAX)
+        check_whole("capacity_bytes", capacity_bytes, least=0, or_none="for no limit")
         self.events: list[Event] = []
         self.capacity_bytes = capacity_bytes
         self.sector_bytes = sector_bytes

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chiplog.bounds import check_number
 from chiplog.log.position import Position
 from chiplog.spark.options import PARTITION_BYTES, BadOption
 from chiplog.spark.pipeline.ingest_files import (
@@ -211,8 +212,10 @@ class Ingest:
 
     def follow(self, every_seconds: float, stop: threading.Event) -> IngestReport:
         """Again and again, until it is told to stop."""
-        if every_seconds <= 0:
-            raise BadOption(f"every_seconds is {every_seconds}: expected a number above 0")
+        try:
+            check_number("every_seconds", every_seconds, above=True)
+        except ValueError as error:
+            raise BadOption(str(error)) from None
         started = time.monotonic()
         self._stop = stop
         with self._opened():

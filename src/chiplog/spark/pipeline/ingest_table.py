@@ -30,12 +30,12 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from chiplog.errors import ChiplogError, LockTimeout, LogNotFound
-from chiplog.files import OSFiles, write_all
+from chiplog.files import OSFiles, removed_on_failure, write_all
 from chiplog.log.position import Position
 from chiplog.spark.options import BadOption
 
@@ -273,12 +273,9 @@ class Table:
         folder = commits_folder(self.path)
         part = f"{folder}/.{commit.number:09d}.part"
         self._files.remove(part)
-        file = self._files.open_append(part)
-        try:
+        with removed_on_failure(self._files, part), closing(self._files.open_append(part)) as file:
             write_all(file, json.dumps({"version": 1, **asdict(commit)}, indent=1).encode())
             file.sync()
-        finally:
-            file.close()
         self._reached("prepared")
         self._files.rename(part, f"{folder}/{commit.number:09d}.json")
         self._files.sync_dir(folder)

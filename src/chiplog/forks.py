@@ -1,0 +1,52 @@
+"""What a forked child must let go of.
+
+A child has its parent's descriptors, and with them its locks: `flock` belongs to the open file, which both share.
+A child that outlives its killed parent would keep everybody else out for as long as it lives. So whoever holds a
+lock registers with `let_go_in_children`, and is called in every child.
+
+>>> class Held:
+...     def _forked(self):
+...         print("the child lets go")
+>>> held = Held()
+>>> let_go_in_children(held)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Protocol
+from weakref import WeakSet
+
+__all__ = ["Inherited", "forking", "let_go_in_children"]
+
+
+class Inherited(Protocol):
+    """What a child inherits and must not keep."""
+
+    def _forked(self) -> None:
+        """Called in a child, before anything else happens there. Must not raise."""
+
+
+forking = threading.RLock()
+"""Held while a fork is under way: whoever holds it has time to open something and to register it.
+
+One that can be taken twice, because a signal handler may fork.
+"""
+_inherited: WeakSet[Inherited] = WeakSet()
+
+
+def let_go_in_children(inherited: Inherited) -> None:
+    """Have `inherited._forked()` called in every child, for as long as the object lives."""
+    _inherited.add(inherited)
+
+
+def _in_child() -> None:
+    try:
+        for inherited in list(_inherited):
+            inherited._forked()
+    finally:
+        forking.release()
+
+
+os.register_at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=_in_child)

@@ -1,0 +1,36 @@
+"""What the small files beside the segments need to know of a log's directory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from chiplog.files import File, Files
+from chiplog.formats import Format
+
+__all__ = ["Place", "read_exactly"]
+
+
+class Place(Protocol):
+    """A log's directory: `segments.Directory`."""
+
+    files: Files
+    path: str
+    format: Format
+
+    def sync(self) -> None:
+        """Return when its entries are on stable storage."""
+
+    def index_path(self, number: int, physical_bytes: int) -> str:
+        """Of the index of a segment with so many bytes."""
+
+    def map_path(self, number: int, physical_bytes: int) -> str:
+        """Of the map of a rewritten segment with so many bytes."""
+
+    def indexed_sizes(self) -> dict[int, int]:
+        """For each segment that has an index or a map, or has had one, the largest size that one is for."""
+
+
+def read_exactly(file: File, count: int, offset: int) -> bytes:
+    """Up to `count` bytes, fewer only at the end of the file."""
+    buffer = bytearray(count)
+    return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
