@@ -1,0 +1,88 @@
+"""What a copy was sent, as far as it takes to recognise it again.
+
+A primary compares what a copy says that it has with what it has sent there: with each acknowledgement, and whenever
+it connects. Other bytes at the same position are another primary's.
+
+>>> sent = Sent()
+>>> sent.begin(None)
+>>> sent.add(Position(1, 8), b"ten bytes.")
+>>> sent.settle(Resume(Position(1, 18), b"ten bytes."))
+>>> sent.knows(Resume(Position(1, 18), b"ten bytes.")), sent.knows(Resume(Position(1, 18), b"others...."))
+(True, False)
+>>> sent.settle(Resume(Position(1, 18), b"others...."))
+Traceback (most recent call last):
+    ...
+chiplog.errors.ReplicaError: the copy acknowledges 000000001:18 with other bytes than were sent up to there: another \
+primary writes to it
+"""
+
+from __future__ import annotations
+
+from chiplog.errors import ReplicaError
+from chiplog.log.position import Position
+from chiplog.state.mirror import TAIL_BYTES, Resume
+
+__all__ = ["NOWHERE", "Sent"]
+
+NOWHERE = Position(0, 0)
+
+
+class Sent:
+    """The end of what was sent to one copy, and the ends that this copy may have."""
+
+    def __init__(self) -> None:
+        self.end = Resume(NOWHERE, b"")
+        """Up to where everything was sent, and the last bytes before that."""
+        self.acknowledged = NOWHERE
+        """The highest position that the copy has acknowledged."""
+        self._whole: dict[Position, bytes] = {}
+        """The end of the whole copy, when it was last known."""
+        self._since: dict[Position, bytes] = {}
+        """The ends of what was sent since."""
+
+    def begin(self, resume: Resume | None) -> None:
+        """Go on from what the copy has; None, or a restart, is from nothing."""
+        self.end = resume or Resume(NOWHERE, b"")
+
+    def add(self, position: Position, data: bytes | memoryview) -> None:
+        """Records were sent."""
+        tail = bytes(data[-TAIL_BYTES:])
+        if position == self.end.position:
+            tail = (self.end.tail + tail)[-TAIL_BYTES:]
+        self.end = Resume(Position(position.segment, position.offset + len(data)), tail)
+        self._since[self.end.position] = tail
+
+    def found(self, end: Resume | None) -> None:
+        """The copy has this, and it was seen to be ours."""
+        self._whole = {} if end is None else {end.position: end.tail}
+
+    def settle(self, acknowledged: Resume) -> None:
+        """The copy says that it has this; raise if it isn't what was sent. 0:0 is a copy that isn't whole yet."""
+        position, tail = acknowledged
+        self._since = {self.end.position: self.end.tail} if self.end.tail else {}
+        if position == NOWHERE:
+            return
+        if position != self.end.position or not _agree(tail, self.end.tail):
+            raise ReplicaError(
+                f"the copy acknowledges {position} with other bytes than were sent up to there: another primary "
+                "writes to it"
+                if position == self.end.position
+                else f"the copy acknowledges {position}, and {self.end.position} was sent: another primary writes "
+                "to it"
+            )
+        self.acknowledged = max(self.acknowledged, position)
+        self.found(acknowledged)
+
+    def knows(self, end: Resume) -> bool:
+        """Whether the copy may have got this from here."""
+        return any(
+            end.position in ends and _agree(end.tail, ends[end.position]) for ends in (self._whole, self._since)
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._whole or self._since)
+
+
+def _agree(one: bytes, other: bytes) -> bool:
+    """Whether the bytes before a position are the same, as far as both are known."""
+    return one.endswith(other) if len(one) >= len(other) else other.endswith(one)
