@@ -70,51 +70,52 @@ def refuse_other(where: str, identity: Identity, known: Identity | None) -> None
 class Claim:
     """What a log can say for itself to a copy that it is to write to."""
 
-    def __init__(self, owner: Owner, sent: Sent) -> None:
+    def __init__(self, owner: Owner, where: str, sent: Sent) -> None:
         self._owner = owner
+        self._where = where
         self._sent = sent
 
-    def check(self, where: str, known: Known) -> bool:
+    def check(self, known: Known) -> bool:
         """Raise Superseded or ReplicaError if this log must not go on with a copy.
 
         Returns whether the log has what the copy has. A promoted log needn't: it replaces the copy.
         """
         mine, writer, end = self._owner.identity, known.identity, known.end
-        refuse_other(where, mine, writer)
+        refuse_other(self._where, mine, writer)
         bound = end if known.term == mine.term else None
         if writer is not None and writer == mine:
-            self._check_same(where, bound)
+            self._check_same(bound)
         elif writer is not None and writer.term == mine.term:
-            self._check_continued(where, writer, bound)
+            self._check_continued(writer, bound)
         continues = end is None or bound is not None or bool(self._holds(end))
         self._sent.found(end if continues else None)
         return continues
 
-    def _check_continued(self, where: str, known: Identity, end: Resume | None) -> None:
+    def _check_continued(self, known: Identity, end: Resume | None) -> None:
         mine, lineage = self._owner.identity, self._owner.lineage
         opening = lineage.find(known)
         if opening is None:
             forgotten = bool(lineage.openings) and known.run < lineage.openings[0].run
             why = "which this log doesn't remember any more" if forgotten else "which isn't in this log's history"
             raise Superseded(
-                f"{where} was last written by {known.opening}, {why}. This is {mine.opening}: another primary, of a "
+                f"{self._where} was last written by {known.opening}, {why}. This is {mine.opening}: another primary, of a "
                 f"backup or a copied directory. {_TO_KEEP}"
             )
         if end is not None and (opening.end < end.position or self._holds(end) is False):
             raise ReplicaError(
-                f"{where} has what this log lacks: {known.opening} has written the copy up to {end.position}, and "
+                f"{self._where} has what this log lacks: {known.opening} has written the copy up to {end.position}, and "
                 f"the log that was opened as {mine.opening} up to {min(opening.end, end.position)}. The log was "
                 f"restored, copied or cut, or lost with the power what it hadn't synced. {_TO_KEEP}"
             )
 
-    def _check_same(self, where: str, end: Resume | None) -> None:
-        if end is None or self._sent.knows(end):
+    def _check_same(self, end: Resume | None) -> None:
+        if end is None or self._owner.memory.knows(end):
             return
         held, mine = self._holds(end), self._owner.identity
         if held or (held is None and self._may_have_sent(end)):
             return
         raise ReplicaError(
-            f"{where} has what {mine.opening} hasn't written, up to {end.position}: two processes are the primary "
+            f"{self._where} has what {mine.opening} hasn't written, up to {end.position}: two processes are the primary "
             f"{mine.opening}. Was the machine cloned, or the log cut? {_TO_KEEP}"
         )
 
@@ -124,7 +125,8 @@ class Claim:
         if view is None or end.position >= view.snapshot.begin:
             return False
         # A copy that ends before what it has acknowledged has lost some: its disk has failed, or its power.
-        return not self._sent or end.position <= max(self._sent.acknowledged, self._owner.lineage.began)
+        acknowledged = self._owner.memory.acknowledged(self._where)
+        return end.position <= max(acknowledged, self._owner.lineage.began)
 
     def _holds(self, end: Resume) -> bool | None:
         """Whether the log has the copy's last bytes; None if it can't tell."""

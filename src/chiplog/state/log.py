@@ -47,6 +47,7 @@ from chiplog.state.identity import Identity
 from chiplog.state.lineage import Lineage
 from chiplog.state.mirror import FORMAT, Snapshot
 from chiplog.state.replaying import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
+from chiplog.state.sent import Memory
 from chiplog.state.shipping import View
 
 __all__ = ["Enumeration", "StateLog", "StateStats"]
@@ -173,6 +174,7 @@ class StateLog:
         self._error: Exception | None = None
         self._promote = promote
         self._lineage: Lineage | None = None
+        self._memory = Memory()
         self._view: View | None = None
         self._destinations = Destinations(self)
 
@@ -214,7 +216,7 @@ class StateLog:
         self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
         if found.snapshot is not None:
             self._seen(found.snapshot)
-        self._lineage = self._next_lineage(found)
+        self._lineage, self._memory = self._next_lineage(found), Memory()
 
     def _next_lineage(self, found: Replayer) -> Lineage:
         """The lineage of this opening: it is younger than all that have written the log or been let to write a copy.
@@ -406,6 +408,11 @@ class StateLog:
         if self._lineage is None:
             raise AppenderClosed(f"the state log {self.stream.path} has not been opened")
         return self._lineage
+
+    @property
+    def memory(self) -> Memory:
+        """What this opening has sent to its destinations, as far as it takes to recognise it."""
+        return self._memory
 
     def view(self) -> View | None:
         """The log as its destinations see it."""

@@ -125,10 +125,10 @@ class Register:
                 )
         known = [one for one in found.openings if one.epoch < mine.epoch or one.word == mine.word]
         if last is None:
-            self._claim.check(where, Known(max(known, default=None)))
+            self._claim.check(Known(max(known, default=None)))
             return
         end = Resume(last.position, self.tail(last.parts[-1]))
-        self._claim.check(where, Known(max([*known, last.identity]), end, last.identity.term))
+        self._claim.check(Known(max([*known, last.identity]), end, last.identity.term))
 
     def _check_younger(self, openings: list[Identity], manifests: dict[Named, int]) -> None:
         mine, where = self._owner.identity, self._storage.where

@@ -41,7 +41,7 @@ from chiplog.state.manifest import (
 from chiplog.state.merging import merge_parts
 from chiplog.state.mirror import FORMAT, Resume, Snapshot
 from chiplog.state.register import Found, OlderWrites, Register, Twin
-from chiplog.state.sent import NOWHERE, Sent
+from chiplog.state.sent import NOWHERE
 from chiplog.state.shipping import Chunk, Owner
 from chiplog.state.storage import Storage
 
@@ -67,8 +67,8 @@ class RemoteTarget:
     ) -> None:
         self._storage = Storage(where, storage_options)
         self._owner = owner
-        self.sent = Sent()
-        self._register = Register(self._storage, owner, Claim(owner, self.sent))
+        self.sent = owner.memory.new(self._storage.where)
+        self._register = Register(self._storage, owner, Claim(owner, self._storage.where, self.sent))
         self._part_bytes = part_bytes
         self._parts: list[Part] = []
         """What has been uploaded of the copy, in order."""

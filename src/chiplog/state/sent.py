@@ -18,13 +18,16 @@ primary writes to it
 
 from __future__ import annotations
 
+import threading
+
 from chiplog.errors import ReplicaError
 from chiplog.log.position import Position
 from chiplog.state.mirror import TAIL_BYTES, Resume
 
-__all__ = ["NOWHERE", "Sent"]
+__all__ = ["NOWHERE", "Memory", "Sent"]
 
 NOWHERE = Position(0, 0)
+SENT_MAX = 64  # that an opening remembers, of destinations that come and go
 
 
 class Sent:
@@ -79,8 +82,28 @@ class Sent:
             end.position in ends and _agree(end.tail, ends[end.position]) for ends in (self._whole, self._since)
         )
 
-    def __bool__(self) -> bool:
-        return bool(self._whole or self._since)
+
+class Memory:
+    """What an opening has sent to all of its copies. It outlives a destination that is removed and added again."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[str, Sent]] = []
+        self._lock = threading.Lock()
+
+    def new(self, where: str) -> Sent:
+        """For what is sent somewhere from now on."""
+        sent = Sent()
+        with self._lock:
+            self._all = [*self._all, (where, sent)][-SENT_MAX:]
+        return sent
+
+    def knows(self, end: Resume) -> bool:
+        """Whether a copy may have got this from here."""
+        return any(sent.knows(end) for _, sent in self._all)
+
+    def acknowledged(self, where: str) -> Position:
+        """The highest position that the copy there has acknowledged."""
+        return max((sent.acknowledged for place, sent in self._all if place == where), default=NOWHERE)
 
 
 def _agree(one: bytes, other: bytes) -> bool:

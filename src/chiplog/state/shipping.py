@@ -24,7 +24,7 @@ from chiplog.log.walk import Block
 from chiplog.state.identity import Identity
 from chiplog.state.lineage import Lineage
 from chiplog.state.mirror import Resume, Snapshot, tail_before
-from chiplog.state.sent import Sent
+from chiplog.state.sent import Memory, Sent
 
 __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 
@@ -75,6 +75,10 @@ class Owner(Source, Protocol):
     @property
     def lineage(self) -> Lineage:
         """The openings that its history consists of."""
+
+    @property
+    def memory(self) -> Memory:
+        """What this opening of it has sent to its copies."""
 
     @property
     def path(self) -> str:

@@ -47,8 +47,8 @@ class DirectoryTarget:
         self._owner = owner
         self._synced = synced
         self._copies: Copies | None = None
-        self.sent = Sent()
-        self._claim = Claim(owner, self.sent)
+        self.sent = owner.memory.new(path)
+        self._claim = Claim(owner, path, self.sent)
 
     def connect(self) -> Resume | None:
         try:
@@ -57,7 +57,7 @@ class DirectoryTarget:
             raise ReplicaError(
                 f"{self._path} is in use: another primary keeps its copy there, or the copy is open as a log"
             ) from None
-        copies.adopt(self._owner.identity, continues=self._claim.check(self._path, copies.known()))
+        copies.adopt(self._owner.identity, continues=self._claim.check(copies.known()))
         return copies.growing.resume()
 
     def restart(self, position: Position) -> None:  # noqa: ARG002
@@ -136,8 +136,8 @@ class ReplicaTarget:
         self._token = as_token(token)
         self._tls = as_tls(tls)
         self._target: LinkTarget | None = None
-        self.sent = Sent()
-        self._claim = Claim(owner, self.sent)
+        self.sent = owner.memory.new(str(address))
+        self._claim = Claim(owner, str(address), self.sent)
 
     def connect(self) -> Resume | None:
         link = connect(self._address, self._tls)
@@ -163,7 +163,7 @@ class ReplicaTarget:
             said = Fields(link.who, frame.body)
             known = Known(said.identity(), said.resume(), said.get("content_term", int, 0))
             try:
-                continues = self._claim.check(str(self._address), known)
+                continues = self._claim.check(known)
             except ReplicaError as error:
                 link.send_fields(Kind.CLAIM, continues=False, refused=str(error)[:1000])
                 raise
