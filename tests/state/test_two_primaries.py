@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,15 +17,12 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.errors import NotReplicated, ReplicaError, Superseded
-from chiplog.log.position import Position
+from chiplog.errors import NotReplicated, Superseded
 from chiplog.state import Identity, PersistentDict, ReplicaServer
-from chiplog.state.lineage import Lineage
-from chiplog.state.mirror import Resume
-from chiplog.state.remote import RemoteTarget, fetch
-from chiplog.state.wire import Address, Kind, identity_fields, parse_ack
+from chiplog.state.remote import fetch
+from chiplog.state.targets import make_target
 from tests.state import faulty
-from tests.state.keeping import Follows, hello, restored, wait_until
+from tests.state.keeping import Follows, restored, wait_until
 from tests.state.test_remote_servers import s3
 
 COPY = "the copy"
@@ -408,6 +404,45 @@ def a_log_that_was_cut(folder: Path, place: Place, acked: Acknowledged) -> None:
         acked.put(production, *range(20, 30))
 
 
+def a_promotion_that_broke_off_before_the_copy_was_whole(folder: Path, place: Place, acked: Acknowledged) -> None:
+    """The copy is still the old primary's then, and takes nothing from it any more."""
+    with opened(folder / "log") as production:
+        keep(production, place)
+        acked.put(production, *range(10))
+        backup = copied(folder / "log", folder / "backup")
+        Acknowledged().put(production, *range(10, 20))
+    for promote in (True, False):
+        with opened(backup, promote=promote) as second:
+            target = make_target(
+                place.where, second.log, synced=True, storage_options=place.options.get("storage_options")
+            )
+            for _ in range(2):
+                target.connect()
+                target.close()
+            assert place.found().keys() == set(range(20))
+            if not promote:
+                keep(second, place)
+                acked.put(second, *range(20, 30))
+    with opened(folder / "log") as production:
+        keep(production, place)
+        assert_told(production, r"epoch 1\.2 is over")
+
+
+def two_copies_that_were_promoted(folder: Path, place: Place, acked: Acknowledged) -> None:
+    with opened(folder / "log") as production:
+        keep(production, place)
+        acked.put(production, *range(10))
+    others = [copied(folder / "log", folder / name) for name in ("one", "two")]
+    with opened(others[0], promote=True) as one:
+        keep(one, place)
+        acked.put(one, *range(10, 20))
+        with opened(others[1], promote=True) as two:
+            assert_refused(two, one, place, r"another primary of epoch 2\.1")
+        with opened(others[1]) as two:
+            assert_refused(two, one, place, "isn't in this log's history")
+        acked.put(one, *range(20, 30))
+
+
 WAYS = [
     a_directory_copied_while_it_was_in_use,
     a_directory_copied_when_nothing_came_after,
@@ -420,6 +455,8 @@ WAYS = [
     a_cloned_machine,
     a_cloned_machine_that_takes_over,
     a_log_that_was_cut,
+    a_promotion_that_broke_off_before_the_copy_was_whole,
+    two_copies_that_were_promoted,
 ]
 
 

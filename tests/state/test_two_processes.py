@@ -1,4 +1,4 @@
-"""Two primaries of one log as real processes, both at work for a while: what either was acknowledged is in the copy."""
+"""Two primaries of one log as processes, both at work for a while: what either was acknowledged is in the copy."""
 
 from __future__ import annotations
 

@@ -298,11 +298,11 @@ class ReplicaServer:
                 Kind.KNOWN, **identity_fields(known.identity), **resume_fields(known.end), content_term=known.term
             )
             claim = Fields(link.who, link.expect(Kind.CLAIM, HELLO_SECONDS))
+            if why := claim.get("refused", str, ""):
+                raise ReplicaError(f"{identity} is refused: {why}")
             with hosted.lock:
                 if known != copies.known():
                     continue
-                if why := claim.get("refused", str, ""):
-                    raise ReplicaError(f"{identity} lacks what is here: {why}")
                 copies.adopt(identity, continues=claim.need("continues", bool))
                 hosted.take_over(link)
                 link.send_fields(Kind.WELCOME, **resume_fields(copies.growing.resume()))
