@@ -17,6 +17,7 @@ from chiplog.errors import ReplicaError, Superseded
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
 from chiplog.state import PersistentDict, ReplicaServer, lineage, storage
+from chiplog.state.copies import Copies
 from chiplog.state.mirror import FORMAT, Mirror, Resume
 from chiplog.state.remote import RemoteTarget
 from chiplog.state.shipping import Target, View, ship
@@ -235,6 +236,19 @@ def test_a_log_that_syncs_always_is_never_behind_its_copy(tmp_path, crash_count)
             crash_count(state)
             with PersistentDict("log", files=state.disk) as things:
                 catch_up(things, twin(copy))
+
+
+def test_a_copy_is_of_a_younger_term_when_its_log_has_what_the_copy_has(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as things:
+        disk = CrashDisk()
+        catch_up(things, disk)
+        for continues in (False, True):
+            copies = Copies("copy", disk)
+            copies.adopt(things.log.identity._replace(term=2), continues=continues)
+            copies.close()
+            copies = Copies("copy", disk)
+            assert (copies.known().identity.term, copies.known().term) == (2, 2 if continues else 1)
+            copies.close()
 
 
 # -- a replica's questions

@@ -112,7 +112,7 @@ def let_go(things: PersistentDict) -> None:
 
 def assert_told(things: PersistentDict, match: str, *, opening: Identity | None = None) -> None:
     """It gets no acknowledgement, and it is told why, with the names of both."""
-    wait_until(lambda: not things.log.health().destinations[COPY].healthy)
+    wait_until(lambda: not things.log.health().destinations[COPY].healthy, 10)
     for number in range(3):
         with pytest.raises((NotReplicated, Superseded)):
             things["not", "acknowledged", number] = True
@@ -369,6 +369,27 @@ def a_cloned_machine_that_takes_over(folder: Path, place: Place, acked: Acknowle
             acked.put(second, *range(20, 30))
 
 
+def a_cloned_machine_that_was_started_again(folder: Path, place: Place, acked: Acknowledged) -> None:
+    """It has more than the copy, of the same opening, but not the same."""
+    with opened(folder / "log") as production:
+        keep(production, place)
+        acked.put(production, *range(10))
+        with clone(production, folder / "other") as second:
+            for key in range(100):
+                second[key] = ["another", "y" * 50]
+        acked.put(production, *range(10, 20))
+        with opened(folder / "other") as second:
+            assert second.log.lineage.openings[-1].word == production.log.identity.word
+            if place.kind == "directory":
+                let_go(production)
+            keep(second, place, rotate=False)
+            assert_told(second, "has what this log lacks", opening=production.log.identity)
+            let_go(second)
+            if place.kind == "directory":
+                keep(production, place)
+            acked.put(production, *range(20, 30))
+
+
 @contextlib.contextmanager
 def clone(things: PersistentDict, path: Path) -> Iterator[PersistentDict]:
     """The same process again: a copy of its files, its state and its identity."""
@@ -454,6 +475,7 @@ WAYS = [
     a_copy_that_was_promoted_and_the_old_primary_comes_back,
     a_cloned_machine,
     a_cloned_machine_that_takes_over,
+    a_cloned_machine_that_was_started_again,
     a_log_that_was_cut,
     a_promotion_that_broke_off_before_the_copy_was_whole,
     two_copies_that_were_promoted,
