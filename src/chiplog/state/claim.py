@@ -1,18 +1,18 @@
 """Whether a primary may write to a copy.
 
-A copy only ever grows: within a term, nothing that it has is replaced by a history that lacks it. So of two
-primaries of one log, at most one gets acknowledgements, and nothing that was acknowledged goes.
+A copy only ever grows. Within a term, nothing in it is replaced by a history that lacks it. So of two primaries
+of one log, at most one gets acknowledgements, and what was acknowledged stays.
 
-- An older epoch is refused, and so is the same epoch with another word: another opening writes this copy. Whoever
+- An older epoch is refused. So is the same epoch with another word: another opening writes this copy. Whoever
   keeps the copy checks that (`refuse_other`).
-- A younger epoch of the same term has to continue the opening that wrote the copy last. The log knows that opening,
-  and had everything that the copy has when the next one began (lineage.py). Otherwise it is a backup, or a directory
-  that was copied, and the copy has what it lacks.
-- The same opening, when it connects again, has to have what the copy has, or to have sent it. Otherwise the machine
+- A younger epoch of the same term must continue the opening that wrote the copy last: the log knows that
+  opening, and had everything that the copy has when the next one began (lineage.py). Otherwise the log is a
+  backup or a copied directory, and the copy has what it lacks.
+- The same opening, when it connects again, must have what the copy has, or have sent it. Otherwise the machine
   was cloned, and its twin writes the copy.
-- A younger term is taken as it is. It was promoted: somebody decided that this log is the one to keep.
+- A younger term is always taken. It was promoted: somebody decided that this log is the one to keep.
 
-The last bytes that the copy has are compared with the log's, wherever the log still has them.
+The last bytes of the copy are compared with the log's, wherever the log still has them.
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ class Claim:
             forgotten = bool(lineage.openings) and known.run < lineage.openings[0].run
             why = "which this log doesn't remember any more" if forgotten else "which isn't in this log's history"
             raise Superseded(
-                f"{self._where} was last written by {known.opening}, {why}. This is {mine.opening}: another primary, of a "
-                f"backup or a copied directory. {_TO_KEEP}"
+                f"{self._where} was last written by {known.opening}, {why}. This is {mine.opening}: another "
+                f"primary, of a backup or a copied directory. {_TO_KEEP}"
             )
         if end is not None and (opening.end < end.position or self._holds(end) is False):
             raise ReplicaError(
-                f"{self._where} has what this log lacks: {known.opening} has written the copy up to {end.position}, and "
-                f"the log that was opened as {mine.opening} up to {min(opening.end, end.position)}. The log was "
-                f"restored, copied or cut, or lost with the power what it hadn't synced. {_TO_KEEP}"
+                f"{self._where} has what this log lacks: {known.opening} has written the copy up to "
+                f"{end.position}, and the log that was opened as {mine.opening} up to "
+                f"{min(opening.end, end.position)}. The log was restored, copied or cut, or lost with the power "
+                f"what it hadn't synced. {_TO_KEEP}"
             )
 
     def _check_same(self, end: Resume | None) -> None:
@@ -115,8 +116,8 @@ class Claim:
         if held or (held is None and self._may_have_sent(end)):
             return
         raise ReplicaError(
-            f"{self._where} has what {mine.opening} hasn't written, up to {end.position}: two processes are the primary "
-            f"{mine.opening}. Was the machine cloned, or the log cut? {_TO_KEEP}"
+            f"{self._where} has what {mine.opening} hasn't written, up to {end.position}: two processes are the "
+            f"primary {mine.opening}. Was the machine cloned, or the log cut? {_TO_KEEP}"
         )
 
     def _may_have_sent(self, end: Resume) -> bool:

@@ -1,8 +1,8 @@
 """The openings that a log's history consists of.
 
 Each opening writes a WRITER record: its identity, and the opening that it continues, with the position where the
-log ended then. The first WRITER record of a generation lists all openings of the term, so a log knows them after it
-has dropped the generations in which they were written. A promotion begins a new list.
+log ended then. The WRITER record at the start of a generation lists all openings of the term. So a log still knows
+them after it has dropped the generations that they wrote. A promotion begins a new list.
 
 A log contains everything that an opening wrote up to a position if that opening is in its list, and ended there or
 later. This is how a copy tells a primary that goes on from one that was restored from a backup (claim.py).

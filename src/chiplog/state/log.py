@@ -120,8 +120,8 @@ class Enumeration:
 class StateLog:
     """A state log. `with StateLog(path, replay=..., enumerate=...) as log: log.update(event)`.
 
-    `promote=True` opens a copy to take the place of the log that it is a copy of: a new term begins, and replicas
-    take nothing from the old one any more.
+    `promote=True` makes this log the one to keep: a copy that takes the place of its log, or a backup that
+    replaces what came after it. A new term begins. Copies take nothing from the log before it any more.
     """
 
     def __init__(
@@ -219,9 +219,9 @@ class StateLog:
         self._lineage, self._memory = self._next_lineage(found), Memory()
 
     def _next_lineage(self, found: Replayer) -> Lineage:
-        """The lineage of this opening: it is younger than all that have written the log or been let to write a copy.
+        """The lineage of this opening, which is younger than all that have written the log.
 
-        A copy knows of an opening before it gets anything from it.
+        If the log is a copy, it is also younger than the last opening that the copy has accepted.
         """
         wrote, let = found.identity, None
         if self._copies_path is not None:

@@ -3,22 +3,25 @@
 ::
 
     bank/
-      opening-1.3-2c26b46b68ffc68f                        who writes here: epoch (term.run), and the opening's word
+      opening-1.3-2c26b46b68ffc68f                        who writes here: epoch (term.run), word of the opening
       manifest-000000000012-1.3-9f86d081884c7d65.json     number, epoch, and a word drawn for it, or zeros
       segments/
         000000007-00000000000000000008-1048576-1.3-2c26b46b68ffc68f-fcde2b2edba56bf4.part
-        segment   offset               length  epoch and word of the opening, and a word drawn for the part: the
-                                               bytes that the segment has there, whole records
+        segment   offset               length  epoch and word of the opening, and a word drawn for the part
 
-A primary puts an `opening` there before anything else, and looks who else has. Of all openings that are there, the
-last one may write (remote.py).
+A part has the bytes that the segment has there: whole records.
 
-Nothing is ever written twice under one name, so nothing depends on what a store does then. Where a store can refuse
-to write a name twice a manifest's word is zeros: two processes with the same identity, as on a cloned machine, can't
-both write manifest 12 there. A manifest is written
-after everything that it names. It counts if it has the checksum that it says, and if all that it names is there in
-its length; else it is as if it weren't. Of those that count, the one with the highest epoch and then the highest
-number is the copy: what an old primary still writes after a younger one has, nobody reads.
+A primary puts an `opening` there before anything else. Of all openings that are there, the youngest one may
+write (register.py).
+
+Nothing is ever written twice under one name, so nothing depends on what a store does then. Where a store can
+refuse that, a manifest's word is zeros: two processes with the same identity, as on a cloned machine, can't both
+write manifest 12.
+
+A manifest is written after everything that it names. It counts if it has the checksum that it says, and if all
+that it names is there in its length; else it is as if it weren't. Of those that count, the one with the highest
+epoch and then the highest number is the copy: what an old primary still writes after a younger one has, nobody
+reads.
 
 A manifest is JSON with sorted keys. `sha256` is that of the same JSON without it. `header` is what each segment
 file begins with, and isn't in the parts.

@@ -1,17 +1,17 @@
-"""Which opening of a log writes to an object store: one at a time, though a store has no locks.
+"""Which opening of a log writes to an object store. It is one at a time, though a store has no locks.
 
-An opening puts an object with its name there (manifest.py) before it writes anything else, and lists what is there
-after that. Only then it loads the last manifest, and is established. Each flush lists what is there after its manifest
-is written, and before it is acknowledged. So, of two that write:
+An opening puts an object with its name there (manifest.py) before it writes anything else. Then it lists what is
+there, loads the last manifest, and is established. Each flush lists what is there after its manifest is written,
+and before it is acknowledged. So of two that write:
 
-- What the older one has acknowledged was written before the younger one's name was there: the younger one has loaded
-  it, and goes on only if its log has it (claim.py). What the older one writes later isn't acknowledged, because it
-  sees the younger one's name. It is superseded.
-- Two of the same epoch see each other's names, unless one of them was established before. The other one then takes its
-  name away again. If neither was, both do, and try again after a while.
-- Two processes with the same identity, as on a cloned machine, have the same name. Where the store can refuse to write
-  a name twice, only one of them can write the next manifest. Elsewhere each sees the other's manifest in its list,
-  and takes its own away again.
+- Whatever the older one has acknowledged was written before the younger one's name was there. The younger one
+  has loaded it, and goes on only if its log has it (claim.py). Whatever the older one writes later is not
+  acknowledged, because it sees the younger one's name.
+- Two of the same epoch see each other's names, unless one of them was established before. The other one then
+  removes its name again. If neither was, both do, and try again after a while.
+- Two processes with the same identity, as on a cloned machine, have the same name. Where the store can refuse to
+  write a name twice, only one of them can write the next manifest. Elsewhere each sees the other's manifest in
+  its list, and removes its own.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Register:
             raise Twin(self._storage.where, mine, max(others).name)
         if others:
             raise OlderWrites(
-                f"{self._storage.where}: an older primary still writes there ({max(others).name}). The copy is made "
-                "anew"
+                f"{self._storage.where}: an older primary still writes there ({max(others).name}). The copy is "
+                "made anew"
             )
         if self.last is not None and self.last not in listed:
             raise ReplicaError(f"{self._storage.where}: {self.last.name} was removed. The copy is looked at again")
@@ -185,8 +185,8 @@ class Twin(Superseded):
 
     def __init__(self, where: str, identity: Identity, name: str) -> None:
         super().__init__(
-            f"{where}: somebody else writes there as {identity.opening} too ({name}): was the log copied and opened "
-            "twice, or the machine cloned?"
+            f"{where}: somebody else writes there as {identity.opening} too ({name}): was the log copied and "
+            "opened twice, or the machine cloned?"
         )
 
 

@@ -1,8 +1,8 @@
 """A replica server: it keeps copies of any number of logs, and passes them on to followers.
 
-Each connection has a thread. A log has one primary at a time. A connection of an older epoch is refused, and so is one
-of the same epoch with another word. Any other primary is asked whether its log continues the copy (claim.py); one
-that does ends the connection before it. Nothing is in memory but the frame that is being received.
+Each connection has a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
+with another word. Any other primary is asked whether its log continues the copy (claim.py); if it does, the
+connection before it is closed. Nothing is in memory but the frame that is being received.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a copy was sent, as far as it takes to recognise it again.
 
-A primary compares what a copy says that it has with what it has sent there: with each acknowledgement, and whenever
-it connects. Other bytes at the same position are another primary's.
+A primary compares what a copy says that it has with what it has sent there, with each acknowledgement and whenever
+it connects. Other bytes at the same position come from another primary.
 
 >>> sent = Sent()
 >>> sent.begin(None)
@@ -12,8 +12,8 @@ it connects. Other bytes at the same position are another primary's.
 >>> sent.settle(Resume(Position(1, 18), b"others...."))
 Traceback (most recent call last):
     ...
-chiplog.errors.ReplicaError: the copy acknowledges 000000001:18 with other bytes than were sent up to there: another \
-primary writes to it
+chiplog.errors.ReplicaError: the copy ends at 000000001:18 with other bytes than were sent: another primary \
+writes to it
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Sent:
         self._since = {self.end.position: self.end.tail} if self.end.tail else {}
         if position == NOWHERE:
             return
-        if position != self.end.position or not _agree(tail, self.end.tail):
+        if position != self.end.position:
             raise ReplicaError(
-                f"the copy acknowledges {position} with other bytes than were sent up to there: another primary "
-                "writes to it"
-                if position == self.end.position
-                else f"the copy acknowledges {position}, and {self.end.position} was sent: another primary writes "
-                "to it"
+                f"the copy ends at {position}, not at {self.end.position}: another primary writes to it"
+            )
+        if not _agree(tail, self.end.tail):
+            raise ReplicaError(
+                f"the copy ends at {position} with other bytes than were sent: another primary writes to it"
             )
         self.acknowledged = max(self.acknowledged, position)
         self.found(acknowledged)

@@ -1,12 +1,12 @@
 """From a log to a copy of it: whatever is appended is sent on, as far as the other side has got.
 
-There is no queue: what is to be sent lies in the log. A copy that is slow or away costs no memory, and one that has
-fallen so far behind that the log has dropped what comes next is given the last whole generation, and everything
+There is no queue: what is to be sent lies in the log. A copy that is slow or away costs no memory. One that has
+fallen so far behind that the log has dropped what comes next gets the last whole generation, and everything
 since.
 
-Before anything more is sent, the log is compared with what was sent last. A log that was cut, repaired or rewritten
-since doesn't have those bytes any more: this is logged, and the copy is made anew. What a copy acknowledges is
-compared with what was sent, too (sent.py).
+Before anything more is sent, the log is compared with what was sent last. If the log was cut, repaired or
+rewritten since, it doesn't have those bytes any more. This is logged, and the copy is made anew. What a copy
+acknowledges is compared with what was sent, too (sent.py).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def ship(
         view = source.view() or view
         if at is not None and view.lineage == lineage and holds(view.stream, sent.end) is False:
             logger.error(
-                "%s doesn't have any more what was sent of it up to %s: it was cut, repaired or rewritten. The copy "
-                "is made anew", view.stream.path, at
+                "%s no longer has what was sent of it up to %s: it was cut, repaired or rewritten. The copy is "
+                "made anew", view.stream.path, at
             )  # fmt: skip
             at = None
         if at is None or view.lineage != lineage:

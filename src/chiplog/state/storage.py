@@ -1,8 +1,8 @@
 """A folder on object storage or a remote filesystem, through fsspec: little is asked of it.
 
 Objects are written whole, read, listed and removed. Nothing is renamed, replaced or locked, because object stores
-can't, and folders are made only where a write says that there is none: a bucket never is. Some stores can refuse to
-write a name that there is already (`create`).
+can't, and folders are made only where a write says that there is none: a bucket never is. Some stores can refuse
+to write a name that is already there (`create`).
 """
 
 from __future__ import annotations
