@@ -20,7 +20,7 @@
     ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
-    │   └── Superseded          a younger primary writes the log: this one must not any more
+    │   └── Superseded          another primary writes the log: this one must not any more
     ├── BadAccessFile           a line of a broker's file of users or of rules makes no sense (also a ValueError)
     ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
@@ -196,7 +196,7 @@ class NotReplicated(ReplicaError):
 
 
 class Superseded(ReplicaError):
-    """A younger primary writes the log: this one must not any more."""
+    """Another primary writes the log: a younger one, or one of the same epoch. This one must not any more."""
 
 
 class BadAccessFile(ChiplogError, ValueError):

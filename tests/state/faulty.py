@@ -19,6 +19,8 @@ class Faults:
     def clear(self) -> None:
         self.done: list[tuple[str, str]] = []
         self.fail_at, self.mode, self.count = -1, REFUSED, 0
+        self.creates = False
+        """Whether it refuses to write a name twice when it is asked to."""
         self.before: Callable[[str, str], None] | None = None
         """Is called before each operation, with what it is and the name."""
 
@@ -58,8 +60,9 @@ class FaultyFileSystem(MemoryFileSystem):
         return self._do("cat", path, lambda: MemoryFileSystem.cat_file(self, path, start=start, end=end))
 
     def pipe_file(self, path, value, mode="overwrite", **options):
+        mode = mode if faults.creates else "overwrite"
         torn = lambda: MemoryFileSystem.pipe_file(self, path, value[: len(value) // 2])  # noqa: E731
-        return self._do("pipe", path, lambda: MemoryFileSystem.pipe_file(self, path, value), torn)
+        return self._do("pipe", path, lambda: MemoryFileSystem.pipe_file(self, path, value, mode), torn)
 
     def rm_file(self, path):
         return self._do("rm", path, lambda: MemoryFileSystem.rm_file(self, path))

@@ -168,6 +168,9 @@ def hello(address: Address, role: str, **fields):
     link = connect(address, None)
     try:
         link.send_fields(Kind.HELLO, version=VERSION, role=role, log=address.log, token="", **fields)
+        if role == "primary":
+            link.expect(Kind.KNOWN)
+            link.send_fields(Kind.CLAIM, continues=True)
         link.expect(Kind.WELCOME)
     except BaseException:
         link.close()

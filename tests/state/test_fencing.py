@@ -10,7 +10,7 @@ from chiplog.errors import ReplicaError, Superseded
 from chiplog.log.position import Position
 from chiplog.state import Follower, PersistentDict, ReplicaServer
 from chiplog.state.copies import read_identity, whole_slot
-from chiplog.state.wire import Address, Kind, parse_place
+from chiplog.state.wire import Address, Kind, identity_fields, parse_place
 from chiplog.testing import CrashDisk
 from tests.state.keeping import Follows, converged, hello, wait_until
 from tests.state.test_mirror import catch_up, twin
@@ -129,7 +129,7 @@ def test_a_promotion_waits_for_what_the_replica_has_also_while_that_is_being_mad
             for number in range(50):
                 things[number] = "acknowledged"
             who = things.log.identity
-        primary = hello(address, "primary", id=who.id, term=who.term, run=who.run)
+        primary = hello(address, "primary", **identity_fields(who))
         primary.send(Kind.RESTART)  # and it dies before all of it was sent again
         primary.send(Kind.FLUSH, b"\1")
         assert parse_place(primary.expect(Kind.ACK)) == Position(0, 0)

@@ -10,7 +10,7 @@ from chiplog.errors import LockTimeout, NotReplicated, ReplicaError
 from chiplog.files import OSFile
 from chiplog.log.position import Position
 from chiplog.state import PersistentDict, ReplicaServer, StateLog
-from chiplog.state.wire import Address
+from chiplog.state.wire import Address, identity_fields
 from tests.state.keeping import Follows, Replica, converged, hello, restored, wait_until
 
 
@@ -241,8 +241,7 @@ def test_followers_of_a_log_without_a_whole_copy_take_nobodys_place(tmp_path):
         PersistentDict(str(tmp_path / "log")) as things,
     ):
         address = Address("127.0.0.1", server.address[1], "things")
-        who = {"id": things.log.identity.id, "term": 1, "run": 1}
-        hello(address, "primary", **who).close()
+        hello(address, "primary", **identity_fields(things.log.identity)).close()
         for _ in range(10):
             with pytest.raises(ReplicaError, match=r"no whole copy of this log yet|closed|reset"):
                 hello(address, "follower")
@@ -263,7 +262,7 @@ def test_a_copy_that_is_open_as_a_log_takes_nothing_from_a_primary(tmp_path):
         with PersistentDict(str(tmp_path / "copy"), promote=True):
             things.log.add_destination(str(tmp_path / "copy"), name=name)
             wait_until(lambda: things.log.health().destinations[name].error)
-            assert "LockTimeout" in things.log.health().destinations[name].error
+            assert "is in use" in things.log.health().destinations[name].error
     log = StateLog(str(tmp_path / "copy"), replay=lambda _: None, enumerate=lambda _: None)
     with log, pytest.raises(LockTimeout):
         PersistentDict(str(tmp_path / "copy")).open()

@@ -14,6 +14,7 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.state import PersistentDict
 from chiplog.state.copies import Copies, whole_slot
 from chiplog.state.identity import Identity
+from chiplog.state.mirror import Resume
 from chiplog.state.receiving import Receiver
 from chiplog.state.shipping import _chunk, ship
 from chiplog.state.targets import DirectoryTarget
@@ -127,11 +128,13 @@ def test_a_copy_whose_disk_fails_says_so_and_catches_up_once_it_works(kind, numb
 def test_what_doesnt_follow_is_refused():
     disk = CrashDisk()
     copies = Copies("copy", disk)
-    copies.adopt(Identity(bytes(16), 2, 1))
+    copies.adopt(Identity(bytes(16), 2, 1, bytes(8)))
     with pytest.raises(Superseded):
-        copies.adopt(Identity(bytes(16), 1, 9))
+        copies.adopt(Identity(bytes(16), 1, 9, bytes(8)))
+    with pytest.raises(Superseded, match=r"another primary of epoch 2\.1"):
+        copies.adopt(Identity(bytes(16), 2, 1, b"another1"))
     with pytest.raises(ReplicaError, match="not of"):
-        copies.adopt(Identity(b"x" * 16, 3, 1))
+        copies.adopt(Identity(b"x" * 16, 3, 1, bytes(8)))
     for position, data in (
         (Position(1, 8), b"rubbish"),
         (Position(1, 9), b""),
@@ -143,7 +146,7 @@ def test_what_doesnt_follow_is_refused():
     assert copies.growing.position is None
     copies.close()
     with pytest.raises(Superseded):
-        Copies("copy", disk).adopt(Identity(bytes(16), 1, 9))
+        Copies("copy", disk).adopt(Identity(bytes(16), 1, 9, bytes(8)))
 
 
 def test_a_damaged_copy_is_made_anew(tmp_path):
@@ -230,7 +233,7 @@ class Sent:
     def receive(self) -> Frame | None:
         return self._frames.pop(0) if self._frames else None
 
-    def send_ack(self, position: Position) -> None:
+    def send_ack(self, end: Resume) -> None:
         pass
 
     def everything(self) -> None:

@@ -77,6 +77,10 @@ def manifests() -> list[str]:
     return sorted(name for name in faulty.objects() if name.endswith(".json"))
 
 
+def openings() -> set[str]:
+    return {name for name in faulty.objects() if name.startswith("opening-")}
+
+
 def newest() -> dict:
     found = [json.loads(faulty.objects()[name]) for name in manifests()]
     return max(found, key=lambda body: (body["term"], body["run"], body["number"]))
@@ -155,7 +159,8 @@ def test_small_parts_are_merged_and_the_merged_ones_removed(tmp_path):
         steps = [lambda number=number: data.__setitem__(number, number) for number in range(200)]
         send(data, RemoteTarget(WHERE, data.log), *steps)
         assert len(newest()["parts"]) <= merging.MERGE_PARTS + 1
-        assert named(*manifests()[-2:]) == set(faulty.objects()), "nothing else is left there"
+        assert named(*manifests()[-2:]) == set(faulty.objects()) - openings(), "nothing else is left there"
+        assert openings() == {f"opening-{data.log.identity.opening}"}
         assert len(manifests()) == 2
         assert fetched(tmp_path / "again") == dict(data)
 
@@ -186,7 +191,7 @@ def test_a_copy_that_is_made_anew_replaces_the_old_one_only_when_it_is_whole(tmp
             data[number] = "x" * 100
         data.rotate()  # and the copy has missed what was before: it begins again
         target = RemoteTarget(WHERE, data.log, part_bytes=1000)
-        faults.plan(9, REFUSED)
+        faults.plan(17, REFUSED)
         with pytest.raises(ReplicaError, match="didn't answer"):
             send(data, target)
         uploaded = [name for name in faults.names("pipe") if name.endswith(".part")][:-1]
@@ -274,7 +279,8 @@ def test_after_every_failure_there_is_a_whole_copy_and_in_the_end_it_is_exact(tm
         faults.fail_at = -1
         with PersistentDict(str(folder / "log"), rotate_bytes=1 << 30) as data:
             send(data, RemoteTarget(WHERE, data.log), *[lambda n=n: data.update(end=n) for n in range(3)])
-            assert named(*manifests()) == set(faulty.objects()), "what nobody needs has been removed"
+            assert named(*manifests()) == set(faulty.objects()) - openings(), "what nobody needs has been removed"
+            assert openings() == {f"opening-{data.log.identity.opening}"}
             assert len(manifests()) == 2
             fetch(WHERE, folder / "end")
             again = segments(folder / "end")
@@ -314,7 +320,7 @@ def rewritten(change: Callable[[dict], object], *, name: str | None = None) -> s
 
 
 HOSTILE = {
-    "another version": lambda body: body.update(version=2),
+    "another version": lambda body: body.update(version=9),
     "another kind": lambda body: body.update(chiplog="cat"),
     "other segments": lambda body: body.update(header="00"),
     "no parts": lambda body: body.update(parts=[]),
@@ -504,7 +510,7 @@ def test_an_old_primary_is_refused_when_it_connects_and_when_it_flushes(tmp_path
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_an_old_primary_at_work_while_a_younger_one_begins_takes_nothing_from_it(tmp_path, rounds):
+def test_an_old_primary_at_work_until_a_younger_one_is_there_takes_nothing_from_it(tmp_path, rounds):
     with PersistentDict(str(tmp_path / "log")) as old:
         old["a"] = 1
         zombie = RemoteTarget(WHERE, old.log)
@@ -515,25 +521,37 @@ def test_an_old_primary_at_work_while_a_younger_one_begins_takes_nothing_from_it
             young = RemoteTarget(WHERE, new.log)
 
             def meanwhile(operation: str, name: str) -> None:
-                if operation == "pipe" and name.startswith("manifest") and "-2.1-" in name:
+                if operation == "pipe" and name.startswith("opening-2.1-"):
                     faults.before = None
-                    for _ in range(rounds):  # three are enough to remove what the younger one is about to name
+                    for _ in range(rounds):  # three are enough to remove what the younger one has seen
                         old["late"] = True
                         if rounds > 1:
                             old.rotate()
                         send(old, zombie)
 
             faults.before = meanwhile
-            with pytest.raises(ReplicaError, match="an older primary still writes there") as told:
-                send(new, young)
-            assert not isinstance(told.value, Superseded)
-            assert fetched(tmp_path / "between") in ({"a": 1, "late": True}, {"a": 2})
             send(new, young)
-            assert {part["term"] for part in newest()["parts"]} == {2}, "all of it is the younger one's own"
+            assert fetched(tmp_path / "between") == {"a": 2}
             old["late"] = False
             with pytest.raises(Superseded):
                 send(old, zombie)
             assert fetched(tmp_path / "found") == {"a": 2}
+
+
+def test_an_old_primary_is_shut_out_as_soon_as_a_younger_one_has_connected(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as old:
+        old["a"] = 1
+        zombie = RemoteTarget(WHERE, old.log)
+        send(old, zombie)
+        fetch(WHERE, tmp_path / "new")
+        with PersistentDict(str(tmp_path / "new"), promote=True) as new:
+            young = RemoteTarget(WHERE, new.log)
+            young.connect()
+            young.close()
+            old["late"] = True
+            with pytest.raises(Superseded, match=r"epoch 1\.1 is over: 2\.1-[0-9a-f]{16} was promoted"):
+                send(old, zombie)
+            assert fetched(tmp_path / "found") == {"a": 1}
 
 
 def test_what_an_old_primary_writes_after_its_last_look_is_not_read(tmp_path):
@@ -564,6 +582,34 @@ def test_what_an_old_primary_writes_after_its_last_look_is_not_read(tmp_path):
             new["b"] = 3
             send(new, RemoteTarget(WHERE, new.log))
             assert fetched(tmp_path / "again") == {"a": 2, "b": 3}
+
+
+def test_a_primary_that_meets_what_an_older_one_has_written_late_makes_the_copy_anew(tmp_path):
+    with PersistentDict(str(tmp_path / "log")) as old:
+        old["a"] = 1
+        zombie = RemoteTarget(WHERE, old.log)
+        send(old, zombie)
+        fetch(WHERE, tmp_path / "new")
+        with PersistentDict(str(tmp_path / "new"), promote=True) as new:
+            young = RemoteTarget(WHERE, new.log)
+
+            def stop_the_old_one_here(operation: str, name: str) -> None:
+                if operation == "pipe" and name.startswith("manifest") and "-1.1-" in name:
+                    faults.before = lambda operation, name: None
+                    young.connect()
+
+            faults.before = stop_the_old_one_here
+            old["late"] = 1
+            with pytest.raises(Superseded):
+                send(old, zombie)
+            new["a"] = 2
+            with pytest.raises(ReplicaError, match="an older primary still writes there") as told:
+                young._write_manifest([], None)
+            assert not isinstance(told.value, Superseded)
+            young.close()
+            send(new, young)
+            assert {part["term"] for part in newest()["parts"]} == {2}, "all of it is the younger one's own"
+            assert fetched(tmp_path / "found") == {"a": 2}
 
 
 def test_a_log_that_was_copied_and_opened_twice_is_told_so(tmp_path):

@@ -24,7 +24,7 @@ from chiplog.log.position import Position
 from chiplog.state import Follower, PersistentDict, ReplicaServer, destinations, shipping
 from chiplog.state.copies import whole_slot
 from chiplog.state.targets import DirectoryTarget
-from chiplog.state.wire import VERSION, Address, Kind, connect
+from chiplog.state.wire import VERSION, Address, Kind, connect, identity_fields
 from tests.state.keeping import Follows, Primary, Process, Replica, converged, restored, wait_until
 
 # -- a directory
@@ -481,8 +481,10 @@ def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, chi
         lambda link: link.send_fields(Kind.WELCOME),
     ):
         link = connect(Address("127.0.0.1", replica.port, "things"), None)
-        hello = {"version": VERSION, "role": "primary", "log": "things", "id": identity.id}
-        link.send_fields(Kind.HELLO, **hello, term=identity.term, run=identity.run)
+        hello = {"version": VERSION, "role": "primary", "log": "things"}
+        link.send_fields(Kind.HELLO, **hello, **identity_fields(identity))
+        link.expect(Kind.KNOWN)
+        link.send_fields(Kind.CLAIM, continues=True)
         link.expect(Kind.WELCOME)
         send(link)
         with pytest.raises(ReplicaError, match="refuses"):

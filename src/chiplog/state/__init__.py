@@ -10,11 +10,13 @@ restoring.py     a new log with the state at a time
 and copies of it elsewhere, each kept up by a thread that reads the log:
 
 identity.py      whose log it is, and which of its primaries writes it
-shipping.py      from a log to a copy of it
+lineage.py       the openings that a log's history consists of
+claim.py         whether a primary may write to a copy
+shipping.py      from a log to a copy of it; sent.py remembers what was sent
 mirror.py        a copy in a directory; copies.py has a place for two, of which one is whole
 targets.py       what a copy can be in: a directory, a replica server, or (remote.py) anything that fsspec reaches
-remote.py        a copy on object storage: storage.py reaches it, manifest.py says what it consists of, merging.py
-                 keeps that short, fetching.py makes it a log again
+remote.py        a copy on object storage: storage.py reaches it, manifest.py says what it consists of, register.py
+                 who writes it, merging.py keeps it short, fetching.py makes it a log again
 sources.py       whatever a state can be restored from, as a directory
 destinations.py  all copies of a log, and how they are doing
 wire.py          frames over a connection; receiving.py is its other end

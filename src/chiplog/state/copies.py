@@ -3,7 +3,7 @@
 ::
 
     bank/
-      identity            whose log it is, and the highest epoch that has written to it
+      identity            whose log it is, and the last opening of it that has written here
       a/                  two slots, each with a copy (mirror.py): one is whole, the other is being made, or empty
       b/
 
@@ -16,12 +16,22 @@ from __future__ import annotations
 import os
 import struct
 
-from chiplog.errors import BadFrame, LogNotFound, ReplicaError, Superseded
+from chiplog.errors import BadFrame, LogNotFound, ReplicaError
 from chiplog.files import Files, OSFiles
 from chiplog.log.position import Position
 from chiplog.log.segments import APPEND_LOCK, Directory, segments_elsewhere
+from chiplog.state.claim import Known, refuse_other
 from chiplog.state.identity import Identity
-from chiplog.state.mirror import FORMAT, Mirror, Snapshot, read_file, read_snapshot, replace_file
+from chiplog.state.mirror import (
+    FORMAT,
+    Mirror,
+    Resume,
+    Snapshot,
+    read_file,
+    read_snapshot,
+    replace_file,
+    stamp_snapshot,
+)
 
 __all__ = [
     "SLOTS",
@@ -29,9 +39,8 @@ __all__ = [
     "copies_around",
     "read_identity",
     "refuse_a_log",
-    "refuse_older",
+    "take_copies",
     "whole_slot",
-    "write_identity",
 ]
 
 SLOTS = ("a", "b")
@@ -70,12 +79,17 @@ class Copies:
                 return mirror
         return self.whole or self._mirrors[0]
 
-    def adopt(self, identity: Identity) -> None:
-        """Take what comes from this primary, or raise: Superseded if a younger one has written."""
-        refuse_older(self.path, identity, self.identity)
+    def adopt(self, identity: Identity, *, continues: bool = False) -> None:
+        """Take what comes from this primary, or raise: Superseded if another one has written that isn't older.
+
+        Whether its log continues what is here is for it to say (claim.py).
+        """
+        refuse_other(self.path, identity, self.identity)
         if identity != self.identity:
             write_identity(self.path, identity, self._files)
             self.identity = identity
+        if continues and self.whole is not None:
+            self.whole.stamp(identity.term)
 
     @property
     def position(self) -> Position:
@@ -88,13 +102,20 @@ class Copies:
         position = None if self.whole is None else self.whole.position
         return Position(0, 0) if position is None else position
 
-    def flush(self, *, synced: bool) -> Position:
+    def known(self) -> Known:
+        """What a primary has to continue: who wrote here last, and the end of the whole copy."""
+        if self.whole is None:
+            return Known(self.identity)
+        return Known(self.identity, self.whole.end(), self.whole.term)
+
+    def flush(self, *, synced: bool) -> Resume:
         """`position`, once what is here has been synced if that is wanted, and is where it will be looked for."""
         if synced:
             self.growing.sync()
         if self.is_gone():
             raise ReplicaError(f"{self.path} was removed or replaced: the copy in it is gone, and is made anew")
-        return self.position
+        end = self.growing.resume() if self.growing is self.whole else None
+        return end or Resume(Position(0, 0), b"")
 
     def is_gone(self) -> bool:
         """Whether its directory was removed, or another one is in its place: then nobody finds what is written."""
@@ -111,7 +132,7 @@ class Copies:
         """What is being written has a whole generation: it is the copy from now on. False if it was before."""
         before, growing = self.whole, self.growing
         sequence = growing.sequence if before is None or before is growing else before.sequence + 1
-        growing.commit(snapshot, max(sequence, 1))
+        growing.commit(snapshot, max(sequence, 1), 0 if self.identity is None else self.identity.term)
         self.whole = growing
         for mirror in self._mirrors:
             if mirror is not growing and (mirror.position is not None or mirror.damaged):
@@ -136,7 +157,7 @@ def whole_slot(path: str, files: Files | None = None) -> str | None:
     """The directory of the whole copy among those at a path; None if there is none."""
     files = files or OSFiles()
     found = {f"{path}/{slot}": read_snapshot(files, f"{path}/{slot}") for slot in SLOTS}
-    whole = [(sequence, slot) for slot, (snapshot, sequence) in found.items() if snapshot is not None]
+    whole = [(one.sequence, slot) for slot, one in found.items() if one is not None]
     return max(whole)[1] if whole else None
 
 
@@ -150,7 +171,7 @@ def copies_around(path: str, files: Files) -> str | None:
 
 
 def read_identity(path: str, files: Files) -> Identity | None:
-    """Whose copies these are, and the highest epoch that has written them; None while nobody has."""
+    """Whose copies these are, and the last opening that has written them; None while nobody has."""
     place = f"{path}/{_IDENTITY}"
     if files.stat(place) is None:
         return None
@@ -161,24 +182,16 @@ def read_identity(path: str, files: Files) -> Identity | None:
 
 
 def write_identity(path: str, identity: Identity, files: Files) -> None:
-    """From now on nothing of an older epoch is taken; durable when this returns. Hold the lock of the copies."""
+    """Take nothing from an older opening from now on. Durable when this returns; hold the lock of the copies."""
     replace_file(files, path, _IDENTITY, identity.encode())
 
 
-def refuse_older(path: str, identity: Identity, known: Identity | None) -> None:
-    """Raise if what is at a path is of another log, or has been written by a younger primary of this one."""
-    if known is None:
-        return
-    if known.id != identity.id:
-        raise ReplicaError(
-            f"{path} is a copy of log {known.id.hex()[:8]}, not of {identity.id.hex()[:8]}: "
-            "choose another name for it, or remove the copy"
-        )
-    if identity.epoch < known.epoch:
-        raise Superseded(
-            f"epoch {identity.term}.{identity.run} is over: {known.term}.{known.run} has written to "
-            f"{path}. Another primary was promoted, and what this one wrote since isn't there"
-        )
+def take_copies(path: str, identity: Identity, files: Files) -> None:
+    """The whole copy at a path is open as a log: it is that log's history, and older openings are refused."""
+    write_identity(path, identity, files)
+    slot = whole_slot(path, files)
+    if slot is not None:
+        stamp_snapshot(files, slot, identity.term)
 
 
 def refuse_a_log(path: str, files: Files) -> None:

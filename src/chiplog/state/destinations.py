@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from chiplog.bounds import check_number
 from chiplog.errors import ChiplogError, NotReplicated, Superseded
 from chiplog.log.position import Position
-from chiplog.state.shipping import Target, View, ship
+from chiplog.state.shipping import Owner, Target, View, ship
 from chiplog.state.storage import shown
-from chiplog.state.targets import Owner, make_target
+from chiplog.state.targets import make_target
 
 __all__ = ["DestinationHealth", "Destinations", "Health"]
 
@@ -152,7 +152,9 @@ class Destination:
         with self._changed:
             if self._error is None:
                 self._error_at = time.monotonic()
-                logger.warning("%s: the copy isn't kept up: %s", self.where, error)
+            if type(self._error) is not type(error):
+                level = logging.ERROR if isinstance(error, Superseded) else logging.WARNING
+                logger.log(level, "%s: the copy isn't kept up: %s", self.where, error)
             self._state = "superseded" if isinstance(error, Superseded) else "unhealthy"
             self._error = error
             self._changed.notify_all()

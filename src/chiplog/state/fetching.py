@@ -80,7 +80,7 @@ def fetch(
 
 
 def _newest(storage: Storage) -> Manifest:
-    listed = named_manifests(storage)
+    listed = named_manifests(storage.sizes())
     found = newest(storage, listed, storage.sizes(FOLDER))
     if not found:
         what = f"none of its {len(listed)} manifests is right" if listed else "there is no manifest"

@@ -159,7 +159,7 @@ class Follower:
         self._hello(link, "follower", **resume_fields(resume))
         welcome = Fields(link.who, link.expect(Kind.WELCOME))
         with self._lock:
-            copies.adopt(Identity(welcome.need("id", bytes), welcome.need("term", int), welcome.need("run", int)))
+            copies.adopt(welcome.need_identity())
         self._recovered()
         Receiver(
             link,
@@ -346,7 +346,7 @@ class Follower:
             end = answer.resume()
             if end is not None:
                 self._wait(lambda: self.position >= end.position, f"not at {end.position}", timeout)
-            return Identity(answer.need("id", bytes), answer.need("term", int), answer.need("run", int))
+            return answer.need_identity()
         except (ReplicaError, OSError) as error:
             if not force or isinstance(error, Superseded):
                 raise

@@ -1,14 +1,20 @@
 """Whose log it is, and which of its primaries writes it.
 
 A log has an id, drawn when it is made, which all of its copies share. Each opening is a run of its own, and each
-promotion of a copy begins a new term; together they are the epoch, and the higher one is the younger primary. Who
-keeps a copy remembers the highest epoch that it has seen, and takes nothing from a lower one.
+promotion of a copy begins a new term; together they are the epoch, and the higher one is the younger primary. Each
+opening also draws a word. A log that was copied, restored or cloned can be opened twice with the same epoch, but
+not with the same word. Whoever keeps a copy remembers the last opening that wrote it, and refuses an older epoch,
+and the same epoch with another word (claim.py).
 
->>> first = Identity(bytes(16), 1, 1)
->>> first.next_run() > first, first.next_term() > first.next_run().next_run()
+>>> first = Identity(bytes(16), 1, 1, bytes(8))
+>>> first.next_run().epoch > first.epoch, first.next_term().epoch > first.next_run().next_run().epoch
 (True, True)
+>>> first.next_run() == first.next_run()
+False
 >>> Identity.decode(first.encode()) == first
 True
+>>> str(first)
+'1.1-0000000000000000 of log 00000000'
 """
 
 from __future__ import annotations
@@ -17,35 +23,48 @@ import os
 import struct
 from typing import NamedTuple, Self
 
-__all__ = ["Identity"]
+__all__ = ["IDENTITY_BYTES", "WORD_BYTES", "Identity", "new_word"]
 
-_LAYOUT = struct.Struct(">16sQQ")
+WORD_BYTES = 8
+_LAYOUT = struct.Struct(f">16sQQ{WORD_BYTES}s")
+IDENTITY_BYTES = _LAYOUT.size
+
+
+def new_word() -> bytes:
+    """A word that nobody else has."""
+    return os.urandom(WORD_BYTES)
 
 
 class Identity(NamedTuple):
-    """A log's id and the epoch of who writes it. Of one log, the higher one is the younger."""
+    """A log's id, the epoch of an opening of it, and the word that this opening drew."""
 
     id: bytes
     term: int
     run: int
+    word: bytes
 
     @classmethod
     def new(cls) -> Self:
-        """That of a log that is being made."""
-        return cls(os.urandom(16), 1, 1)
+        """The identity of the first opening of a new log."""
+        return cls(os.urandom(16), 1, 1, new_word())
 
     def next_run(self) -> Identity:
         """The same primary, opened again."""
-        return Identity(self.id, self.term, self.run + 1)
+        return Identity(self.id, self.term, self.run + 1, new_word())
 
     def next_term(self) -> Identity:
         """Another primary, which replaces this one."""
-        return Identity(self.id, self.term + 1, 1)
+        return Identity(self.id, self.term + 1, 1, new_word())
 
     @property
     def epoch(self) -> tuple[int, int]:
         """What tells the younger of two primaries."""
         return self.term, self.run
+
+    @property
+    def opening(self) -> str:
+        """The epoch and the word, as text: `1.3-2c26b46b68ffc68f`."""
+        return f"{self.term}.{self.run}-{self.word.hex()}"
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -57,4 +76,4 @@ class Identity(NamedTuple):
         return cls(*_LAYOUT.unpack(data))
 
     def __str__(self) -> str:
-        return f"{self.id.hex()[:8]} epoch {self.term}.{self.run}"
+        return f"{self.opening} of log {self.id.hex()[:8]}"

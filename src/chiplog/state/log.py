@@ -16,8 +16,9 @@ thing, and that holds for enumerating it too: then the log has the changes of ea
 replay may meet an update of something that it hasn't seen: in a generation that began while it was there, its
 enumeration comes later. Such an update is to be passed over, or taken, if it says all that there is to say.
 
-A record is one byte, then: 1 an event, 2 BEGIN and 3 COMMIT with the generation's number in eight bytes, 4 who
-writes from here on (identity.py), which each opening and each generation begins with.
+A record is one byte, then: 1 an event, 2 BEGIN and 3 COMMIT with the generation's number in eight bytes, 4 WRITER,
+which each opening and each generation begins with: who writes from here on, and which openings it continues
+(lineage.py).
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ from chiplog.log.position import Position, Positions
 from chiplog.log.segments import APPEND_LOCK, Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
-from chiplog.state.copies import copies_around, read_identity, whole_slot, write_identity
+from chiplog.state.copies import copies_around, read_identity, take_copies, whole_slot
 from chiplog.state.destinations import Destinations, Health
 from chiplog.state.events import Codec, EventCodec
 from chiplog.state.identity import Identity
+from chiplog.state.lineage import Lineage
 from chiplog.state.mirror import FORMAT, Snapshot
 from chiplog.state.replaying import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
+from chiplog.state.sent import Memory
 from chiplog.state.shipping import View
 
 __all__ = ["Enumeration", "StateLog", "StateStats"]
@@ -118,8 +121,8 @@ class Enumeration:
 class StateLog:
     """A state log. `with StateLog(path, replay=..., enumerate=...) as log: log.update(event)`.
 
-    `promote=True` opens a copy to take the place of the log that it is a copy of: a new term begins, and replicas
-    take nothing from the old one any more.
+    `promote=True` makes this log the one to keep: a copy that takes the place of its log, or a backup that
+    replaces what came after it. A new term begins. Copies take nothing from the log before it any more.
     """
 
     def __init__(
@@ -173,7 +176,8 @@ class StateLog:
         self._snapshot_at = time.monotonic()
         self._error: Exception | None = None
         self._promote = promote
-        self._identity: Identity | None = None
+        self._lineage: Lineage | None = None
+        self._memory = Memory()
         self._view: View | None = None
         self._destinations = Destinations(self)
 
@@ -197,9 +201,10 @@ class StateLog:
             replayer.check_nothing_is_missing()
             self._take_over(replayer)
             if self._copies_path is not None:  # before any update: its old primary may be back at any time
-                write_identity(self._copies_path, self.identity, self._files)
+                take_copies(self._copies_path, self.identity, self._files)
             if self._generation:
-                self._appender.append(WRITER + self.identity.encode())
+                self._appender.append(WRITER + self.lineage.encode())
+                self._appender.sync()  # or a power loss could have two openings with the same epoch
             if not self._complete:
                 self._snapshot(begin=self._generation == 0)
         except BaseException:
@@ -214,17 +219,26 @@ class StateLog:
         self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
         if found.snapshot is not None:
             self._seen(found.snapshot)
-        self._identity = self._next_identity(found.identity)
+        self._lineage, self._memory = self._next_lineage(found), Memory()
 
-    def _next_identity(self, found: Identity | None) -> Identity:
-        """Of this opening: younger than all that have written the log, and all that a copy was told of."""
+    def _next_lineage(self, found: Replayer) -> Lineage:
+        """The lineage of this opening, which is younger than all that have written the log.
+
+        If the log is a copy, it is also younger than the last opening that the copy has accepted.
+        """
+        wrote, let = found.identity, None
+        if self._copies_path is not None:
+            let = read_identity(self._copies_path, self._files)
+        known = [one for one in (wrote, let) if one is not None and (wrote is None or one.id == wrote.id)]
         if isinstance(self._promote, Identity):
-            return self._promote
-        told = None if self._copies_path is None else read_identity(self._copies_path, self._files)
-        known = [one for one in (found, told) if one is not None and (found is None or one.id == found.id)]
+            identity = self._promote
+        elif not known:
+            identity = Identity.new()
+        else:
+            identity = max(known).next_term() if self._promote else max(known).next_run()
         if not known:
-            return Identity.new()
-        return max(known).next_term() if self._promote else max(known).next_run()
+            return Lineage(identity, found.end)
+        return Lineage(known[0], found.end, found.openings).next(identity, found.end, *known[1:])
 
     def close(self) -> None:
         """Wait for a rotation that is under way, sync, and let go of the log and its destinations."""
@@ -347,7 +361,7 @@ class StateLog:
             self._complete = False
             appender.roll()
             self._generation += 1
-            markers = [BEGIN + self._generation.to_bytes(8, "big"), WRITER + self.identity.encode()]
+            markers = [BEGIN + self._generation.to_bytes(8, "big"), WRITER + self.lineage.encode(whole=True)]
             self._begin_segment = appender.append_many(markers).segment
         enumeration = Enumeration(self)
         self._enumerate(enumeration)
@@ -388,10 +402,20 @@ class StateLog:
 
     @property
     def identity(self) -> Identity:
-        """Which log this is, and the epoch of this opening of it."""
-        if self._identity is None:
+        """Which log this is, and the epoch and the word of this opening of it."""
+        return self.lineage.identity
+
+    @property
+    def lineage(self) -> Lineage:
+        """This opening of the log, and those that it continues."""
+        if self._lineage is None:
             raise AppenderClosed(f"the state log {self.stream.path} has not been opened")
-        return self._identity
+        return self._lineage
+
+    @property
+    def memory(self) -> Memory:
+        """What this opening has sent to its destinations, as far as it takes to recognise it."""
+        return self._memory
 
     def view(self) -> View | None:
         """The log as its destinations see it."""

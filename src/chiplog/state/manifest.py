@@ -3,24 +3,37 @@
 ::
 
     bank/
-      manifest-000000000012-1.3-9f86d081884c7d65.json     number, epoch (term.run) and a word drawn for it
+      opening-1.3-2c26b46b68ffc68f                        who writes here: epoch (term.run), word of the opening
+      manifest-000000000012-1.3-9f86d081884c7d65.json     number, epoch, and a word drawn for it, or zeros
       segments/
-        000000007-00000000000000000008-1048576-1.3-2c26b46b68ffc68f.part
-        segment   offset               length  epoch       the bytes that the segment has there: whole records
+        000000007-00000000000000000008-1048576-1.3-2c26b46b68ffc68f-fcde2b2edba56bf4.part
+        segment   offset               length  epoch and word of the opening, and a word drawn for the part
 
-Nothing is ever written twice under one name, so nothing depends on what a store does then. A manifest is written
-after everything that it names. It counts if it has the checksum that it says, and if all that it names is there in
-its length; else it is as if it weren't. Of those that count, the one with the highest epoch and then the highest
-number is the copy: what an old primary still writes after a younger one has, nobody reads.
+A part has the bytes that the segment has there: whole records.
+
+A primary puts an `opening` there before anything else. Of all openings that are there, the youngest one may
+write (register.py).
+
+Nothing is ever written twice under one name, so nothing depends on what a store does then. Where a store can
+refuse that, a manifest's word is zeros: two processes with the same identity, as on a cloned machine, can't both
+write manifest 12.
+
+A manifest is written after everything that it names. It counts if it has the checksum that it says, and if all
+that it names is there in its length; else it is as if it weren't. Of those that count, the one with the highest
+epoch and then the highest number is the copy: what an old primary still writes after a younger one has, nobody
+reads.
 
 A manifest is JSON with sorted keys. `sha256` is that of the same JSON without it. `header` is what each segment
 file begins with, and isn't in the parts.
 
->>> part = Part(7, 8, 100, 0xE3069283, 1, 3, "2c26b46b68ffc68f")
+>>> here = Identity(bytes(16), 1, 3, bytes.fromhex("2c26b46b68ffc68f"))
+>>> part = Part(7, 8, 100, 0xE3069283, 1, 3, here.word.hex(), "fcde2b2edba56bf4")
 >>> part.name, parse_part_name(part.name)
-('000000007-00000000000000000008-100-1.3-2c26b46b68ffc68f.part', (1, 3))
+('000000007-00000000000000000008-100-1.3-2c26b46b68ffc68f-fcde2b2edba56bf4.part', (1, 3))
+>>> opening_name(here), parse_opening_name(opening_name(here), here.id) == here
+('opening-1.3-2c26b46b68ffc68f', True)
 >>> snapshot = Snapshot(Position(7, 8), Position(7, 60))
->>> here = Manifest(12, Identity(bytes(16), 1, 3), snapshot, (part,), "9f86d081884c7d65")
+>>> here = Manifest(12, here, snapshot, (part,), "9f86d081884c7d65")
 >>> decode(here.name, here.encode(0)) == here
 True
 """
@@ -30,38 +43,41 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from chiplog.errors import BadFrame
 from chiplog.log.position import Position
-from chiplog.state.identity import Identity
+from chiplog.state.identity import Identity, new_word
 from chiplog.state.mirror import FORMAT, Snapshot
 from chiplog.state.storage import Storage
 from chiplog.times import format_time
 
 __all__ = [
-    "FOLDER", "PART_BYTES_MAX", "Manifest", "Named", "Part", "decode", "load", "named_manifests", "new_word",
-    "newest", "parse_part_name",
+    "FOLDER", "NO_WORD", "PART_BYTES_MAX", "Manifest", "Named", "Part", "decode", "draw_word", "load",
+    "named_manifests", "named_openings", "newest", "opening_name", "parse_opening_name", "parse_part_name",
 ]  # fmt: skip
 
 logger = logging.getLogger("chiplog")
 
-VERSION = 1
+VERSION = 2
+NO_WORD = "0" * 16
+"""In the name of a manifest that the store was asked not to write twice."""
 FOLDER = "segments"
 MANIFEST_BYTES_MAX = 32 << 20
 PART_BYTES_MAX = 1 << 30  # of one that holds a single, huge record
 _KIND = "copy of a state log"
 _NUMBER_MAX = 2**63
 _MANIFEST_NAME = re.compile(r"manifest-(\d{12})-(\d{1,19})\.(\d{1,19})-([0-9a-f]{16})\.json", re.ASCII)
-_PART_NAME = re.compile(r"\d{9}-\d{20}-\d{1,19}-(\d{1,19})\.(\d{1,19})-[0-9a-f]{16}\.part", re.ASCII)
+_PART_NAME = re.compile(r"\d{9}-\d{20}-\d{1,19}-(\d{1,19})\.(\d{1,19})-[0-9a-f]{16}-[0-9a-f]{16}\.part", re.ASCII)
+_OPENING_NAME = re.compile(r"opening-(\d{1,19})\.(\d{1,19})-([0-9a-f]{16})", re.ASCII)
 _WORD = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 
-def new_word() -> str:
+def draw_word() -> str:
     """What makes a name one that nobody else has."""
-    return os.urandom(8).hex()
+    return new_word().hex()
 
 
 class Part(NamedTuple):
@@ -73,12 +89,15 @@ class Part(NamedTuple):
     crc32c: int
     term: int
     run: int
+    opening: str
+    """The word of the opening that wrote it."""
     word: str
 
     @property
     def name(self) -> str:
         """Of the object, in its folder."""
-        return f"{self.segment:09d}-{self.offset:020d}-{self.length}-{self.term}.{self.run}-{self.word}.part"
+        place = f"{self.segment:09d}-{self.offset:020d}-{self.length}"
+        return f"{place}-{self.term}.{self.run}-{self.opening}-{self.word}.part"
 
     @property
     def path(self) -> str:
@@ -149,6 +168,7 @@ class Manifest(NamedTuple):
             "id": self.identity.id.hex(),
             "term": self.identity.term,
             "run": self.identity.run,
+            "opening": self.identity.word.hex(),
             "header": FORMAT.header().hex(),
             "begin": str(self.snapshot.begin),
             "end": str(self.snapshot.end),
@@ -177,7 +197,12 @@ def decode(name: str, data: bytes) -> Manifest:
             raise BadFrame(f"{name} is of a log whose segments begin with {body['header']!r}, no state log's")
         manifest = Manifest(
             _count(body["number"]),
-            Identity(bytes.fromhex(body["id"]), _count(body["term"]), _count(body["run"])),
+            Identity(
+                bytes.fromhex(body["id"]),
+                _count(body["term"]),
+                _count(body["run"]),
+                bytes.fromhex(_word(body["opening"])),
+            ),
             Snapshot(Position.parse(body["begin"]), Position.parse(body["end"])),
             tuple(_part(fields) for fields in body["parts"]),
             _word(body["word"]),
@@ -202,8 +227,8 @@ def _word(value: Any) -> str:
 
 
 def _part(fields: Any) -> Part:
-    segment, offset, length, crc32c, term, run = (_count(fields[key]) for key in Part._fields[:-1])
-    return Part(segment, offset, length, crc32c, term, run, _word(fields["word"]))
+    segment, offset, length, crc32c, term, run = (_count(fields[key]) for key in Part._fields[:-2])
+    return Part(segment, offset, length, crc32c, term, run, _word(fields["opening"]), _word(fields["word"]))
 
 
 def _check(name: str, manifest: Manifest, position: Position) -> None:
@@ -234,10 +259,27 @@ def parse_part_name(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def named_manifests(storage: Storage) -> dict[Named, int]:
-    """All manifests there are, with their sizes, the greatest first. What they say isn't looked at."""
+def opening_name(identity: Identity) -> str:
+    """The name of the object that says that an opening writes here."""
+    return f"opening-{identity.opening}"
+
+
+def parse_opening_name(name: str, log: bytes) -> Identity | None:
+    """The opening of a log that an object names; None if that is no opening's name."""
+    match = _OPENING_NAME.fullmatch(name)
+    return Identity(log, int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
+
+
+def named_openings(names: Iterable[str], log: bytes) -> list[Identity]:
+    """All openings of a log that objects name, the oldest first."""
+    found = (parse_opening_name(name, log) for name in names)
+    return sorted(one for one in found if one is not None)
+
+
+def named_manifests(sizes: Mapping[str, int]) -> dict[Named, int]:
+    """All manifests among objects, with their sizes, the greatest first. What they say isn't looked at."""
     found = {}
-    for name, size in storage.sizes().items():
+    for name, size in sizes.items():
         match = _MANIFEST_NAME.fullmatch(name)
         if match:
             found[Named(int(match[2]), int(match[3]), int(match[1]), match[4])] = size

@@ -5,7 +5,8 @@
     a/
       000000007.log       segments, as the log has them
       append.synced       how far they were synced, as the log has it too
-      snapshot            where its last whole generation begins and ends: only a whole copy has this
+      snapshot            where its last whole generation begins and ends, and the term of the log that it is a
+                          copy of: only a whole copy has this
       snapshot.old        the same of one that was replaced, until it has been emptied
 
 What arrives is checked record by record before it is written. A crash leaves at most a torn tail in the last
@@ -37,9 +38,11 @@ __all__ = [
     "Mirror",
     "Resume",
     "Snapshot",
+    "Whole",
     "read_file",
     "read_snapshot",
     "replace_file",
+    "stamp_snapshot",
     "tail_before",
 ]
 
@@ -61,6 +64,16 @@ class Snapshot(NamedTuple):
     end: Position
 
 
+class Whole(NamedTuple):
+    """What a snapshot file says."""
+
+    snapshot: Snapshot
+    sequence: int
+    """The copy's number among those of the log: the highest one is the newest."""
+    term: int
+    """The term whose history it is."""
+
+
 class Resume(NamedTuple):
     """Up to where a copy has everything, and the last bytes before that."""
 
@@ -78,6 +91,8 @@ class Mirror:
         self.snapshot: Snapshot | None = None
         """Of a whole copy. What isn't whole is nothing to restore from."""
         self.sequence = 0
+        self.term = 0
+        """The term whose history it is."""
         self.damaged = False
         """Whether it has lost what it had, or some of it: then nothing can be added to it."""
         self._watermark: Watermark | None = None
@@ -105,6 +120,12 @@ class Mirror:
             return None
         return Resume(Position(self._number, self._size), tail_before(self._file, self._size))
 
+    def end(self) -> Resume | None:
+        """Up to where a restore from it gets everything; what is known of that if it is damaged."""
+        if self.damaged and self.snapshot is not None:
+            return Resume(self.snapshot.end, b"")
+        return self.resume()
+
     def stream(self) -> Stream:
         """To read it."""
         return Stream(self.path, format=self._directory.format, files=self._directory.files)
@@ -114,7 +135,7 @@ class Mirror:
     def _open(self) -> None:
         files = self._directory.files
         files.make_dir(self.path)
-        self.snapshot, self.sequence = read_snapshot(files, self.path)
+        self._note(read_snapshot(files, self.path))
         self.damaged = False
         if self.snapshot is None and files.stat(f"{self.path}/{_REPLACED}") is not None:
             self.try_to_empty()
@@ -139,6 +160,9 @@ class Mirror:
             self.close()
             self.damaged = True
             logger.error("%s: its last generation isn't all there: a new copy is needed", self.path)
+
+    def _note(self, whole: Whole | None) -> None:
+        self.snapshot, self.sequence, self.term = (None, 0, 0) if whole is None else whole
 
     def _has(self, snapshot: Snapshot) -> bool:
         """Whether a generation's beginning and end are here."""
@@ -179,6 +203,7 @@ class Mirror:
             file.close()
             raise
         self._file, self._number, self._size, self._synced = file, number, end, end
+        self._publish(number, end)
 
     def _mark(self) -> Watermark:
         if self._watermark is None:
@@ -202,6 +227,10 @@ class Mirror:
             self._undo()
             raise
         self._size = max(position.offset, fmt.header_bytes) + len(data)
+        self._publish(self._number, self._size)
+
+    def _publish(self, number: int, size: int) -> None:
+        """Let readers see a segment up to this size: whole records, none of which a failed write leaves behind."""
 
     def _check(self, position: Position, data: bytes | memoryview) -> None:
         expected = self.position
@@ -238,6 +267,7 @@ class Mirror:
             file.close()
             raise
         self._file, self._number, self._size, self._synced = file, number, len(header), len(header)
+        self._publish(number, len(header))
 
     def _undo(self) -> None:
         """After a failed write: back to whole records, or look again at what is there."""
@@ -261,6 +291,7 @@ class Mirror:
             self._file.sync()
         except OSError:
             self._size = self._synced
+            self._publish(self._number, self._size)
             self._undo()
             raise
         self._synced = self._size
@@ -275,7 +306,7 @@ class Mirror:
         found = self._directory.files.stat(self._directory.segment_path(self._number))
         return found is None or found[1] != self._file.identity()
 
-    def commit(self, snapshot: Snapshot, sequence: int) -> None:
+    def commit(self, snapshot: Snapshot, sequence: int, term: int) -> None:
         """A generation is whole: remember that, then forget what came before it."""
         if self.position is None or self.position < snapshot.end:
             raise BadFrame(f"a generation ends at {snapshot.end}, but this copy at {self.position}")
@@ -287,13 +318,19 @@ class Mirror:
                 "it has to be made anew"
             )
         self.sync()
-        text = json.dumps({"begin": str(snapshot.begin), "end": str(snapshot.end), "sequence": sequence})
-        replace_file(self._directory.files, self.path, _SNAPSHOT, text.encode())
+        whole = Whole(snapshot, sequence, term)
+        _write_snapshot(self._directory.files, self.path, whole)
         found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
         self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
-        self.snapshot, self.sequence = snapshot, sequence
+        self._note(whole)
         # The oldest first: who reads meanwhile, or after a crash, passes over what has lost its beginning.
         self._remove([number for number in numbers if number < snapshot.begin.segment])
+
+    def stamp(self, term: int) -> None:
+        """It is the history of this term, too."""
+        if self.snapshot is not None and self.term != term:
+            self.term = term
+            _write_snapshot(self._directory.files, self.path, Whole(self.snapshot, self.sequence, term))
 
     def _give_up(self) -> None:
         """See to it that the log sends everything again. A copy that was whole stays until there is another."""
@@ -324,7 +361,8 @@ class Mirror:
         self.close()
         files = self._directory.files
         self.damaged = True  # until nothing is left of it
-        self.snapshot, self.before = None, None
+        self._note(None)
+        self.before = None
         if files.stat(f"{self.path}/{_SNAPSHOT}") is not None:
             files.rename(f"{self.path}/{_SNAPSHOT}", f"{self.path}/{_REPLACED}")
             self._directory.sync()
@@ -372,17 +410,31 @@ class Mirror:
             self._file = None
 
 
-def read_snapshot(files: Files, folder: str) -> tuple[Snapshot | None, int]:
-    """What a copy's snapshot file says, and its number among those of the log."""
+def read_snapshot(files: Files, folder: str) -> Whole | None:
+    """What a copy's snapshot file says; None if it isn't whole."""
     path = f"{folder}/{_SNAPSHOT}"
     if files.stat(path) is None:
-        return None, 0
+        return None
     try:
         found = json.loads(read_file(files, path))
-        return Snapshot(Position.parse(found["begin"]), Position.parse(found["end"])), int(found["sequence"])
+        snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
+        return Whole(snapshot, int(found["sequence"]), int(found["term"]))
     except (ValueError, KeyError, TypeError) as error:
         logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
-        return None, 0
+        return None
+
+
+def stamp_snapshot(files: Files, folder: str, term: int) -> None:
+    """A whole copy that isn't open is the history of this term from now on."""
+    found = read_snapshot(files, folder)
+    if found is not None and found.term != term:
+        _write_snapshot(files, folder, found._replace(term=term))
+
+
+def _write_snapshot(files: Files, folder: str, whole: Whole) -> None:
+    (begin, end), sequence, term = whole
+    text = json.dumps({"begin": str(begin), "end": str(end), "sequence": sequence, "term": term})
+    replace_file(files, folder, _SNAPSHOT, text.encode())
 
 
 def tail_before(file: File, offset: int) -> bytes:

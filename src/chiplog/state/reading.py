@@ -19,7 +19,7 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, Stream
 from chiplog.log.walk import Block
 from chiplog.state.mirror import FORMAT
-from chiplog.state.replaying import BEGIN, COMMIT, EVENT, MARKER_BYTES
+from chiplog.state.replaying import BEGIN, COMMIT, EVENT, MARKER_BYTES, is_marker
 from chiplog.state.sources import directory_of
 from chiplog.times import format_time
 
@@ -136,7 +136,7 @@ def _markers(block: Block) -> Iterator[tuple[int, int, int]]:
     starts, ends, buffer = block.scan.starts, block.scan.ends, block.buffer
     for row in range(block.first, block.last):
         start = starts[row]
-        if ends[row] - start == MARKER_BYTES[BEGIN] and buffer[start] in (_BEGIN, _COMMIT):
+        if ends[row] - start == MARKER_BYTES and buffer[start] in (_BEGIN, _COMMIT):
             yield row, buffer[start], int.from_bytes(buffer[start + 1 : ends[row]], "big")
 
 
@@ -163,7 +163,7 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
             position = Position(block.segment, block.offsets[row])
             if payload[:1] == EVENT:
                 yield Event(position, times[row], payload[1:], block.frame_bytes(row))
-            elif len(payload) != MARKER_BYTES.get(payload[:1]):
+            elif not is_marker(payload):
                 raise BadEvent(
                     f"the record at {position} of {stream.path} begins with {payload[:9]!r}, expected an event or "
                     "a marker",

@@ -63,7 +63,7 @@ class Receiver:
             if copies.commit(parse_snapshot(body)):
                 self._renewed()
             self._changed()
-            self._link.send_ack(copies.position)
+            self._link.send_ack(copies.flush(synced=False))
         elif kind is Kind.RESTART:
             copies.restart()
         else:

@@ -9,12 +9,8 @@ manifest is written. Many small parts are replaced by a larger one now and then,
 What only older manifests name is removed, but one round late: who has just read the last manifest can read all
 that it names.
 
-**Two primaries.** Stores have no lock, and no write that fails if somebody else was first. Before a manifest is
-written the others are listed, and again after it, before anything is acknowledged or removed: if there is one of a
-higher epoch, or one of this epoch that isn't ours, this primary is superseded. As each writes first and then
-looks, of two that write at the same time at least one sees the other. A younger primary that sees an older one at
-work makes its copy anew, of parts that the other won't remove. What remains: an old primary that has just looked
-may acknowledge one more flush, which no restore reads once the younger one has written a manifest.
+**Two primaries.** Before a manifest is written the others are listed, and again after it, before anything is
+acknowledged or removed. register.py says who may write, and what each of two sees of the other.
 """
 
 from __future__ import annotations
@@ -26,26 +22,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from chiplog import kernel
-from chiplog.errors import BadFrame, ReplicaError, Superseded
+from chiplog.errors import BadFrame, ReplicaError
 from chiplog.log.position import Position
+from chiplog.state.claim import Claim
 from chiplog.state.fetching import Fetched, fetch
 from chiplog.state.identity import Identity
 from chiplog.state.manifest import (
     FOLDER,
+    NO_WORD,
     PART_BYTES_MAX,
     Manifest,
     Named,
     Part,
-    named_manifests,
-    new_word,
-    newest,
+    draw_word,
+    opening_name,
     parse_part_name,
 )
 from chiplog.state.merging import merge_parts
-from chiplog.state.mirror import FORMAT, TAIL_BYTES, Resume, Snapshot
-from chiplog.state.shipping import Chunk
+from chiplog.state.mirror import FORMAT, Resume, Snapshot
+from chiplog.state.register import Found, OlderWrites, Register, Twin
+from chiplog.state.sent import NOWHERE
+from chiplog.state.shipping import Chunk, Owner
 from chiplog.state.storage import Storage
-from chiplog.state.targets import Owner
 
 __all__ = ["Fetched", "RemoteTarget", "fetch"]
 
@@ -69,6 +67,8 @@ class RemoteTarget:
     ) -> None:
         self._storage = Storage(where, storage_options)
         self._owner = owner
+        self.sent = owner.memory.new(self._storage.where)
+        self._register = Register(self._storage, owner, Claim(owner, self._storage.where, self.sent))
         self._part_bytes = part_bytes
         self._parts: list[Part] = []
         """What has been uploaded of the copy, in order."""
@@ -79,8 +79,6 @@ class RemoteTarget:
         self._written: Manifest | None = None
         """The manifest that counts."""
         self._previous: Manifest | None = None
-        self._known: set[Named] = set()
-        """Manifests that were there when we connected, or that are ours."""
         self._uploaded: set[str] = set()
         """Parts of ours, also those that no manifest names yet."""
         self._doomed: dict[str, None] = {}
@@ -94,23 +92,13 @@ class RemoteTarget:
     def connect(self) -> Resume | None:
         self._storage.open()
         self._buffer.clear()
-        listed = named_manifests(self._storage)
-        sizes = self._storage.sizes(FOLDER)
-        identity = self._identity
-        found = newest(self._storage, listed, sizes, count=2)
-        if found and found[0].identity.id != identity.id:
-            raise ReplicaError(
-                f"{self._storage.where} is a copy of log {found[0].identity.id.hex()[:8]}, not of "
-                f"{identity.id.hex()[:8]}: choose another place for it, or remove the copy"
-            )
-        for named in listed:
-            if named.epoch > identity.epoch:  # whether it is whole or not: somebody began to write it
-                raise self._superseded(named)
-        going_on = bool(self._parts) and self._snapshot is None and set(listed) <= self._known
-        self._written, self._previous = (*found, None, None)[:2]
+        known = set(self._register.known)
+        found = self._register.enter()
+        listed, sizes = found.manifests, found.parts
+        going_on = bool(self._parts) and self._snapshot is None and set(listed) <= known
+        self._written, self._previous = (*found.newest, None, None)[:2]
         self._number = max([self._number, *(named.number for named in listed)])
-        self._doom(listed, sizes)
-        self._known |= set(listed)
+        self._doom(found, known)
         if self._anew or (not going_on and self._written is None):
             self._parts, self._snapshot, self._anew = [], None, False
         elif not going_on and self._written is not None:
@@ -142,13 +130,13 @@ class RemoteTarget:
         if len(self._buffer) >= self._part_bytes:
             self._upload()
 
-    def flush(self) -> Position:
+    def flush(self) -> Resume:
         if self._snapshot is None:
-            return Position(0, 0)
+            return Resume(NOWHERE, b"")
         self._upload()
         self._merge()
         self._write_manifest(self._parts, self._snapshot)
-        return self._parts[-1].end
+        return Resume(self._parts[-1].end, self.sent.end.tail)
 
     def commit(self, snapshot: Snapshot) -> None:
         self._upload()
@@ -179,11 +167,8 @@ class RemoteTarget:
     def _resume(self) -> Resume | None:
         if not self._parts:
             return None
-        last = self._parts[-1]
-        with contextlib.suppress(FileNotFoundError):
-            tail = self._storage.read(last.path, max(last.length - TAIL_BYTES, 0), last.length)
-            return Resume(last.end, tail)
-        return None
+        tail = self._register.tail(self._parts[-1])
+        return Resume(self._parts[-1].end, tail) if tail else None
 
     def _upload(self) -> None:
         """What was collected becomes a part. If that fails it is sent again: the part is in no list."""
@@ -193,7 +178,10 @@ class RemoteTarget:
             self._buffer.clear()
 
     def _put(self, position: Position, data: bytes) -> Part:
-        part = Part(*position, len(data), kernel.active.crc32c(data), *self._identity.epoch, new_word())
+        mine = self._identity
+        part = Part(
+            *position, len(data), kernel.active.crc32c(data), *mine.epoch, mine.word.hex(), draw_word()
+        )  # fmt: skip
         self._uploaded.add(part.name)
         self._storage.write(part.path, data)
         return part
@@ -219,11 +207,15 @@ class RemoteTarget:
         self._look()
         if self._number >= NUMBER_MAX:
             raise ReplicaError(f"{self._storage.where}: there is no number after that of manifest {self._number}")
-        manifest = Manifest(self._number + 1, identity, snapshot, parts, new_word())
-        self._number = manifest.number
-        self._known.add(manifest.named)  # also if we don't hear that it was written
-        self._storage.write(manifest.name, manifest.encode(time.time_ns()))
-        self._look()
+        word = NO_WORD if self._register.exclusive else draw_word()
+        manifest = Manifest(self._number + 1, identity, snapshot, parts, word)
+        self._put_manifest(manifest)
+        try:
+            self._look()
+        except Twin:
+            self._take_back(manifest)
+            raise
+        self._register.last = manifest.named
         older, self._previous, self._written = self._previous, written, manifest
         kept = self._names(manifest, written)
         if older is not None:
@@ -233,46 +225,51 @@ class RemoteTarget:
         self._uploaded &= kept
         self._remove()
 
-    def _look(self) -> None:
-        """Whether somebody else writes here."""
-        others = named_manifests(self._storage).keys() - self._known
-        if not others:
+    def _put_manifest(self, manifest: Manifest) -> None:
+        self._number = manifest.number
+        self._register.known.add(manifest.named)  # also if we don't hear that it was written
+        data = manifest.encode(time.time_ns())
+        if not self._register.exclusive:
+            self._storage.write(manifest.name, data)
             return
-        youngest = max(others)
-        if youngest.epoch >= self._identity.epoch:
-            raise self._superseded(youngest)
-        self._anew = True
-        raise ReplicaError(
-            f"{self._storage.where}: an older primary still writes there ({youngest.name}). The copy is made anew"
-        )
+        try:
+            self._storage.create(manifest.name, data)
+        except FileExistsError:
+            if self._storage.read(manifest.name) != data:  # or the driver has tried twice
+                raise Twin(self._storage.where, manifest.identity, manifest.name) from None
 
-    def _superseded(self, other: Named) -> Superseded:
-        mine = self._identity
-        if other.epoch == mine.epoch:
-            return Superseded(
-                f"{self._storage.where}: somebody else writes there as epoch {mine.term}.{mine.run} too "
-                f"({other.name}): was the log copied and opened twice?"
-            )
-        return Superseded(
-            f"epoch {mine.term}.{mine.run} is over: {other.term}.{other.run} has written {other.name} to "
-            f"{self._storage.where}. Another primary was promoted, and what this one wrote since isn't there"
-        )
+    def _take_back(self, manifest: Manifest) -> None:
+        """Remove a manifest that isn't acknowledged: another one that is must not lose to it."""
+        with contextlib.suppress(ReplicaError):
+            self._storage.remove(manifest.name)
+
+    def _look(self) -> None:
+        """Raise if somebody else writes here."""
+        try:
+            self._register.look()
+        except OlderWrites:
+            self._anew = True
+            raise
 
     # -- removing
 
-    def _doom(self, listed: dict[Named, int], sizes: dict[str, int]) -> None:
-        """What is left of rounds that weren't finished: named by no manifest that counts, nor by any to come."""
+    def _doom(self, found: Found, known: set[Named]) -> None:
+        """What is left of rounds that weren't finished: named by no manifest that counts, nor by any to come.
+
+        The openings that came before this one go, too.
+        """
         kept = {one.named for one in (self._written, self._previous) if one is not None}
         names = self._names(self._written, self._previous) | {part.name for part in self._parts}
         epoch = self._identity.epoch
-        ours = {named for named in listed if named.epoch < epoch or named in self._known}
-        manifests = [named.name for named in listed if named in ours - kept] if kept else []
+        ours = {named for named in found.manifests if named.epoch < epoch or named in known}
+        manifests = [named.name for named in found.manifests if named in ours - kept] if kept else []
+        openings = [opening_name(one) for one in found.openings if one.epoch < epoch]
         left = []
-        for name in sizes:
+        for name in found.parts:
             whose = parse_part_name(name)
             if name not in names and whose is not None and (whose < epoch or name in self._uploaded):
                 left.append(f"{FOLDER}/{name}")
-        self._doomed = dict.fromkeys([*manifests, *left])
+        self._doomed = dict.fromkeys([*manifests, *openings, *left])
 
     @staticmethod
     def _names(*manifests: Manifest | None) -> set[str]:

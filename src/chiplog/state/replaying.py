@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -12,20 +11,28 @@ from chiplog.formats import Scan
 from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.position import Position
 from chiplog.log.walk import Block
+from chiplog.state import lineage
 from chiplog.state.events import Batch, Codec, EventCodec
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import FORMAT, Snapshot
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer"]
+__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer", "is_marker"]
 
 EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
 RECORD_BYTES = 20  # that a record takes beside its payload, about
-MARKER_BYTES = {BEGIN: 9, COMMIT: 9, WRITER: 33}
-"""What a log has besides events, and how many bytes each has."""
+MARKER_BYTES = 9
+"""The size of a BEGIN or COMMIT record."""
 
 Replay = Callable[[Any], object]
 
 _BATCH_BYTES = 1 << 16  # of events that are decoded in one step
+
+
+def is_marker(payload: bytes) -> bool:
+    """Whether a record is a BEGIN, COMMIT or WRITER record of a size that it can have."""
+    if payload[:1] == WRITER:
+        return lineage.is_encoded(len(payload) - 1)
+    return payload[:1] in (BEGIN, COMMIT) and len(payload) == MARKER_BYTES
 
 
 class Replayer:
@@ -44,6 +51,11 @@ class Replayer:
         self.generation = 0
         self.complete = False
         self.identity: Identity | None = None
+        """The last opening that wrote."""
+        self.openings: tuple[lineage.Opening, ...] = ()
+        """The openings before it in its term."""
+        self.end = Position(0, 0)
+        """The position after the last record."""
         self.snapshot: Snapshot | None = None
         """The last whole generation."""
         self.begin_segment = 0
@@ -62,6 +74,7 @@ class Replayer:
             self._holes.append(block.segment)
         self._last_segment = block.segment
         self._rows(block.segment, block.buffer, block.base, block.scan, block.first, block.last)
+        self.end = Position(block.segment, block.logical_end)
 
     def data(self, position: Position, data: memoryview) -> None:
         """Some records, as they are sent: all of them whole and right."""
@@ -72,14 +85,16 @@ class Replayer:
             at = scan.end
 
     def _rows(self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int) -> None:
+        rows = len(scan.offsets)
         while row < last:
             payload = bytes(buffer[scan.starts[row] : scan.ends[row]])
             if payload[:1] == EVENT:
                 row = self._run(segment, buffer, base, scan, row, last, payload[1:])
             else:
-                after = scan.offsets[row + 1] if row + 1 < len(scan.offsets) else base + scan.end
+                after = scan.offsets[row + 1] if row + 1 < rows else base + scan.end
                 self._marker(payload, Position(segment, scan.offsets[row]), Position(segment, after))
                 row += 1
+            self.end = Position(segment, scan.offsets[row] if row < rows else base + scan.end)
 
     def _run(
         self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int, first: bytes
@@ -131,22 +146,23 @@ class Replayer:
 
     def _marker(self, payload: bytes, position: Position, after: Position) -> None:
         kind = payload[:1]
-        right = len(payload) == MARKER_BYTES.get(kind)
-        if kind == BEGIN and right:
+        if not is_marker(payload):
+            raise self._bad(position, f"it begins with {payload[:9]!r}, expected an event or a marker")
+        if kind == BEGIN:
             self.generation, self.complete = int.from_bytes(payload[1:], "big"), False
             self.begin_segment = position.segment
             self._first = self._first or self.generation
-        elif kind == COMMIT and right:
+        elif kind == COMMIT:
             if self.generation:  # or it is the end of one whose begin is gone
                 self.complete, self.bytes_since_snapshot = True, 0
                 self.snapshot = Snapshot(Position(self.begin_segment, FORMAT.header_bytes), after)
-        elif kind == WRITER and right:
-            try:
-                self.identity = Identity.decode(payload[1:])
-            except struct.error as error:
-                raise self._bad(position, str(error)) from error
         else:
-            raise self._bad(position, f"it begins with {payload[:9]!r}, expected an event or a marker")
+            self._writer(payload[1:])
+
+    def _writer(self, data: bytes) -> None:
+        identity, openings = lineage.decode(data)
+        before = self.openings if self.identity is None or self.identity.term == identity.term else ()
+        self.identity, self.openings = identity, lineage.merged(before, openings)
 
     def check_nothing_is_missing(self) -> None:
         """Raise if a log that was read to its end isn't all there: what is left must not pass for its state."""

@@ -1,7 +1,8 @@
 """A replica server: it keeps copies of any number of logs, and passes them on to followers.
 
-Each connection has a thread. A log has one primary at a time: a connection of an older epoch is refused, and one
-of the same or a younger epoch ends the one before. Nothing is in memory but the frame that is being received.
+Each connection has a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
+with another word. Any other primary is asked whether its log continues the copy (claim.py); if it does, the
+connection before it is closed. Nothing is in memory but the frame that is being received.
 """
 
 from __future__ import annotations
@@ -20,12 +21,22 @@ from typing import Self
 from chiplog.bounds import COUNT_MAX, check_whole
 from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Superseded
 from chiplog.log.position import Position
+from chiplog.state.claim import refuse_other
 from chiplog.state.copies import Copies
 from chiplog.state.identity import Identity
 from chiplog.state.receiving import Receiver
 from chiplog.state.shipping import View, ship
 from chiplog.state.targets import LinkTarget, is_log_name
-from chiplog.state.wire import VERSION, Fields, Kind, Link, as_token, need_msgspec, resume_fields
+from chiplog.state.wire import (
+    VERSION,
+    Fields,
+    Kind,
+    Link,
+    as_token,
+    identity_fields,
+    need_msgspec,
+    resume_fields,
+)
 
 __all__ = ["ReplicaServer"]
 
@@ -34,6 +45,7 @@ logger = logging.getLogger("chiplog")
 CONNECTIONS_MAX = 256
 LOGS_MAX = 1024
 HELLO_SECONDS = 10.0
+CLAIMS_MAX = 20  # that a primary makes, while another one writes the copy
 
 
 class _Hosted:
@@ -226,7 +238,7 @@ class ReplicaServer:
             raise ReplicaError("the token isn't right")
         role, name = hello.need("role", str), hello.need("log", str)
         if role == "primary":
-            self._receive(link, self._hosted(name), _identity(hello))
+            self._receive(link, self._hosted(name), hello.need_identity())
         elif role == "promote":
             self._promote(link, self._known(name))
         elif role == "follower":
@@ -266,17 +278,39 @@ class ReplicaServer:
     # -- what they come for
 
     def _receive(self, link: Link, hosted: _Hosted, identity: Identity) -> None:
-        with hosted.lock:
-            hosted.copies.adopt(identity)
-            hosted.take_over(link)
-            link.send_fields(Kind.WELCOME, **resume_fields(hosted.copies.growing.resume()))
+        self._grant(link, hosted, identity)
 
         def check() -> None:
             if hosted.primary is not link:
-                raise Superseded("another primary has connected for this log")
+                raise Superseded(f"another primary has connected for this log since {identity.opening} did")
 
         logger.info("replica: %s is the primary of %s (%s)", link.who, hosted.copies.path, identity)
         Receiver(link, hosted.copies, hosted.lock, renewed=hosted.renewed, changed=hosted.changed).run(check)
+
+    def _grant(self, link: Link, hosted: _Hosted, identity: Identity) -> None:
+        """Make it the primary, if its log continues the copy; else raise.
+
+        It is asked without the lock. What it claims counts only for the copy that it was asked about.
+        """
+        copies = hosted.copies
+        for _ in range(CLAIMS_MAX):
+            with hosted.lock:
+                refuse_other(copies.path, identity, copies.identity)
+                known = copies.known()
+            link.send_fields(
+                Kind.KNOWN, **identity_fields(known.identity), **resume_fields(known.end), content_term=known.term
+            )
+            claim = Fields(link.who, link.expect(Kind.CLAIM, HELLO_SECONDS))
+            if why := claim.get("refused", str, ""):
+                raise ReplicaError(f"{identity} is refused: {why}")
+            with hosted.lock:
+                if known != copies.known():
+                    continue
+                copies.adopt(identity, continues=claim.need("continues", bool))
+                hosted.take_over(link)
+                link.send_fields(Kind.WELCOME, **resume_fields(copies.growing.resume()))
+                return
+        raise ReplicaError(f"{copies.path} is being written by another primary, {copies.identity}")
 
     def _promote(self, link: Link, hosted: _Hosted) -> None:
         """Whoever asks will be the primary: take nothing from the one there was."""
@@ -292,7 +326,7 @@ class ReplicaServer:
             position = hosted.copies.whole_end  # what was acknowledged is there, also while another is made
         logger.warning("replica: %s was promoted by %s", hosted.copies.path, link.who)
         link.send_fields(
-            Kind.WELCOME, **_identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""
+            Kind.WELCOME, **identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""
         )
 
     def _pass_on(self, link: Link, hosted: _Hosted, hello: Fields) -> None:
@@ -302,7 +336,7 @@ class ReplicaServer:
         if hosted.view() is None:
             # Not waited for here: a follower that gives up meanwhile would leave its thread and its place.
             raise ReplicaError("there is no whole copy of this log yet: its primary hasn't sent all of it")
-        link.send_fields(Kind.WELCOME, **_identity_fields(identity))
+        link.send_fields(Kind.WELCOME, **identity_fields(identity))
         woken = hosted.follow(link)
         try:
             ship(
@@ -314,17 +348,6 @@ class ReplicaServer:
             )
         finally:
             hosted.leave(link)
-
-
-def _identity(fields: Fields) -> Identity:
-    found = Identity(fields.need("id", bytes), fields.need("term", int), fields.need("run", int))
-    if len(found.id) != 16 or not (0 < found.term < 2**63 and 0 < found.run < 2**63):
-        raise BadFrame("it has no log's identity")
-    return found
-
-
-def _identity_fields(identity: Identity) -> dict[str, object]:
-    return {"id": identity.id, "term": identity.term, "run": identity.run}
 
 
 def _refuse(link: Link, error: Exception) -> None:

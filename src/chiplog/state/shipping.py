@@ -1,11 +1,17 @@
 """From a log to a copy of it: whatever is appended is sent on, as far as the other side has got.
 
-There is no queue: what is to be sent lies in the log. Who is slow or away costs no memory, and who has fallen so
-far behind that the log has dropped what comes next is given the last whole generation, and everything since.
+There is no queue: what is to be sent lies in the log. A copy that is slow or away costs no memory. One that has
+fallen so far behind that the log has dropped what comes next gets the last whole generation, and everything
+since.
+
+Before anything more is sent, the log is compared with what was sent last. If the log was cut, repaired or
+rewritten since, it doesn't have those bytes any more. This is logged, and the copy is made anew. What a copy
+acknowledges is compared with what was sent, too (sent.py).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +21,14 @@ from chiplog.log.position import Position
 from chiplog.log.segments import Directory
 from chiplog.log.stream import Stream
 from chiplog.log.walk import Block
+from chiplog.state.identity import Identity
+from chiplog.state.lineage import Lineage
 from chiplog.state.mirror import Resume, Snapshot, tail_before
+from chiplog.state.sent import Memory, Sent
 
-__all__ = ["Chunk", "Source", "Target", "View", "ship"]
+__all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
+
+logger = logging.getLogger("chiplog")
 
 BURST_BYTES = 4 << 20  # sent before an acknowledgement is asked for
 IDLE_SECONDS = 1.0  # without anything new, before the other side is asked whether it is still there
@@ -44,7 +55,7 @@ class View(NamedTuple):
     lineage: int = 0
     """Changes when the log is another one, of which nothing that was sent holds any more."""
     before: Position | None = None
-    """Where what came before the snapshot has ended, if that is known: who has got there has missed nothing."""
+    """Where what came before the snapshot has ended, if known: a copy that ends there has missed nothing."""
 
 
 class Source(Protocol):
@@ -54,8 +65,31 @@ class Source(Protocol):
         """The log, or None while it has no whole generation."""
 
 
+class Owner(Source, Protocol):
+    """The log that is shipped, and whose it is."""
+
+    @property
+    def identity(self) -> Identity:
+        """Its id, and the epoch and word of its primary."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """The openings that its history consists of."""
+
+    @property
+    def memory(self) -> Memory:
+        """What this opening of it has sent to its copies."""
+
+    @property
+    def path(self) -> str:
+        """Its directory, or that of the copies which it is one of."""
+
+
 class Target(Protocol):
     """Where it is shipped to. Whatever it raises ends the attempt; the next one begins with `connect`."""
+
+    sent: Sent
+    """What it was sent, over all attempts."""
 
     def connect(self) -> Resume | None:
         """Get it ready. What it has, or None if it is to be given everything."""
@@ -66,7 +100,7 @@ class Target(Protocol):
     def send(self, chunk: Chunk) -> None:
         """Records that follow those before."""
 
-    def flush(self) -> Position:
+    def flush(self) -> Resume:
         """Up to where a restore from it would get everything; 0:0 before the first `commit` after a restart."""
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -88,32 +122,47 @@ def ship(
 ) -> None:
     """Keep a target up with a source until told to stop, or until something raises.
 
-    Whoever appends sets `woken`. When all was sent `caught_up` is told since when: what had been appended by that
-    moment, of time.monotonic(), the target has. Then a `rest` is taken: what is appended meanwhile goes together.
+    Whoever appends sets `woken`. When all was sent, `caught_up` gets the time of time.monotonic() up to which the
+    target has everything that was appended. Then a `rest` is taken: what is appended meanwhile goes together.
     """
     view = _wait_for_view(source, woken, stopped)
     if view is None:
         return
-    resume = target.connect()
-    at = resume.position if resume is not None and _has(view.stream, resume) else None
+    sent, resume = target.sent, target.connect()
+    sent.begin(resume)
     lineage, told = view.lineage, None
+    held = None if resume is None else holds(view.stream, resume)
+    at = resume.position if resume is not None and resume.tail and held else None
+    if resume is not None and held is False:
+        logger.warning(
+            "%s doesn't have what a copy of it has up to %s. The copy is made anew",
+            view.stream.path,
+            resume.position,
+        )
     while not stopped():
         woken.clear()
         looked_at = time.monotonic()
         view = source.view() or view
+        if at is not None and view.lineage == lineage and holds(view.stream, sent.end) is False:
+            logger.error(
+                "%s no longer has what was sent of it up to %s: it was cut, repaired or rewritten. The copy is "
+                "made anew", view.stream.path, at
+            )  # fmt: skip
+            at = None
         if at is None or view.lineage != lineage:
             at, lineage, told = view.snapshot.begin, view.lineage, None
             target.restart(at)
+            sent.begin(None)
         try:
             sent_to, more = _send(view, at, target)
         except _Gone:
             at = None
             continue
-        acknowledged(target.flush())
+        acknowledged(_flush(target))
         if told != view.snapshot and sent_to >= view.snapshot.end:
             target.commit(view.snapshot)
             told = view.snapshot
-            acknowledged(target.flush())
+            acknowledged(_flush(target))
         idle, at = sent_to == at, sent_to
         if caught_up is not None and not more:
             caught_up(looked_at)
@@ -122,6 +171,13 @@ def ship(
                 rest()
         elif idle:
             woken.wait(IDLE_SECONDS)
+
+
+def _flush(target: Target) -> Position:
+    """What the target acknowledges, once it is known to be what it was sent."""
+    found = target.flush()
+    target.sent.settle(found)
+    return found.position
 
 
 def _wait_for_view(source: Source, woken: threading.Event, stopped: Callable[[], bool]) -> View | None:
@@ -149,6 +205,7 @@ def _send(view: View, at: Position, target: Target) -> tuple[Position, bool]:
             raise _Gone
         chunk = _chunk(block)
         target.send(chunk)
+        target.sent.add(*chunk)
         at = chunk.end
         sent += len(chunk.data)
         if sent >= BURST_BYTES:
@@ -163,19 +220,19 @@ def _chunk(block: Block) -> Chunk:
 
 
 def _is_gone(view: View, at: Position) -> bool:
-    return at.segment not in _directory(view.stream).numbers()
+    return view.stream.segment_bytes(at.segment) is None
 
 
-def _has(stream: Stream, resume: Resume) -> bool:
-    """Whether a log has what the other side has: the same bytes up to the same position."""
-    directory = _directory(stream)
-    if resume.position.segment not in directory.numbers():
-        return False
-    file = directory.open_segment(resume.position.segment)
+def holds(stream: Stream, end: Resume) -> bool | None:
+    """Whether a log has the same last bytes before a position; None if its segment isn't there."""
     try:
-        if file.size() < resume.position.offset:
+        file = _directory(stream).open_segment(end.position.segment)
+    except FileNotFoundError:
+        return None
+    try:
+        if file.size() < end.position.offset:
             return False
-        return bool(resume.tail) and tail_before(file, resume.position.offset).endswith(resume.tail)
+        return tail_before(file, end.position.offset).endswith(end.tail)
     finally:
         file.close()
 

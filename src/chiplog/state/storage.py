@@ -1,7 +1,8 @@
 """A folder on object storage or a remote filesystem, through fsspec: little is asked of it.
 
 Objects are written whole, read, listed and removed. Nothing is renamed, replaced or locked, because object stores
-can't, and folders are made only where a write says that there is none: a bucket never is.
+can't, and folders are made only where a write says that there is none: a bucket never is. Some stores can refuse
+to write a name that is already there (`create`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __all__ = ["Storage", "shown"]
 
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko", "gs": "gcsfs", "gcs": "gcsfs",
             "abfs": "adlfs", "az": "adlfs"}  # fmt: skip
+_CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"}  # by one request; others look first, and then write
 
 
 class Storage:
@@ -27,6 +29,8 @@ class Storage:
         self.where = shown(where)
         self._url = where
         self._options = dict(storage_options or {})
+        self.may_create = urlsplit(where).scheme in _CREATES
+        """Whether `create` is one step, if the store does what its driver asks for."""
         self._filesystem: Any = None
         self._root = ""
         _check_driver(self.where, urlsplit(where).scheme)
@@ -85,6 +89,11 @@ class Storage:
                 self._make_folders(place.rpartition("/")[0])
                 self._pipe(place, data)
 
+    def create(self, name: str, data: bytes) -> None:
+        """An object, all of it, unless there is one already: then FileExistsError."""
+        with self._told(f"creating {name}"):
+            self._open.pipe_file(self._place(name), data, mode="create")
+
     def _pipe(self, place: str, data: bytes) -> None:
         sftp = self._sftp
         if sftp is None:
@@ -129,6 +138,10 @@ class Storage:
             yield
         except ChiplogError:
             raise
+        except FileExistsError as error:
+            if doing.startswith("creating"):
+                raise
+            raise ReplicaError(f"{self.where}: {doing} failed: {error}") from error
         except FileNotFoundError as error:
             if doing.startswith("reading"):
                 raise

@@ -6,16 +6,17 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from chiplog.errors import BadFrame, ReplicaError
+from chiplog.errors import BadFrame, LockTimeout, ReplicaError
 from chiplog.files import Files, OSFiles
 from chiplog.log.position import Position
+from chiplog.state.claim import Claim, Known
 from chiplog.state.copies import SLOTS, Copies, refuse_a_log
-from chiplog.state.identity import Identity
 from chiplog.state.mirror import Resume, Snapshot
-from chiplog.state.shipping import Chunk, Source, Target
+from chiplog.state.sent import Sent
+from chiplog.state.shipping import Chunk, Owner, Target
 from chiplog.state.wire import (
     FRAME_BYTES_MAX,
     VERSION,
@@ -26,26 +27,15 @@ from chiplog.state.wire import (
     as_tls,
     as_token,
     connect,
+    identity_fields,
     need_msgspec,
-    parse_place,
+    parse_ack,
 )
 
-__all__ = ["DirectoryTarget", "LinkTarget", "Owner", "ReplicaTarget", "make_target", "parse_address"]
+__all__ = ["DirectoryTarget", "LinkTarget", "ReplicaTarget", "make_target", "parse_address"]
 
 PORT = 7070
 _LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-
-
-class Owner(Source, Protocol):
-    """The log that is shipped, and whose it is."""
-
-    @property
-    def identity(self) -> Identity:
-        """Its id, and the epoch of its primary."""
-
-    @property
-    def path(self) -> str:
-        """Its directory, or that of the copies which it is one of."""
 
 
 class DirectoryTarget:
@@ -57,11 +47,18 @@ class DirectoryTarget:
         self._owner = owner
         self._synced = synced
         self._copies: Copies | None = None
+        self.sent = owner.memory.new(path)
+        self._claim = Claim(owner, path, self.sent)
 
     def connect(self) -> Resume | None:
-        self._copies = Copies(self._path, self._files)
-        self._copies.adopt(self._owner.identity)
-        return self._copies.growing.resume()
+        try:
+            copies = self._copies = Copies(self._path, self._files)
+        except LockTimeout:
+            raise ReplicaError(
+                f"{self._path} is in use: another primary keeps its copy there, or the copy is open as a log"
+            ) from None
+        copies.adopt(self._owner.identity, continues=self._claim.check(copies.known()))
+        return copies.growing.resume()
 
     def restart(self, position: Position) -> None:  # noqa: ARG002
         self._open.restart()
@@ -69,7 +66,7 @@ class DirectoryTarget:
     def send(self, chunk: Chunk) -> None:
         self._open.growing.write(chunk.position, chunk.data)
 
-    def flush(self) -> Position:
+    def flush(self) -> Resume:
         return self._open.flush(synced=self._synced)
 
     def commit(self, snapshot: Snapshot) -> None:
@@ -94,6 +91,7 @@ class LinkTarget:
         self._link = link
         self._resume = resume
         self._synced = synced
+        self.sent = Sent()
 
     def connect(self) -> Resume | None:
         return self._resume
@@ -107,9 +105,9 @@ class LinkTarget:
             raise BadFrame(f"a record at {chunk.position} has more than the {room:,} bytes that a frame takes")
         self._link.send_data(chunk.position, chunk.data)
 
-    def flush(self) -> Position:
+    def flush(self) -> Resume:
         self._link.send(Kind.FLUSH, bytes((self._synced,)))
-        return parse_place(self._link.expect(Kind.ACK))
+        return parse_ack(self._link.expect(Kind.ACK))
 
     def commit(self, snapshot: Snapshot) -> None:
         self._link.send_committed(snapshot)
@@ -138,9 +136,10 @@ class ReplicaTarget:
         self._token = as_token(token)
         self._tls = as_tls(tls)
         self._target: LinkTarget | None = None
+        self.sent = owner.memory.new(str(address))
+        self._claim = Claim(owner, str(address), self.sent)
 
     def connect(self) -> Resume | None:
-        identity = self._owner.identity
         link = connect(self._address, self._tls)
         try:
             link.send_fields(
@@ -149,16 +148,27 @@ class ReplicaTarget:
                 role="primary",
                 log=self._address.log,
                 token=self._token or "",
-                id=identity.id,
-                term=identity.term,
-                run=identity.run,
+                **identity_fields(self._owner.identity),
             )
-            resume = Fields(link.who, link.expect(Kind.WELCOME)).resume()
+            resume = self._make_claims(link).resume()
         except BaseException:
             link.close()
             raise
         self._target = LinkTarget(link, resume, synced=self._synced)
         return resume
+
+    def _make_claims(self, link: Link) -> Fields:
+        """Say that this log continues the copy, as often as the replica asks; its welcome."""
+        while (frame := link.expect_any(Kind.KNOWN, Kind.WELCOME)).kind is Kind.KNOWN:
+            said = Fields(link.who, frame.body)
+            known = Known(said.identity(), said.resume(), said.get("content_term", int, 0))
+            try:
+                continues = self._claim.check(known)
+            except ReplicaError as error:
+                link.send_fields(Kind.CLAIM, continues=False, refused=str(error)[:1000])
+                raise
+            link.send_fields(Kind.CLAIM, continues=continues)
+        return Fields(link.who, frame.body)
 
     def restart(self, position: Position) -> None:
         self._open.restart(position)
@@ -166,7 +176,7 @@ class ReplicaTarget:
     def send(self, chunk: Chunk) -> None:
         self._open.send(chunk)
 
-    def flush(self) -> Position:
+    def flush(self) -> Resume:
         return self._open.flush()
 
     def commit(self, snapshot: Snapshot) -> None:

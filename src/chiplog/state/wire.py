@@ -5,12 +5,15 @@
     frame   | length 4 | kind 1 | body |            length of kind and body, big-endian
 
     HELLO       msgpack   who connects, to which log, and what it is or has
+    KNOWN       msgpack   to a primary: the last opening that has written the copy, and where the whole copy ends
+    CLAIM       msgpack   whether the primary's log continues that
     WELCOME     msgpack   what the other side has
     REFUSED     msgpack   why not; then the connection is closed
     RESTART               all of it comes again: forget what isn't whole
     DATA        | segment 8 | offset 8 | records |
     FLUSH       | 1 if synced, else 0 |                     asks for an ACK
-    ACK         | segment 8 | offset 8 |                    everything before this has arrived, or is synced
+    ACK         | segment 8 | offset 8 | tail |             everything before this has arrived, or is synced; the
+                                                            last bytes before it
     COMMITTED   | begin 8 8 | end 8 8 |                     a generation is whole: forget what came before
 
 A length is looked at before anything is read or kept, and before a HELLO was accepted no frame may be longer than
@@ -29,11 +32,12 @@ from typing import Any, NamedTuple
 
 from chiplog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
 from chiplog.log.position import Position
-from chiplog.state.mirror import Resume, Snapshot
+from chiplog.state.identity import WORD_BYTES, Identity
+from chiplog.state.mirror import TAIL_BYTES, Resume, Snapshot
 
 __all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "as_tls", "as_token", "connect", "need_msgspec"]
 
-VERSION = 1
+VERSION = 2
 HELLO_BYTES_MAX = 4096
 FRAME_BYTES_MAX = 64 << 20  # a frame has at least one whole record
 QUIET_SECONDS = 30.0  # that an answer may take
@@ -54,6 +58,8 @@ class Kind(IntEnum):
     FLUSH = 6
     ACK = 7
     COMMITTED = 8
+    KNOWN = 9
+    CLAIM = 10
 
 
 class Frame(NamedTuple):
@@ -142,14 +148,19 @@ class Link:
 
     def expect(self, kind: Kind, timeout: float = QUIET_SECONDS) -> bytes:
         """The body of the next frame, which has to be of this kind."""
+        return self.expect_any(kind, timeout=timeout).body
+
+    def expect_any(self, *kinds: Kind, timeout: float = QUIET_SECONDS) -> Frame:
+        """The next frame, which has to be of one of these kinds."""
         frame = self.receive(timeout)
         if frame is None:
             raise ReplicaError(f"{self.who} closed the connection")
         if frame.kind is Kind.REFUSED:
             raise refusal(self.who, frame.body)
-        if frame.kind is not kind:
-            raise BadFrame(f"{self.who} sends {frame.kind.name} where {kind.name} was expected")
-        return frame.body
+        if frame.kind not in kinds:
+            expected = " or ".join(kind.name for kind in kinds)
+            raise BadFrame(f"{self.who} sends {frame.kind.name} where {expected} was expected")
+        return frame
 
     def drain(self) -> None:
         """After the last word: take what still comes, for a moment, or the other side may not get to read it."""
@@ -177,9 +188,9 @@ class Link:
         """Records that begin at a position."""
         self.send(Kind.DATA, _PLACE.pack(*position), data)
 
-    def send_ack(self, position: Position | None) -> None:
+    def send_ack(self, end: Resume) -> None:
         """Up to where everything is there."""
-        self.send(Kind.ACK, _PLACE.pack(*(position or (0, 0))))
+        self.send(Kind.ACK, _PLACE.pack(*end.position), end.tail)
 
     def send_committed(self, snapshot: Snapshot) -> None:
         """A whole generation."""
@@ -191,6 +202,14 @@ def parse_place(body: bytes) -> Position:
     if len(body) < _PLACE.size:
         raise BadFrame(f"a frame of {len(body)} bytes has no position")
     return Position(*_PLACE.unpack_from(body))
+
+
+def parse_ack(body: bytes) -> Resume:
+    """Up to where the other side has everything."""
+    position, tail = parse_place(body), body[_PLACE.size :]
+    if len(tail) > TAIL_BYTES:
+        raise BadFrame(f"an acknowledgement has a tail of {len(tail)} bytes: at most {TAIL_BYTES} are taken")
+    return Resume(position, tail)
 
 
 def parse_data(body: bytes) -> tuple[Position, memoryview]:
@@ -271,6 +290,31 @@ class Fields:
         if not segment:
             return None
         return Resume(Position(segment, self.need("offset", int)), self.need("tail", bytes))
+
+    def identity(self) -> Identity | None:
+        """The log and the opening that this is about, if it names one."""
+        if "id" not in self._found:
+            return None
+        found = Identity(
+            self.need("id", bytes), self.need("term", int), self.need("run", int), self.need("word", bytes)
+        )
+        if len(found.id) != 16 or len(found.word) != WORD_BYTES:
+            raise BadFrame(f"{self._who} has no log's identity: its id or its word has a wrong length")
+        if not (0 < found.term < 2**63 and 0 < found.run < 2**63):
+            raise BadFrame(f"{self._who} has no log's identity: its epoch is {found.term}.{found.run}")
+        return found
+
+    def need_identity(self) -> Identity:
+        """The log and the opening that this is about."""
+        found = self.identity()
+        if found is None:
+            raise BadFrame(f"{self._who} sends no id")
+        return found
+
+
+def identity_fields(identity: Identity | None) -> dict[str, Any]:
+    """What Fields.identity reads."""
+    return {} if identity is None else identity._asdict()
 
 
 def resume_fields(resume: Resume | None) -> dict[str, Any]:
