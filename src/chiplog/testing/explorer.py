@@ -1,9 +1,9 @@
 """Readers beside every step of a writer.
 
 A writer runs once and is recorded, moment by moment (timeline.py). Then readers run on what was recorded, each by
-a schedule that says at which moment it begins, and before which of its steps the writer goes on (schedule.py). Since
-readers change nothing, what they find is what they would have found beside the writer itself. What they see is
-compared with what was acknowledged, before or after (judge.py).
+a schedule that says at which moment it begins, and before which of its steps the writer goes on (schedule.py).
+Readers change nothing, so they find what they would have found beside the writer itself. What they see is compared
+with what was acknowledged, before or after (judge.py).
 
 >>> from chiplog.testing import Explorer
 >>> def history(writer):
@@ -29,13 +29,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chiplog.testing.judge import Judge, Problem
-from chiplog.testing.readers import READERS, Reader
+from chiplog.testing.readers import Reader, all_readers
 from chiplog.testing.schedule import Chance, Choices, EveryStep, Plan, Schedule, Step
 from chiplog.testing.sight import Sight, Stuck
 from chiplog.testing.writer import History, Recording, record
 
 LIMIT = 1000
 _EXAMPLES_MAX = 5
+_STEPS_MAX = 1000  # in which a further switch is looked for: a reader that spins has no end of them
 
 
 class Violation(NamedTuple):
@@ -81,8 +82,8 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.interleavings} interleavings, {self.distinct} of them distinct, over {self.moments} moments and "
-            f"{self.disks} different disks: {self.counts.total()} violations"
+            f"{self.interleavings} interleavings, {self.distinct} of them distinct, over {self.moments} moments "
+            f"and {self.disks} different disks: {self.counts.total()} violations"
         )
 
 
@@ -101,9 +102,11 @@ class _Run(NamedTuple):
 class Explorer:
     """Runs every kind of reader beside every step of a history.
 
-    A history is a function that gets a `Writer`; `readers` are names of kinds, all by default, or functions that get
-    a `Sight`. `switches` is how often the writer goes on at most, counting the start of the reader. All schedules
-    are tried if there are no more than `limit` of a depth for a kind of reader, else a sample, by `seed`.
+    A history is a function that gets a `Writer`; `readers` are names of kinds, all by default, or functions that
+    get a `Sight`. `switches` is how many times at most the turn passes from the writer to a reader: with 1 each
+    reader begins at each moment, and the writer rests until it is done; with 2 the writer goes on once in
+    between. If a kind of reader has more than `limit` schedules with so many switches, a sample of them is tried,
+    the same for the same `seed`.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Explorer:
     ) -> None:
         self.name = name or getattr(history, "__name__", "history").replace("_", " ")
         self._history = history
-        self._readers = _named(READERS if readers is None else readers)
+        self._readers = _named(readers)
         self._switches = switches
         self._limit = limit
         self._seed = seed
@@ -126,6 +129,7 @@ class Explorer:
         self._judge: Judge | None = None
         self._report = Report()
         self._outcomes: set[tuple[str, int]] = set()
+        self._examples: Counter[tuple[str, str, str]] = Counter()
         self._known: dict[tuple[str, str, int], Choices] = {}
 
     @property
@@ -181,10 +185,12 @@ class Explorer:
         groups: dict[str, list[tuple[Schedule, int, Choices]]] = {"pause": [], "plain": [], "timed": []}
         for run in runs:
             after = run.schedule.switches[-1].at if run.schedule.switches else -1
-            for step in run.steps[after + 1 :]:
+            for step in run.steps[after + 1 : after + 1 + _STEPS_MAX]:
                 choices = self._choices(step)
                 if choices.plain:
-                    groups["pause" if step.kind == "pause" else "plain"].append((run.schedule, step.number, choices))
+                    groups["pause" if step.kind == "pause" else "plain"].append(
+                        (run.schedule, step.number, choices)
+                    )
                 if choices.timed:
                     groups["timed"].append((run.schedule, step.number, choices))
         found: list[Schedule] = []
@@ -274,9 +280,11 @@ class Explorer:
             self._violate(Violation(kind, self.name, name, str(schedule), text))
 
     def _violate(self, violation: Violation) -> None:
-        key = violation.history, violation.reader, violation.kind
-        self._report.counts[key] += 1
-        if self._report.counts[key] <= _EXAMPLES_MAX:
+        self._report.counts[violation.history, violation.reader, violation.kind] += 1
+        error = violation.text.partition(":")[0] if violation.kind == "raised" else ""
+        key = violation.reader, violation.kind, error
+        self._examples[key] += 1
+        if self._examples[key] <= _EXAMPLES_MAX:
             self._report.violations.append(violation)
 
     def _told(self) -> Report:
@@ -284,15 +292,17 @@ class Explorer:
         return self._report
 
 
-def _named(readers: Iterable[str | Reader]) -> dict[str, Reader]:
+def _named(readers: Iterable[str | Reader] | None) -> dict[str, Reader]:
+    if readers is None:
+        return all_readers()
     found: dict[str, Reader] = {}
     for one in readers:
         if callable(one):
             found[one.__name__.replace("_", " ")] = one
-        elif one in READERS:
-            found[one] = READERS[one]
+        elif (known := all_readers().get(one)) is not None:
+            found[one] = known
         else:
-            raise ValueError(f"there is no reader {one!r}: expected one of {', '.join(READERS)}, or a function")
+            raise ValueError(f"there is no reader {one!r}: expected a function, or {', '.join(all_readers())}")
     return found
 
 

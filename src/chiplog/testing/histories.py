@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
-from chiplog.testing.disk import Operation
-from chiplog.testing.writer import History, Writer
+from chiplog.testing.writer import History, Writer, to_segment
 
-HISTORIES: dict[str, History] = {}
-"""All of them, by name."""
-
+_known: dict[str, History] = {}
 JOURNAL_BYTES = 8192
 
 
 def history(function: History) -> History:
     """Make a history known by its name."""
-    HISTORIES[function.__name__.replace("_", " ")] = function
+    _known[function.__name__.replace("_", " ")] = function
     return function
 
 
-def to_segment(kind: str, number: int = 0) -> Callable[[Operation], bool]:
-    """Whether an operation is of a kind, and on a segment; the `number`th of them."""
-    count = -1
+def all_histories() -> dict[str, History]:
+    """Every short history, by name."""
+    from chiplog.testing import histories_of_faces  # noqa: F401 - which makes its own known, and takes a while
 
-    def matches(operation: Operation) -> bool:
-        nonlocal count
-        if operation.kind != kind or not operation.path.endswith((".log", ".dat", ".spare")):
-            return False
-        count += 1
-        return count >= number
-
-    return matches
+    return dict(_known)
 
 
 # -- appending
@@ -39,6 +28,7 @@ def to_segment(kind: str, number: int = 0) -> Callable[[Operation], bool]:
 
 @history
 def append(writer: Writer) -> None:
+    """Records one by one, and a sync in between."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
         writer.append(log, 20)
@@ -48,6 +38,7 @@ def append(writer: Writer) -> None:
 
 @history
 def append_always(writer: Writer) -> None:
+    """Each append is synced before it returns."""
     with writer.appender(writer.stream(), sync="always") as log:
         writer.append(log, 20)
         writer.append(log)
@@ -56,6 +47,7 @@ def append_always(writer: Writer) -> None:
 
 @history
 def batches(writer: Writer) -> None:
+    """Records in one call."""
     with writer.appender(writer.stream()) as log:
         writer.append_many(log, 3)
         writer.append_many(log, 2, 20)
@@ -63,6 +55,7 @@ def batches(writer: Writer) -> None:
 
 @history
 def rolls(writer: Writer) -> None:
+    """A new segment for each record."""
     with writer.appender(writer.stream(), segment_bytes=20) as log:
         for _ in range(5):
             writer.append(log)
@@ -70,6 +63,7 @@ def rolls(writer: Writer) -> None:
 
 @history
 def reopened(writer: Writer) -> None:
+    """A log that is closed and opened again, by the same program or another."""
     stream = writer.stream()
     for policy in ("os", "always", "os"):
         with writer.appender(stream, sync=policy, segment_bytes=60) as log:
@@ -79,6 +73,7 @@ def reopened(writer: Writer) -> None:
 
 @history
 def spare(writer: Writer) -> None:
+    """Segments are swapped: what is in the new one can be read when the old one is sealed."""
     with writer.appender(writer.stream(), spare=True) as log:
         writer.append(log)
         log.roll()
@@ -94,6 +89,7 @@ def spare(writer: Writer) -> None:
 
 @history
 def journal(writer: Writer) -> None:
+    """Syncs through a journal."""
     with writer.appender(writer.stream(), sync="always", journal_bytes=JOURNAL_BYTES) as log:
         writer.append(log)
         writer.append_many(log, 2)
@@ -107,6 +103,7 @@ def journal(writer: Writer) -> None:
 
 @history
 def refused_append(writer: Writer) -> None:
+    """A write that fails, with nothing written."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
         fault = writer.disk.fail(to_segment("write"), errno.EIO)
@@ -117,38 +114,39 @@ def refused_append(writer: Writer) -> None:
 
 @history
 def refused_halfway(writer: Writer) -> None:
+    """A write that fails with half of its record written, and is cut off."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
-        refuse_after(writer, 10)
-        writer.append(log, 20)
-        fine_again(writer)
+        with writer.full_after(10):
+            writer.append(log, 20)
         writer.append(log, 20)
         writer.append(log)
 
 
 @history
 def refused_batch(writer: Writer) -> None:
+    """A batch that finds no room for all of its records, and is cut off; then another of the same size."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
-        refuse_after(writer, 58)  # two whole records, and the start of a third
-        writer.append_many(log, 4)
-        fine_again(writer)
+        with writer.full_after(58):  # two whole records, and the start of a third
+            writer.append_many(log, 4)
         writer.append_many(log, 4)
         writer.append(log)
 
 
 @history
 def refused_batch_always(writer: Writer) -> None:
+    """The same where each append is synced."""
     with writer.appender(writer.stream(), sync="always") as log:
         writer.append(log)
-        refuse_after(writer, 58)
-        writer.append_many(log, 4)
-        fine_again(writer)
+        with writer.full_after(58):
+            writer.append_many(log, 4)
         writer.append_many(log, 4)
 
 
 @history
 def full_disk(writer: Writer) -> None:
+    """A disk that is full in the middle of a batch, and has room again later."""
     disk = writer.disk
     with writer.appender(writer.stream(), segment_bytes=200) as log:
         writer.append(log)
@@ -163,6 +161,7 @@ def full_disk(writer: Writer) -> None:
 
 @history
 def refused_roll(writer: Writer) -> None:
+    """A segment that can't be started."""
     with writer.appender(writer.stream(), segment_bytes=20) as log:
         writer.append(log)
         fault = writer.disk.fail(to_segment("write"), errno.ENOSPC)
@@ -172,22 +171,12 @@ def refused_roll(writer: Writer) -> None:
         writer.append(log)
 
 
-def refuse_after(writer: Writer, byte_count: int) -> None:
-    """The next write to a segment takes so many bytes; the rest of it, and what comes then, finds no room."""
-    writer.disk.fail(to_segment("write", 1), errno.ENOSPC)
-    writer.disk.write_short(to_segment("write"), byte_count)
-
-
-def fine_again(writer: Writer) -> None:
-    for fault in writer.disk._faults:
-        fault.stop()
-
-
 # -- what is in doubt
 
 
 @history
 def failed_sync(writer: Writer) -> None:
+    """A sync that fails, so that nobody knows what is on disk, and a log that is opened again."""
     stream = writer.stream()
     log = writer.appender(stream, sync="always")
     writer.append(log)
@@ -202,6 +191,7 @@ def failed_sync(writer: Writer) -> None:
 
 @history
 def killed_in_a_record(writer: Writer) -> None:
+    """A process that is killed in the middle of a write, and another that recovers."""
     stream = writer.stream()
     log = writer.appender(stream)
     writer.append(log)
@@ -214,6 +204,7 @@ def killed_in_a_record(writer: Writer) -> None:
 
 @history
 def killed_in_a_batch(writer: Writer) -> None:
+    """The same in the middle of a batch, some records of which are whole."""
     stream = writer.stream()
     log = writer.appender(stream, sync="always")
     writer.append(log)
@@ -225,6 +216,7 @@ def killed_in_a_batch(writer: Writer) -> None:
 
 @history
 def killed_before_a_sync(writer: Writer) -> None:
+    """A process that is killed when it has written and not synced."""
     stream = writer.stream()
     log = writer.appender(stream, sync="always")
     writer.append(log)
@@ -236,6 +228,7 @@ def killed_before_a_sync(writer: Writer) -> None:
 
 @history
 def killed_in_recovery(writer: Writer) -> None:
+    """A process that is killed while it recovers, and another one while it appends."""
     stream = writer.stream()
     log = writer.appender(stream)
     writer.append(log)
@@ -251,6 +244,7 @@ def killed_in_recovery(writer: Writer) -> None:
 
 @history
 def killed_after_a_swap(writer: Writer) -> None:
+    """A process that is killed before the segment that it appends to has a name."""
     stream = writer.stream()
     log = writer.appender(stream, spare=True)
     writer.append(log)

@@ -11,7 +11,7 @@ from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 from chiplog.state.log import Enumeration, StateLog
 from chiplog.state.replaying import EVENT
-from chiplog.testing.histories import fine_again, history, refuse_after
+from chiplog.testing.histories import history
 from chiplog.testing.ledger import Entry
 from chiplog.testing.writer import Writer
 
@@ -76,9 +76,8 @@ def refused_messages(writer: Writer) -> None:
     """A flush that finds no room, and a later one with the same messages."""
     with _messages(writer) as log:
         flush(writer, log, 1)
-        refuse_after(writer, 50)
-        entries = flush(writer, log, 4)
-        fine_again(writer)
+        with writer.full_after(50):
+            entries = flush(writer, log, 4)
         flush(writer, log, 2, entries)
 
 
@@ -101,16 +100,15 @@ def retention(writer: Writer) -> None:
 @history
 def commit_log(writer: Writer) -> None:
     """Writes through a queue, a rotation by swap, and a write that finds no room."""
-    log = CommitLog("log", files=writer.disk, clock=writer.clock)
+    log = CommitLog("log", on_failure="ignore", files=writer.disk, clock=writer.clock)
     writer.shown(log.stream)
     writer.driven(log._appender)
     with log:
         writer.attempt(writer.payloads(2), log.write_batch)  # type: ignore[arg-type]
         log.rotate_logs()
         writer.attempt(writer.payloads(1), log.write_batch)  # type: ignore[arg-type]
-        refuse_after(writer, 40)
-        writer.attempt(writer.payloads(3), log.write_batch)  # type: ignore[arg-type]
-        fine_again(writer)
+        with writer.full_after(40):
+            writer.attempt(writer.payloads(3), log.write_batch)  # type: ignore[arg-type]
         writer.attempt(writer.payloads(3), log.write_batch)  # type: ignore[arg-type]
 
 
@@ -182,8 +180,7 @@ def refused_updates(writer: Writer) -> None:
     writer.shown(log.stream)
     with log:
         things.change(log)
-        refuse_after(writer, 58)
-        things.change(log, 4)
-        fine_again(writer)
+        with writer.full_after(58):
+            things.change(log, 4)
         things.change(log, 4)
         things.change(log)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from chiplog.errors import BadPosition, ChiplogError, LockTimeout, LogNotFound
 from chiplog.log.position import Position
-from chiplog.testing.ledger import Entry, Ledger
+from chiplog.testing.ledger import NEVER, Entry, Ledger
 from chiplog.testing.sight import Look, Seen, Sight
 
 Problem = tuple[str, str]
@@ -91,7 +91,7 @@ class Judge:
             return None
         place = self._ledger.place(entry)
         if place is None:
-            if entry.lost > seen.moment:
+            if entry.lost > seen.moment and entry.forgotten == NEVER:
                 found.append(("vanished", f"{_name(entry)} at {seen.position} is not in the log in the end"))
             return None
         if seen.position != entry.position:
@@ -146,13 +146,10 @@ class Judge:
         look = sight.looks[-1]
         if isinstance(error, LogNotFound):
             return not self._ledger.readable(look.begin)
-        seen = {entry.number for entry in self._seen(sight)}
         if isinstance(error, BadPosition):
             return any(entry.lost <= sight.moment for entry in self._seen(sight))
         if isinstance(error, ChiplogError) and type(error).__name__ == "DataLoss":
-            return any(
-                entry.forgotten <= sight.moment and entry.number not in seen for entry in self._ledger.sequence
-            )
+            return any(entry.forgotten <= sight.moment for entry in self._ledger.sequence)
         return False
 
     def _seen(self, sight: Sight) -> list[Entry]:

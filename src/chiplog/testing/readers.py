@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,18 +18,25 @@ from chiplog.log.cursor import Cursor
 from chiplog.log.position import Position
 from chiplog.log.stream import SegmentInfo, Stream
 from chiplog.testing.disk import CrashDisk
+from chiplog.testing.ledger import NEVER
 from chiplog.testing.sight import Sight
 
 Reader = Callable[[Sight], None]
 
-READERS: dict[str, Reader] = {}
-"""All kinds, by name."""
+_known: dict[str, Reader] = {}
 
 
 def reader(function: Reader) -> Reader:
     """Make a kind of reader known by its name."""
-    READERS[function.__name__.replace("_", " ")] = function
+    _known[function.__name__.replace("_", " ")] = function
     return function
+
+
+def all_readers() -> dict[str, Reader]:
+    """Every kind of reader, by name."""
+    from chiplog.testing import readers_of_faces  # noqa: F401 - which makes its own known, and takes a while
+
+    return dict(_known)
 
 
 def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
@@ -116,7 +124,7 @@ def resumed(sight: Sight) -> None:
     """A program that is started again and again, and each time resumes at the position that it had stored."""
     stored: Position | None = None
     while True:
-        cursor: Cursor | None = opened(sight, lambda start=stored: sight.stream().cursor(start=start))
+        cursor: Cursor | None = opened(sight, partial(sight.stream().cursor, start=stored))
         if cursor is None:
             return
         with cursor:
@@ -131,7 +139,7 @@ def resumed(sight: Sight) -> None:
 def end(sight: Sight) -> None:
     """A program that asks where the log ends, and later reads what is new since then."""
     stream = sight.stream()
-    place: Position = opened(sight, stream.end)
+    place: Position | None = opened(sight, stream.end)
     if place is None:
         return
     check_end(sight, place)
@@ -152,8 +160,16 @@ def check_end(sight: Sight, place: Position) -> None:
     ]
     if inside:
         sight.problem("part", f"{place} is said to be the end, which lies inside of one append")
-    elif place > sight.ledger.ends.get(place.segment, place):
+    elif place > sight.ledger.ends.get(place.segment, place) and not _forgets_in(sight, place.segment):
         sight.problem("phantom", f"{place} is said to be the end, and nothing that counts is before it")
+
+
+def _forgets_in(sight: Sight, number: int) -> bool:
+    """Whether something that was in a segment may be gone in the end."""
+    return any(
+        entry.forgotten != NEVER and (entry.position is None or entry.position.segment == number)
+        for entry in sight.ledger.entries
+    )
 
 
 # -- whole logs
@@ -245,7 +261,8 @@ def verify(sight: Sight) -> None:
         if report.live or not (line in torn or any(line.startswith(path) for path in unfinished)):
             sight.problem("wrong", f"verify finds {line}")
     if sight.ledger.shape is bytes:
-        begun = sum(entry.begun <= sight.moment for entry in sight.ledger.sequence)
+        entries = sight.ledger.entries
+        begun = sum(entry.begun <= sight.moment and entry.outcome != "refused" for entry in entries)
         if report.records > begun:
             sight.problem("phantom", f"verify counts {report.records} records, and there are at most {begun}")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,14 @@ from chiplog.files import Files
 from chiplog.formats import Format
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
+from chiplog.state.copies import whole_slot
 from chiplog.state.identity import Identity
+from chiplog.state.mirror import FORMAT as STATE_FORMAT
 from chiplog.state.mirror import TAIL_BYTES, Resume, Snapshot
 from chiplog.state.shipping import Chunk, View, ship
 from chiplog.state.targets import DirectoryTarget
 from chiplog.testing.disk import CrashDisk
+from chiplog.testing.ledger import NEVER
 from chiplog.testing.readers import opened, reader
 from chiplog.testing.sight import Sight
 
@@ -101,6 +104,7 @@ def stream(sight: Sight) -> None:
         return
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+    from chiplog.spark.batch import Task
     from chiplog.spark.options import ReadOptions
     from chiplog.spark.stream import ChiplogStreamReader
 
@@ -118,7 +122,7 @@ def stream(sight: Sight) -> None:
         while True:
             following = source.latestOffset(offset, ReadAllAvailable())
             for task in source.partitions(offset, following):
-                if task.piece is not None:
+                if isinstance(task, Task) and task.piece is not None:
                     _see_slice(sight, task.piece)
             offset = following
             if not sight.pause():
@@ -163,7 +167,8 @@ class _Table:
 
     def add(self, batch: Any) -> None:
         columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in _COLUMNS]
-        self.rows += [(Position(segment, offset), payload) for segment, offset, payload in zip(*columns, strict=True)]
+        for segment, offset, payload in zip(*columns, strict=True):
+            self.rows.append((Position(segment, offset), payload))
 
 
 # -- the broker
@@ -194,17 +199,17 @@ class _Source:
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
+        self._first = 0
         self.identity = Identity(bytes(16), 1, 1)
         self.path = sight.path
 
     def view(self) -> View | None:
         sight = self._sight
         found = sight.ledger.readable(sight.moment)
-        if not found:
-            return None
-        assert found[0].position is not None
-        begin = Position(found[0].position.segment, sight.format.header_bytes)
-        return View(sight.stream(), Snapshot(begin, begin))
+        if found and found[0].position is not None:
+            self._first = found[0].position.segment
+        begin = Position(self._first, sight.format.header_bytes)
+        return View(sight.stream(), Snapshot(begin, begin)) if self._first else None
 
 
 class _Copy:
@@ -249,8 +254,11 @@ def records_in(fmt: Format, position: Position, data: bytes) -> Iterator[tuple[P
 
 
 def _wait_for_records(sight: Sight) -> bool:
-    """Wait until there is something to send; False if that can't be, as of a log whose segments are rewritten."""
-    if any(".map" in name for name in sight.names_in_the_end()):
+    """Wait until there is something to send; False if there never is, or if nobody keeps copies of such a log.
+
+    What is shipped is forgotten in whole segments, by what the state log says; other logs are rewritten.
+    """
+    if sight.format != STATE_FORMAT and any(entry.forgotten != NEVER for entry in sight.ledger.entries):
         sight.sees_all = False
         return False
     while not sight.ledger.readable(sight.moment):
@@ -259,82 +267,65 @@ def _wait_for_records(sight: Sight) -> bool:
     return True
 
 
+def _ship(sight: Sight, target: Any, rest: Callable[[], bool]) -> None:
+    """Ship until `rest`, which is called when all has been sent, says that it is over."""
+    source, over = _Source(sight), threading.Event()
+    source.view()
+    while not over.is_set():
+        try:
+            ship(
+                source,
+                target,
+                woken=threading.Event(),
+                stopped=over.is_set,
+                acknowledged=lambda _: None,
+                rest=lambda: None if rest() else over.set(),
+            )
+        except FileNotFoundError:  # a segment was dropped at the wrong moment: the next attempt finds another
+            continue
+
+
 @reader
 def shipper(sight: Sight) -> None:
     """What is appended is sent on, kept: one connection as long as all goes well."""
     if _wait_for_records(sight):
-        over = threading.Event()
-        _ship(sight, _Copy(sight), over)
+        _ship(sight, _Copy(sight), sight.pause)
 
 
 @reader
 def shipper_that_reconnects(sight: Sight) -> None:
     """The same over a connection that breaks after each burst, and resumes where the copy is."""
     target = _Copy(sight)
-    if not _wait_for_records(sight):
-        return
-    while True:
-        over = threading.Event()
-        ship(
-            _Source(sight),
-            target,
-            woken=threading.Event(),
-            stopped=over.is_set,
-            acknowledged=lambda _: None,
-            rest=over.set,
-        )
-        if not sight.pause():
-            return
-
-
-def _ship(sight: Sight, target: Any, over: threading.Event, rest: Any = None) -> None:
-    def pause() -> None:
-        if rest is not None:
-            rest()
-        if not sight.pause():
-            over.set()
-
-    ship(
-        _Source(sight),
-        target,
-        woken=threading.Event(),
-        stopped=over.is_set,
-        acknowledged=lambda _: None,
-        rest=pause,
-    )
+    if _wait_for_records(sight):
+        while True:
+            _ship(sight, target, lambda: False)
+            if not sight.pause():
+                return
 
 
 @reader
 def copy(sight: Sight) -> None:
     """A copy in a directory, kept up; after each burst all of it is read, as a restore would."""
-    from chiplog.state.mirror import FORMAT
-
-    if sight.format != FORMAT:
+    if sight.format != STATE_FORMAT:
         sight.sees_all = False
         return
     if not _wait_for_records(sight):
         return
-    files, over = CrashDisk(), threading.Event()
-    source = _Source(sight)
+    files, source = CrashDisk(), _Source(sight)
     target = DirectoryTarget("copy", source, synced=True, files=files)
 
-    def read_copy() -> None:
-        from chiplog.state.copies import whole_slot
-
+    def read_copy() -> bool:
         slot = whole_slot("copy", files)
-        if slot is None:
-            return
-        sight.anew()
-        try:
-            with Stream(slot, format=FORMAT, files=files).cursor() as cursor:
+        if slot is not None:
+            sight.anew()
+            with Stream(slot, format=STATE_FORMAT, files=files).cursor() as cursor:
                 for record in cursor:
                     sight.see(record)
-        except LogNotFound:
-            pass
+        return sight.pause()
 
     first = source.view()
     sight.from_position = first.snapshot.begin if first else None
     try:
-        _ship(sight, target, over, read_copy)
+        _ship(sight, target, read_copy)
     finally:
         target.close()

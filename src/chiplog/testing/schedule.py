@@ -4,9 +4,10 @@ A schedule is the moment at which a reader begins, and the places at which the w
 
     12 37>45 61>80/3
 
-The reader begins at moment 12 of the writer's. Just before its 37th step the writer goes on to moment 45. Its 61st
-step takes time: it begins at the moment that is, and ends at moment 80; 3 says which of the changes meanwhile it has
-seen. In a listing, each bit stands for a name that came, went or was replaced; in a read, for an eighth of the bytes.
+The reader begins at the writer's moment 12. Just before the reader's step 37 the writer goes on to moment 45.
+Step 61 takes time: it begins at that moment and ends at moment 80; 3 says which of the changes in between it has
+seen. In a listing, each bit stands for a name that came, went or was replaced; in a read, for an eighth of the
+bytes.
 
 >>> Schedule.parse("12 37>45 61>80/3").switches[1]
 Switch(at=61, to=80, seen=3)
@@ -124,7 +125,7 @@ class Chance(Plan):
 class Choices:
     """The switches that are possible at a kind of step, counted, and made when they are asked for.
 
-    A switch before a step that finds the same on both sides is left out: it is the same as one before the next step.
+    A switch before a step that finds the same on both sides is left out: it equals one before the next step.
     """
 
     def __init__(self, kind: str, path: str, moment: int, timeline: Timeline) -> None:

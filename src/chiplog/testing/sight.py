@@ -1,12 +1,12 @@
 """A disk as a reader finds it while a writer is at work.
 
-`SeenDisk` shows the moments of a timeline, one at a time. Before each of the reader's operations a plan may have the
-writer go on; so a size is stale when it is used, a file grows, shrinks, is replaced or gone between two looks at it.
-Two operations take time themselves. A listing has every name that is there from its beginning to its end, and any of
-those that come, go or are renamed onto meanwhile. A read may have some bytes as they were and others as they are.
+`SeenDisk` shows the moments of a timeline, one at a time. Before each operation of the reader a plan may have the
+writer go on: then a size is stale when it is used, and a file grows, shrinks, is replaced or is gone between two
+looks. Two operations take time themselves. A listing has every name that is there from its beginning to its end,
+and any of those that come, go or are renamed onto in between. A read may have some old bytes and some new ones.
 
-A reader holds locks as any process does: while it has one, the writer doesn't get past the moment at which it would
-have to wait for that; and where the writer has one, the reader waits, which lets the writer go on.
+A reader holds locks as any process does. While it has one, the writer stops at the moment at which it would have
+to wait for it. Where the writer has one, the reader waits, and the writer goes on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class SeenDisk(CrashDisk):
         self.steps.append(step)
         self.quiet_steps += 1
         if self.quiet_steps > STEPS_MAX:
-            raise Stuck("spins", f"{STEPS_MAX} steps, and none of them gets any further; the last is {kind} {path}")
+            raise Stuck(
+                "spins", f"{STEPS_MAX} steps, and none of them gets any further; the last is {kind} {path}"
+            )
         switch = self.plan.switch(step, self.timeline)
         if switch is not None:
             switch = switch._replace(to=self.reachable(switch.to))
@@ -249,12 +251,6 @@ class Sight:
     def stream(self) -> Stream:
         """The log that the writer writes, to be read."""
         return Stream(self.path, format=self.format, files=self.disk)
-
-    def names_in_the_end(self) -> set[str]:
-        """The names that the log's directory has after the last step of the writer."""
-        timeline = self.disk.timeline
-        directory = timeline.moments[timeline.last].model.directories.get(self.path)
-        return set(directory.entries) if directory else set()
 
     def see(self, record: Record | tuple[Position, bytes]) -> None:
         """The reader has been given a record: that, or a position and a payload."""

@@ -10,16 +10,15 @@ be there before the others are, so that it becomes several moments (`cuts`).
     moment 43            22 bytes of 54, which is where its first record ends
     moment 44            all of them
 
-Operations that change nothing, or nothing that a reader could find, as a sync, make no moment. Whatever `CrashDisk` comes to know is recorded without a change
-here: every operation of it goes through `_call`, and of its attributes all are kept that are plain data, but for
-those in `_NO_STATE`.
+Operations that change nothing that a reader could find, such as a sync, make no moment. Whatever `CrashDisk`
+comes to know is recorded without a change here: every operation of it goes through `_call`, and all of its
+attributes that are plain data are kept, but for those in `_NO_STATE`.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import hashlib
 import os
 from array import array
@@ -175,7 +174,7 @@ class Recorder(CrashDisk):
     # -- a writer that is killed
 
     def kill(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> None:
-        """End the writer at the first operation that matches: before it, or, of a write, after some bytes of it."""
+        """End the writer at the first operation that matches: before it, or after some bytes of a write."""
         self._tape.killer = when, byte_count
 
     def bury(self) -> None:
@@ -321,11 +320,11 @@ def _copy_file(file: FileModel, before: FileModel | None) -> FileModel:
         return before
     # What may be on disk after a power loss is left out: readers see what a program does.
     kept = {"content": bytearray(file.content), "sizes": file.sizes[-1:], "dirty": {}, "stuck": set()}
-    return _copied(file, kept)
+    return FileModel(**_fields(file, kept))
 
 
 def _copy_directory(directory: DirectoryModel) -> DirectoryModel:
-    return _copied(directory, {"entries": dict(directory.entries), "durable": {}, "pending": []})
+    return DirectoryModel(**_fields(directory, {"entries": dict(directory.entries), "durable": {}, "pending": []}))
 
 
 def _is_plain(value: Any) -> bool:
@@ -337,15 +336,10 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, int | float | str | bytes | bytearray | array)
 
 
-def _copied(thing: Any, known: dict[str, Any]) -> Any:
-    """A copy of a model, with these fields, and whatever fields it has besides."""
-    rest = {name: copy.deepcopy(getattr(thing, name)) for name in _fields(type(thing)) if name not in known}
-    return type(thing)(**known, **rest)
-
-
-@functools.cache
-def _fields(kind: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+def _fields(thing: FileModel | DirectoryModel, known: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a copy: these, and whatever a model has besides."""
+    names = [field.name for field in dataclasses.fields(thing)]
+    return known | {name: copy.deepcopy(getattr(thing, name)) for name in names if name not in known}
 
 
 def _entries(model: DiskModel) -> dict[str, dict[str, int]]:
@@ -357,9 +351,7 @@ def _changed_entries(before: Moment | None, moment: Moment) -> Iterator[tuple[st
     old = _entries(before.model) if before else {}
     for path, entries in _entries(moment.model).items():
         were = old.get(path, {})
-        yield from (
-            (path, name) for name in entries.keys() | were.keys() if entries.get(name) != were.get(name)
-        )
+        yield from ((path, name) for name in entries.keys() | were.keys() if entries.get(name) != were.get(name))
 
 
 def _changed_paths(before: Moment | None, moment: Moment, names: dict[int, set[str]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ class Writer:
         self.format: Format = Stream("log").format
         self._ticks = CLOCK_NS
         self._payloads = 0
+        self._spares: list[Spare] = []
 
     # -- what it works with
 
@@ -74,6 +76,7 @@ class Writer:
         spare = appender._active._spare
         if spare is not None:
             spare.__class__ = DrivenSpare
+            self._spares.append(spare)
         return appender
 
     # -- writing
@@ -137,6 +140,19 @@ class Writer:
         self.ledger.lose(self.disk.now())
 
     @contextmanager
+    def full_after(self, byte_count: int) -> Iterator[None]:
+        """In here the next write to a segment takes so many bytes; the rest of it finds no room."""
+        faults = [
+            self.disk.fail(to_segment("write", 1), errno.ENOSPC),
+            self.disk.write_short(to_segment("write"), byte_count),
+        ]
+        try:
+            yield
+        finally:
+            for fault in faults:
+                fault.stop()
+
+    @contextmanager
     def killed(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> Iterator[None]:
         """The process ends at the first operation in here that matches, or at the end of this at the latest.
 
@@ -151,6 +167,24 @@ class Writer:
             if not self.disk.dead:
                 raise
         self.disk.bury()
+        for spare in self._spares:
+            spare._work = None
+            spare._due.put(None)  # their threads have nobody left who would end them
+        self._spares.clear()
+
+
+def to_segment(kind: str, number: int = 0) -> Callable[[Operation], bool]:
+    """Whether an operation is of a kind, and on a segment; the `number`th of them."""
+    count = -1
+
+    def matches(operation: Operation) -> bool:
+        nonlocal count
+        if operation.kind != kind or not operation.path.endswith((".log", ".dat", ".spare", ".new")):
+            return False
+        count += 1
+        return count >= number
+
+    return matches
 
 
 class Recording(NamedTuple):
