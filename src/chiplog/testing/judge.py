@@ -79,7 +79,7 @@ class Judge:
         written = self._ledger.shape(seen.payload) or b""
         before = self._at.setdefault(seen.position, written)
         if before != written:
-            found.append(("twice", f"{seen.position} is {_short(written)}, and has been {_short(before)}"))
+            found.append(("twice", f"{seen.position} is {_short(written)} here, and {_short(before)} elsewhere"))
 
     def _check_entry(self, seen: Seen, entry: Entry | None, found: list[Problem]) -> int | None:
         """The place in the sequence of what was seen, if it has one."""
