@@ -77,4 +77,4 @@ def explore_defect(name: str) -> Report:
     """Look for a defect."""
     defect = DEFECTS[name]
     history = all_histories()[defect.history]
-    return Explorer(history, name=defect.history, readers=defect.readers, limit=200, seed=1).explore()
+    return Explorer(history, name=defect.history, readers=defect.readers, limit=120, seed=1).explore()

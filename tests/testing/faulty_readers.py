@@ -10,9 +10,10 @@ HEADER_BYTES = 8
 
 def _names(sight: Sight) -> list[str]:
     """The segments that one listing has."""
-    if sight.disk.stat(f"{sight.path}/append.lock") is None:
+    try:
+        return sorted(name for name in sight.disk.list_dir(sight.path) if name.endswith(".log"))
+    except FileNotFoundError:
         return []
-    return sorted(name for name in sight.disk.list_dir(sight.path) if name.endswith(".log"))
 
 
 def _records(sight: Sight, name: str) -> list[tuple[Position, bytes]]:
