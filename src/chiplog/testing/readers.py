@@ -7,6 +7,8 @@ One that is *fresh* reads once and ends. One that is *kept* goes on: when it has
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from chiplog.testing.sight import Sight
 Reader = Callable[[Sight], None]
 
 _known: dict[str, Reader] = {}
+_MEMORY = "/dev/shm"
 
 
 def reader(function: Reader) -> Reader:
@@ -236,6 +239,22 @@ def backup(sight: Sight) -> None:
     with Stream(sight.path, format=sight.format, files=copy).cursor() as cursor:
         for record in cursor:
             sight.see(record)
+
+
+@reader
+def stream_backup(sight: Sight) -> None:
+    """`Stream.backup()`, to a directory in memory if there is one; then what is in the copy."""
+    back_up = getattr(sight.stream(), "backup", None)
+    if back_up is None:
+        sight.sees_all = False
+        return
+    with tempfile.TemporaryDirectory(dir=_MEMORY if os.path.isdir(_MEMORY) else None) as folder:
+        target = f"{folder}/copy"
+        os.mkdir(target)
+        back_up(target)
+        with Stream(target, format=sight.format).cursor() as cursor:
+            for record in cursor:
+                sight.see(record)
 
 
 def _bytes_of(sight: Sight, path: str, limit: int) -> bytes | None:
