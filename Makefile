@@ -6,10 +6,12 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
+EXPLORE_SECONDS ?= 60
+EXPLORE_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash fuzz promise load kill cluster pipeline clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz promise load kill cluster pipeline clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -66,6 +68,10 @@ dist: $(VENV)/.ready-dist
 ## make crash   random crash states for CRASH_SECONDS=60, from CRASH_SEED=0 on
 crash: $(VENV)/.ready
 	$(RUN) -m tests.crash.soak --seconds $(CRASH_SECONDS) --seed $(CRASH_SEED)
+
+## make explore  readers beside every step of random writers, for EXPLORE_SECONDS=60, from EXPLORE_SEED=0 on
+explore: $(VENV)/.ready
+	$(RUN) -m tests.testing.explore --seconds $(EXPLORE_SECONDS) --seed $(EXPLORE_SEED)
 
 ## make fuzz    a million lines that no client would send, at a job server, and as many packets at a broker; FUZZ_SEED=0
 fuzz: $(VENV)/.ready

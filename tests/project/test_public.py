@@ -31,7 +31,10 @@ def run(code: str, **environment: str) -> str:
 def test_the_public_names_are_these():
     assert sorted(chiplog.__all__) == sorted(PUBLIC)
     assert all(hasattr(chiplog, name) for name in PUBLIC)
-    assert testing.__all__ == ["CrashDisk", "CrashState", "Fault", "Operation"]
+    assert testing.__all__ == [
+        "CrashDisk", "CrashState", "Explorer", "Fault", "Operation", "Report", "Sight", "Violation", "Writer",
+        "all_histories", "all_readers", "random_history",
+    ]  # fmt: skip
 
 
 def test_everything_public_says_what_it_is_for():

@@ -19,12 +19,44 @@ losing power at any moment. It also fails on demand: EIO, ENOSPC, EMFILE, short 
 >>> lost
 0
 
-    model.py    what a disk may hold after a crash: sectors, sizes, directory entries
-    disk.py     CrashDisk, the files protocol over that model, and faults
-    states.py   going through the states of a crash, all of them or a sample
+`Explorer` looks at a disk in between: it runs readers beside every step of a writer, and compares what they see
+with what was acknowledged. See docs/testing.md.
+
+    model.py            what a disk may hold after a crash: sectors, sizes, directory entries
+    disk.py             CrashDisk, the files protocol over that model, and faults
+    states.py           going through the states of a crash, all of them or a sample
+    timeline.py         a disk that keeps every moment of what a writer does to it
+    ledger.py           what was begun, acknowledged, refused or left in doubt
+    writer.py           what a history writes with
+    schedule.py         when a reader looks, and how far the writer gets between its steps
+    sight.py            the disk as a reader finds it, by a schedule
+    judge.py            whether what a reader saw is the log
+    readers.py          kinds of readers; readers_of_faces.py those of Spark, the broker and copies
+    histories.py        short histories; histories_of_faces.py those of messages, state and a commit log
+    random_history.py   long ones
+    explorer.py         Explorer, which brings them together
 """
 
 from chiplog.testing.disk import CrashDisk, Fault, Operation
+from chiplog.testing.explorer import Explorer, Report, Violation
+from chiplog.testing.histories import all_histories
+from chiplog.testing.random_history import random_history
+from chiplog.testing.readers import all_readers
+from chiplog.testing.sight import Sight
 from chiplog.testing.states import CrashState
+from chiplog.testing.writer import Writer
 
-__all__ = ["CrashDisk", "CrashState", "Fault", "Operation"]
+__all__ = [
+    "CrashDisk",
+    "CrashState",
+    "Explorer",
+    "Fault",
+    "Operation",
+    "Report",
+    "Sight",
+    "Violation",
+    "Writer",
+    "all_histories",
+    "all_readers",
+    "random_history",
+]
