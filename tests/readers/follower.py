@@ -1,6 +1,6 @@
 """A follower: `Stream.cursor(follow=True)` in a process of its own.
 
-    python -m tests.readers.follower LOG FOLDER
+python -m tests.readers.follower LOG FOLDER
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Follower(LogPair):
 
     reader = "follower"
     module = "tests.readers.follower"
+    crowd_files = 10_000
 
     def has(self, noted: Noted) -> bool:
         return last_seen(self.folder) >= max(noted.acked, default=0)

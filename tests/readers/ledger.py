@@ -7,7 +7,7 @@ The ledger lies on another filesystem than the log. Each line is written before 
     acked 18 000000004:120
     acked 19 000000004:232
     trying 20 5
-    refused 20 5                   they are not in the log, and never will be
+    refused 20 5 WriteFailed       they are not in the log, and never will be
     cut 000000004.log              a segment was made shorter
     killed                         the writer was killed
 
@@ -49,9 +49,9 @@ class Ledger:
         lines = (f"acked {first + n} {position or '?'}" for n, position in enumerate(positions))
         self.note("\n".join(lines))
 
-    def refused(self, first: int, count: int) -> None:
+    def refused(self, first: int, count: int, why: str) -> None:
         """They are not."""
-        self.note(f"refused {first} {count}")
+        self.note(f"refused {first} {count} {why}")
 
     def note(self, line: str) -> None:
         """One or more lines, with one write."""
@@ -84,6 +84,8 @@ class Noted:
     acked: dict[int, Position | None] = field(default_factory=dict)
     """Every record that was acknowledged, and where."""
     refused: set[int] = field(default_factory=set)
+    reasons: list[str] = field(default_factory=list)
+    """Why attempts were refused, one by one."""
     cuts: int = 0
     kills: int = 0
 
@@ -110,7 +112,7 @@ def read_ledger(path: Path) -> Noted:
     by_first: dict[int, Attempt] = {}
     data = path.read_bytes()
     for line in data[: data.rfind(b"\n") + 1].decode().splitlines():
-        what, *words = line.split()
+        what, *words = line.split(maxsplit=3)
         if what == "trying":
             attempt = by_first[int(words[0])] = Attempt(int(words[0]), int(words[1]))
             noted.attempts.append(attempt)
@@ -122,6 +124,7 @@ def read_ledger(path: Path) -> Noted:
         elif what == REFUSED:
             by_first[int(words[0])].outcome = REFUSED
             noted.refused.update(by_first[int(words[0])].numbers)
+            noted.reasons.append(words[2])
         elif what == "cut":
             noted.cuts += 1
         elif what == "killed":

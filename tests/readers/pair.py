@@ -1,26 +1,26 @@
 """A reader beside a writer: one run.
 
-    start       the reader begins with an empty log
-    work        the writer appends, while the reader reads; then it pauses, and keeps the log open
-    has         the reader gets the last record that was acknowledged
-                now both rest: the CPU time that the reader uses is measured, and a cleaner gets its lock at once
-    finish      both end; an appender gets its lock at once
-    seen, kept  what the reader has got, and what the log has, are compared with the ledger
+start       the reader begins with an empty log
+work        the writer appends, while the reader reads; then it pauses, and keeps the log open
+has         the reader gets the last record that was acknowledged
+            now both rest: the CPU time that the reader uses is measured, and a cleaner gets its lock at once
+finish      both end; an appender gets its lock at once
+seen, kept  what the reader has got, and what the log has, are compared with the ledger
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import signal
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog import LockTimeout, Position, Stream
+from chiplog import LockTimeout, Stream
 from chiplog.files import OSFiles
 from chiplog.log.segments import APPEND_LOCK, READ_LOCK
 from tests.readers.ledger import Noted, read_ledger
@@ -102,6 +102,8 @@ class LogPair(Pair):
     """A reader of a log, in a process of its own: a module that says `ready` and ends with SIGTERM."""
 
     module: str
+    crowd_files = 0
+    """Other files in the log's folder."""
 
     def __init__(self, way: str, place: Path, folder: Path, plan: Plan) -> None:
         super().__init__(way, place, folder, plan)
@@ -117,6 +119,7 @@ class LogPair(Pair):
 
     def start(self) -> None:
         self.stream.appender().close()
+        crowd(self.path, self.crowd_files)
         self.child = Child(self.module, self.path, self.folder, said=self.folder / "reader.said")
         self.child.wait_for("ready")
 
@@ -130,12 +133,18 @@ class LogPair(Pair):
         assert self.child is not None
         reader = self.child.end(signal.SIGTERM)
         writer = self.writer.finish()
-        return _joined(reader and f"the reader: {reader}", writer and f"the writer: {writer}")
+        return joined(reader and f"the reader: {reader}", writer and f"the writer: {writer}")
 
     def close(self) -> None:
         self.writer.close()
         if self.child is not None:
             self.child.close()
+
+
+def crowd(folder: Path, count: int) -> None:
+    """Have a folder as many names as a log with many segments: they are listed in several steps."""
+    for number in range(count):
+        os.close(os.open(folder / f"other.{number:06}", os.O_WRONLY | os.O_CREAT, 0o644))
 
 
 def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = None) -> Verdict:
@@ -181,5 +190,6 @@ def _held(path: str, name: str) -> str | None:
     return None
 
 
-def _joined(*complaints: str | None) -> str | None:
+def joined(*complaints: str | None) -> str | None:
+    """Those that there are, in one text."""
     return "; ".join(complaint for complaint in complaints if complaint) or None

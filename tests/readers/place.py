@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,10 +19,12 @@ from chiplog import LockTimeout, Position, Record, Stream
 from chiplog.errors import AppenderFailed, ChiplogError, NotReplicated
 from chiplog.files import File, Files, OSFiles
 from chiplog.state import Enumeration, StateLog
-from tests.readers.records import read_reached
+from tests.readers.process import wait_until
+from tests.readers.records import CHAFF, read_reached
 
-OPEN_SECONDS = 20.0
-CLEAN_SECONDS = 0.2
+OPEN_SECONDS = CATCH_UP_SECONDS = 20.0
+CLEAN_SECONDS, CLEAN_PAUSE_SECONDS = 0.2, 0.005
+CHAFF_PAUSE_SECONDS = 0.001
 BALLAST_SHARE = 0.9  # of a small filesystem, that a state log gets bit by bit
 
 
@@ -36,6 +39,9 @@ class Place(Protocol):
 
     def make_room(self, share: float) -> None:
         """On a full filesystem. `share` is how much of the writer's time has passed."""
+
+    def pause(self) -> None:
+        """Nothing more is written; return when all that goes on beside it has come to rest."""
 
     def close(self) -> None:
         """In order."""
@@ -56,17 +62,30 @@ def opened(place: Place) -> None:
 
 
 class LogPlace:
-    """A log. Room is made by cleaning away what its reader has read."""
+    """A log. Room is made by cleaning away what its reader has read.
 
-    def __init__(self, path: str, *, segment_bytes: int, reached: Path, files: Files) -> None:
+    Where it `cleans`, that happens all the time, on a thread: each append leaves a record of chaff as well, and
+    segments are rewritten without it.
+    """
+
+    def __init__(
+        self, path: str, *, segment_bytes: int, reached: Path, files: Files, cleans: bool = False
+    ) -> None:
         self._stream = Stream(path, files=files)
         self._segment_bytes = segment_bytes
         self._reached = reached
+        self._cleans = cleans
+        self._ended = threading.Event()
+        self._cleaning = threading.Thread(target=self._clean_for_ever, name="cleaning", daemon=True)
 
     def open(self) -> None:
         self._appender = self._stream.appender(segment_bytes=self._segment_bytes, timeout=OPEN_SECONDS)
+        if self._cleans:
+            self._cleaning.start()
 
     def write(self, payloads: Sequence[bytes]) -> list[Position | None]:
+        if self._cleans:
+            self._appender.append(CHAFF)
         if len(payloads) == 1:
             return [self._appender.append(payloads[0])]
         return list(self._appender.append_many(payloads))
@@ -76,11 +95,21 @@ class LogPlace:
         if reached is None:
             return
 
-        def was_read(_: str, record: Record) -> bool:
-            return record.position.segment < reached.segment
+        def is_done_with(_: str, record: Record) -> bool:
+            return record.position.segment < reached.segment or record.payload == CHAFF
 
         with contextlib.suppress(LockTimeout, OSError), self._stream.cleaner(timeout=CLEAN_SECONDS) as cleaner:
-            cleaner.clean(was_read)
+            cleaner.clean(is_done_with)
+
+    def _clean_for_ever(self) -> None:
+        while not self._ended.wait(CLEAN_PAUSE_SECONDS):
+            self.make_room(0.0)
+
+    def pause(self) -> None:
+        """Clean no more."""
+        self._ended.set()
+        if self._cleans:
+            self._cleaning.join()
 
     def close(self) -> None:
         with contextlib.suppress(AppenderFailed):  # which the writer knows
@@ -88,18 +117,22 @@ class LogPlace:
 
 
 class StatePlace:
-    """A state log with copies, each of which has an update before it is acknowledged.
+    """A state log with copies. With `ack="synced"` each of them has an update before it is acknowledged.
 
-    It never rotates, because the copies are compared with all that was ever written. On a small filesystem a file
+    Another thread updates chaff all the time, so that the copies are kept up also while the writer is in the middle
+    of an update. It never rotates, because the copies are compared with all that was ever written. On a small filesystem a file
     takes most of the room at first, and leaves it bit by bit.
     """
 
-    def __init__(self, path: str, *, segment_bytes: int, copies: Sequence[str], files: Files) -> None:
+    def __init__(self, path: str, *, segment_bytes: int, copies: Sequence[str], ack: str, files: Files) -> None:
         self._path = path
+        self._ack = ack
         self._segment_bytes = segment_bytes
         self._copies = copies
         self._files = files
         self._ballast: Ballast | None = None
+        self._ended = threading.Event()
+        self._chatting = threading.Thread(target=self._chat, name="chaff", daemon=True)
 
     def open(self) -> None:
         self._log = StateLog(
@@ -114,7 +147,9 @@ class StatePlace:
         )
         self._log.open()
         for where in self._copies:
-            self._log.add_destination(where, ack="synced", rotate=False)
+            self._log.add_destination(where, ack=self._ack, rotate=False)
+        if not self._chatting.is_alive():
+            self._chatting.start()
 
     def write(self, payloads: Sequence[bytes]) -> list[Position | None]:
         try:
@@ -134,8 +169,18 @@ class StatePlace:
         if self._ballast is not None:
             self._ballast.leave(1.0 - share)
 
-    def caught_up(self) -> bool:
-        """Whether every copy has everything."""
+    def pause(self) -> None:
+        """Return when every copy has everything."""
+        self._ended.set()
+        self._chatting.join()
+        wait_until(self._caught_up, CATCH_UP_SECONDS)
+
+    def _chat(self) -> None:
+        while not self._ended.wait(CHAFF_PAUSE_SECONDS):
+            with contextlib.suppress(ChiplogError):  # the writer tells of what is wrong
+                self._log.update(CHAFF)
+
+    def _caught_up(self) -> bool:
         health = self._log.health()
         return all(one.state == "live" and one.lag_bytes == 0 for one in health.destinations.values())
 
@@ -175,12 +220,14 @@ def _nothing(_: Enumeration) -> None:
 class NotingFiles(OSFiles):
     """The operating system's files. A segment that is made shorter is noted.
 
-    Without `syncs` nothing is synced: no power is lost here, and a writer rolls ten times as often.
+    Without `syncs` nothing is synced: no power is lost here, and a writer rolls ten times as often. A cut takes
+    `cut_seconds`, as on a slow disk: what is cut off is there for so long, for others to see.
     """
 
-    def __init__(self, note: Callable[[str], None], *, syncs: bool) -> None:
+    def __init__(self, note: Callable[[str], None], *, syncs: bool, cut_seconds: float) -> None:
         self._note = note
         self._syncs = syncs
+        self._cut_seconds = cut_seconds
 
     def open_append(self, path: str) -> File:
         return self._noting(super().open_append(path), path)
@@ -193,17 +240,21 @@ class NotingFiles(OSFiles):
             super().sync_dir(path)
 
     def _noting(self, file: File, path: str) -> File:
-        return NotingFile(file, os.path.basename(path), self._note, self._syncs)  # type: ignore[return-value]
+        name = os.path.basename(path)
+        return NotingFile(file, name, self._note, self._syncs, self._cut_seconds)  # type: ignore[return-value]
 
 
 class NotingFile:
     """A file whose truncations are noted, if it is a segment."""
 
-    def __init__(self, file: File, name: str, note: Callable[[str], None], syncs: bool) -> None:
+    def __init__(
+        self, file: File, name: str, note: Callable[[str], None], syncs: bool, cut_seconds: float
+    ) -> None:
         self._file = file
         self._name = name
         self._note = note
         self._syncs = syncs
+        self._cut_seconds = cut_seconds
 
     def sync(self) -> None:
         if self._syncs:
@@ -215,6 +266,7 @@ class NotingFile:
     def truncate(self, size: int) -> None:
         if self._name.endswith(".log") and size < self._file.size():
             self._note(f"cut {self._name}")
+            time.sleep(self._cut_seconds)
         self._file.truncate(size)
 
 

@@ -77,6 +77,18 @@ class Child:
         return lines[-1][:500] if lines else ""
 
 
+def errors_in(text: str) -> list[str]:
+    """The last lines of all tracebacks in a text."""
+    errors, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("Traceback "):
+            inside = True
+        elif inside and not line.startswith(" "):
+            errors.append(line)
+            inside = False
+    return errors
+
+
 def cpu_seconds(pids: list[int], leave_out: tuple[str, ...] = ()) -> float:
     """The CPU time of processes and of their descendants, but of none with one of these names."""
     total = 0

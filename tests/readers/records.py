@@ -31,6 +31,8 @@ DAMAGED = -1
 """The number of a record that isn't as it was written."""
 END = -2
 """The number of a row that says: the reader had everything that there was."""
+CHAFF = b"chaff"
+"""What records begin with that nobody wants: they are there to be cleaned away."""
 NOWHERE = Position(0, 0)
 """The position of a record whose reader doesn't know it."""
 
@@ -64,7 +66,9 @@ class Notes:
         self._reached = reached_path(folder)
 
     def add(self, data: bytes | memoryview, position: Position = NOWHERE) -> None:
-        """A record."""
+        """A record, unless it is chaff."""
+        if data[: len(CHAFF)] == CHAFF:
+            return
         number = number_of(data)
         os.write(self._rows, ROW.pack(DAMAGED if number is None else number, *position))
 
@@ -117,6 +121,6 @@ def last_seen(folder: Path) -> int:
 
 
 def as_seen(records: Iterable[tuple[bytes | memoryview, Position]]) -> list[Seen]:
-    """Payloads with their positions as rows."""
-    found = ((number_of(data), position) for data, position in records)
+    """Payloads with their positions as rows, without chaff."""
+    found = ((number_of(data), position) for data, position in records if data[: len(CHAFF)] != CHAFF)
     return [Seen(DAMAGED if number is None else number, position) for number, position in found]

@@ -1,4 +1,4 @@
-"""A filesystem that is too small: a tmpfs in a mount namespace of its own.
+"""A filesystem of its own for a run, which may be too small: a tmpfs in a mount namespace.
 
 Nothing has to be unmounted: the namespace ends with the last process in it. All of a run is in there, its readers
 too, or they wouldn't see the log.
@@ -22,7 +22,7 @@ def can_mount() -> bool:
     )
 
 
-def in_a_small_room(command: list[str], folder: Path, size_bytes: int) -> list[str]:
+def in_a_room(command: list[str], folder: Path, size_bytes: int) -> list[str]:
     """A command, to be run where `folder` has no more room than that."""
     mount = f"mount -t tmpfs -o size={size_bytes} none {shlex.quote(str(folder))}"
     return ["unshare", "-rm", "sh", "-c", f"{mount} && exec {shlex.join(command)}"]

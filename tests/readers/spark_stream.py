@@ -1,6 +1,6 @@
 """A Spark stream of a log, into a sink that notes the rows of each micro-batch, in a process of its own.
 
-    python -m tests.readers.spark_stream LOG FOLDER
+python -m tests.readers.spark_stream LOG FOLDER
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, last_seen, read_seen
 
-TRIGGER = "300 milliseconds"
+TRIGGER = "1 second"
 
 
 class SparkStream(LogPair):
@@ -56,6 +56,13 @@ class Sink:
             self._notes.reach(position)
 
 
+def cause_of(text: str) -> str:
+    """The line of Spark's message that says what was wrong: that of our error, if there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("chiplog.") and ": " in line]
+    return (ours or lines[:1] or ["Spark doesn't say why"])[0]
+
+
 def main() -> None:
     log, folder = sys.argv[1], Path(sys.argv[2])
     ended = threading.Event()
@@ -72,8 +79,8 @@ def main() -> None:
     query.processAllAvailable()
     print("ready", flush=True)
     while not ended.wait(0.1):
-        if query.exception() is not None:
-            raise query.exception()
+        if (error := query.exception()) is not None:
+            raise SystemExit(cause_of(str(error)))
     query.stop()
     spark.stop()
 

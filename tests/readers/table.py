@@ -26,9 +26,10 @@ from tests.readers.records import Notes, Seen, as_seen
 
 TARGET = "table"
 LOG_NAME = "log"
-ONCE_TIMES = 3
-FOLLOW_SECONDS = 1.0
-EVERY_SECONDS = 0.5
+ONCE_TIMES = 2
+ONCE_SECONDS = 0.3
+FOLLOW_SECONDS = 2.5
+EVERY_SECONDS = 1.0
 SLICE_BYTES = 1 << 20
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     while not ended.is_set():
         for _ in range(ONCE_TIMES):
             ingest().once()
-            ended.wait(EVERY_SECONDS / 5)
+            ended.wait(ONCE_SECONDS)
         _follow(ingest(), ended)
 
 

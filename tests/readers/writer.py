@@ -3,10 +3,11 @@
     python -m tests.readers.writer WAY PATH LEDGER --seconds 20 --reached FILE        to a log
     python -m tests.readers.writer WAY PATH LEDGER --seconds 20 --copies '["copy"]'   to a state log
 
-There are three ways to write:
+There are four ways to write:
 
 ========  ==============================================================================================
 rolling   small records one by one and a few together; a segment is full after a few of them
+cleaned   the same, while a cleaner removes and rewrites segments all the time
 full      batches that may be larger than the room that is left; now and then room is made
 killed    batches of some megabytes, in the middle of which the process is killed, and started again
 ========  ==============================================================================================
@@ -18,6 +19,7 @@ closed.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -27,13 +29,14 @@ from pathlib import Path
 from chiplog.errors import AppenderFailed, NotReplicated, WriteFailed
 from tests.readers.ledger import Ledger
 from tests.readers.place import LogPlace, NotingFiles, Place, StatePlace, copies_from, opened
-from tests.readers.process import Child, wait_until
+from tests.readers.process import Child
 from tests.readers.records import payload
 
-KILL_SECONDS_MAX = 0.006  # after a write has begun: about as long as it takes
+KILL_SECONDS_MAX = 0.002  # after a segment has begun to grow: about as long as a write takes
 TRIES_BEFORE_KILL_MAX = 4
 LAST_SECONDS = 0.3  # for which it writes after the last kill
 LIFE_SECONDS_MAX = 60.0
+WRITE_SECONDS_MAX = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,17 @@ class Way:
     pause_seconds: float = 0.0
     """After each append."""
     syncs: bool = True
+    cleans: bool = False
+    cut_seconds: float = 0.0
+    """How long it takes to make a file shorter."""
+    ack: str = "synced"
+    """What updates of a state log wait for. With "none" its copies lag behind, and catch up beside the writer."""
 
 
 WAYS = {
-    "rolling": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False),
-    "full": Way(256 << 10, (200, 4000), (50, 400), singles=0.2, pause_seconds=0.002),
+    "rolling": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False, ack="none"),
+    "cleaned": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False, cleans=True),
+    "full": Way(256 << 10, (200, 4000), (50, 400), singles=0.2, pause_seconds=0.002, cut_seconds=0.01),
     "killed": Way(32 << 20, (4000, 16_000), (200, 600), singles=0.0, pause_seconds=0.01),
 }
 
@@ -72,8 +81,8 @@ def write(place: Place, ledger: Ledger, way: Way, seconds: float, seed: int) -> 
         first = ledger.trying(count)
         try:
             positions = place.write(payloads)
-        except (WriteFailed, NotReplicated):
-            ledger.refused(first, count)
+        except (WriteFailed, NotReplicated) as error:
+            ledger.refused(first, count, f"{type(error).__name__}: {error}")
             refused += 1
             if refused % 3 == 0:
                 place.make_room(share)
@@ -97,19 +106,20 @@ def main() -> None:
     parser.add_argument("--copies", type=copies_from, help="where a state log is copied to, as JSON")
     chosen = parser.parse_args()
     ledger, way = Ledger(chosen.ledger), WAYS[chosen.way]
-    files = NotingFiles(ledger.note, syncs=way.syncs)
+    files = NotingFiles(ledger.note, syncs=way.syncs, cut_seconds=way.cut_seconds)
+    size = way.segment_bytes
     place: Place
     if chosen.copies is None:
-        place = LogPlace(chosen.path, segment_bytes=way.segment_bytes, reached=chosen.reached, files=files)
+        reached: Path = chosen.reached
+        place = LogPlace(chosen.path, segment_bytes=size, reached=reached, files=files, cleans=way.cleans)
     else:
-        place = StatePlace(chosen.path, segment_bytes=way.segment_bytes, copies=chosen.copies, files=files)
+        place = StatePlace(chosen.path, segment_bytes=size, copies=chosen.copies, ack=way.ack, files=files)
     opened(place)
     if isinstance(place, StatePlace) and chosen.way == "full":
         place.fill()
     print("open", flush=True)
     write(place, ledger, way, chosen.seconds, chosen.seed)
-    if isinstance(place, StatePlace):
-        wait_until(place.caught_up, LIFE_SECONDS_MAX)
+    place.pause()
     print("paused", flush=True)
     sys.stdin.read()
     place.close()
@@ -149,7 +159,7 @@ class Writer:
         self._child.wait_for("open")
 
     def _kill_in_the_middle(self, chance: random.Random) -> None:
-        """Kill it soon after it has noted that it is about to write."""
+        """Kill it soon after it has noted that it is about to write, and its segment grows."""
         begun, tries = self._ledger.stat().st_size, chance.randint(1, TRIES_BEFORE_KILL_MAX)
         with self._ledger.open("rb") as file:
             while True:
@@ -159,6 +169,7 @@ class Writer:
                 if sum(trying) >= tries and trying[-1]:
                     break
                 time.sleep(0.0002)
+        wait_for_growth(self._path, WRITE_SECONDS_MAX)
         time.sleep(chance.uniform(0, KILL_SECONDS_MAX))
         self.child.close()
         ledger = Ledger(self._ledger)
@@ -174,6 +185,19 @@ class Writer:
         """Whatever it does, it ends."""
         if self._child is not None:
             self._child.close()
+
+
+def wait_for_growth(folder: Path, seconds: float) -> None:
+    """Until the last segment in a folder grows, or another one begins; or for so long."""
+    deadline, before = time.monotonic() + seconds, _last_segment(folder)
+    while _last_segment(folder) == before and time.monotonic() < deadline:
+        pass  # a write takes a millisecond or two: a sleep would miss the middle of it
+
+
+def _last_segment(folder: Path) -> tuple[str, int]:
+    segments = [entry for entry in os.scandir(folder) if entry.name.endswith((".log", ".dat"))]
+    last = max(segments, key=lambda entry: entry.name)
+    return last.name, os.stat(last.path).st_size
 
 
 if __name__ == "__main__":
