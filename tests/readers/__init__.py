@@ -1,8 +1,8 @@
 """Readers beside writers that roll, run out of room, and are killed: `make readers`.
 
-Each run has one reader and one writer. The writer notes in a ledger what it tries to append, and what becomes of it;
-the reader notes what it gets. In the end the two are compared: what was acknowledged has reached the reader, once,
-in order; what was refused has not; no position has had two records; and the reader rests when there is nothing to do.
+Each run has one reader and one writer. The writer notes in a ledger what it tries to append, and what becomes of
+it; the reader notes what it gets. In the end the two are compared: what was acknowledged has reached the reader,
+once, in order; what was refused has not; no position has had two records; and a reader with nothing to do rests.
 
     records.py       payloads that tell their number, and what a reader has seen
     ledger.py        what a writer has tried, and what came of it

@@ -1,7 +1,8 @@
 """Copies of a state log: in a directory, and on a replica server in a process of its own.
 
-The reader is the state log itself, which sends on what it has appended, in the writer's process, and the server that
-keeps it. Every update waits until both copies have synced it. In the end each copy is read like a log.
+The reader is the state log itself, which sends on what it has appended, in the writer's process, and the server
+that keeps it. In the end each copy is read like a log. An update waits until both copies have synced it, but for a
+log that rolls: it would roll only when nobody reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOG_NAME = "things"
 
 
 class StateCopies(Pair):
-    """A state log that is copied beside its writer. What is seen is the copy that `which` names."""
+    """A state log that is copied beside its writer. What is seen is the copy in the directory."""
 
     reader = "copy"
 
@@ -54,11 +55,13 @@ class StateCopies(Pair):
         return True
 
     def pids(self) -> list[int]:
-        assert self.server is not None and self.writer is not None
+        assert self.server is not None
+        assert self.writer is not None
         return [self.server.process.pid, self.writer.child.pid]
 
     def finish(self) -> str | None:
-        assert self.server is not None and self.writer is not None
+        assert self.server is not None
+        assert self.writer is not None
         complaint = self.writer.finish()
         self.server.process.send_signal(signal.SIGTERM)
         self.server.process.wait(30)

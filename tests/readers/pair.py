@@ -76,6 +76,10 @@ class Pair(ABC):
     def has(self, noted: Noted) -> bool:
         """Whether the reader has the last record that was acknowledged."""
 
+    def alive(self) -> bool:
+        """Whether the reader still reads."""
+        return True
+
     @abstractmethod
     def pids(self) -> list[int]:
         """The processes that read."""
@@ -103,7 +107,7 @@ class LogPair(Pair):
 
     module: str
     crowd_files = 0
-    """Other files in the log's folder."""
+    """Other files in the folder of a log that rolls."""
 
     def __init__(self, way: str, place: Path, folder: Path, plan: Plan) -> None:
         super().__init__(way, place, folder, plan)
@@ -119,12 +123,15 @@ class LogPair(Pair):
 
     def start(self) -> None:
         self.stream.appender().close()
-        crowd(self.path, self.crowd_files)
+        crowd(self.path, self.crowd_files if self.way == "rolling" else 0)
         self.child = Child(self.module, self.path, self.folder, said=self.folder / "reader.said")
         self.child.wait_for("ready")
 
     def work(self) -> None:
         self.writer.work(self.plan.seconds, self.plan.kills)
+
+    def alive(self) -> bool:
+        return self.child is not None and self.child.process.poll() is None
 
     def pids(self) -> list[int]:
         return [] if self.child is None else [self.child.pid]
@@ -157,7 +164,7 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
         pair.start()
         pair.work()
         noted = read_ledger(pair.ledger)
-        wait_until(lambda: pair.has(noted), PATIENCE_SECONDS)
+        wait_until(lambda: pair.has(noted) or not pair.alive(), PATIENCE_SECONDS)
         time.sleep(SETTLE_SECONDS)
         before = cpu_seconds(pair.pids(), pair.resting)
         time.sleep(plan.idle_seconds)

@@ -1,7 +1,7 @@
 """What a writer writes to: a log, or a state log that is copied.
 
-Both do the same for the writer: `write` appends records together and returns their positions, `make_room` makes some
-on a filesystem that is full. Whatever becomes shorter is noted in the ledger.
+Both do the same for the writer: `write` appends records together and returns their positions, `make_room` makes
+some on a filesystem that is full. Whatever becomes shorter is noted in the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.readers.process import wait_until
 from tests.readers.records import CHAFF, read_reached
 
 OPEN_SECONDS = CATCH_UP_SECONDS = 20.0
-CLEAN_SECONDS, CLEAN_PAUSE_SECONDS = 0.2, 0.005
+CLEAN_SECONDS = 0.2
 CHAFF_PAUSE_SECONDS = 0.001
 BALLAST_SHARE = 0.9  # of a small filesystem, that a state log gets bit by bit
 
@@ -62,30 +62,17 @@ def opened(place: Place) -> None:
 
 
 class LogPlace:
-    """A log. Room is made by cleaning away what its reader has read.
+    """A log. Room is made by cleaning away what its reader has read."""
 
-    Where it `cleans`, that happens all the time, on a thread: each append leaves a record of chaff as well, and
-    segments are rewritten without it.
-    """
-
-    def __init__(
-        self, path: str, *, segment_bytes: int, reached: Path, files: Files, cleans: bool = False
-    ) -> None:
+    def __init__(self, path: str, *, segment_bytes: int, reached: Path, files: Files) -> None:
         self._stream = Stream(path, files=files)
         self._segment_bytes = segment_bytes
         self._reached = reached
-        self._cleans = cleans
-        self._ended = threading.Event()
-        self._cleaning = threading.Thread(target=self._clean_for_ever, name="cleaning", daemon=True)
 
     def open(self) -> None:
         self._appender = self._stream.appender(segment_bytes=self._segment_bytes, timeout=OPEN_SECONDS)
-        if self._cleans:
-            self._cleaning.start()
 
     def write(self, payloads: Sequence[bytes]) -> list[Position | None]:
-        if self._cleans:
-            self._appender.append(CHAFF)
         if len(payloads) == 1:
             return [self._appender.append(payloads[0])]
         return list(self._appender.append_many(payloads))
@@ -95,21 +82,14 @@ class LogPlace:
         if reached is None:
             return
 
-        def is_done_with(_: str, record: Record) -> bool:
-            return record.position.segment < reached.segment or record.payload == CHAFF
+        def was_read(_: str, record: Record) -> bool:
+            return record.position.segment < reached.segment
 
         with contextlib.suppress(LockTimeout, OSError), self._stream.cleaner(timeout=CLEAN_SECONDS) as cleaner:
-            cleaner.clean(is_done_with)
-
-    def _clean_for_ever(self) -> None:
-        while not self._ended.wait(CLEAN_PAUSE_SECONDS):
-            self.make_room(0.0)
+            cleaner.clean(was_read)
 
     def pause(self) -> None:
-        """Clean no more."""
-        self._ended.set()
-        if self._cleans:
-            self._cleaning.join()
+        """There is nothing beside it."""
 
     def close(self) -> None:
         with contextlib.suppress(AppenderFailed):  # which the writer knows
@@ -119,9 +99,9 @@ class LogPlace:
 class StatePlace:
     """A state log with copies. With `ack="synced"` each of them has an update before it is acknowledged.
 
-    Another thread updates chaff all the time, so that the copies are kept up also while the writer is in the middle
-    of an update. It never rotates, because the copies are compared with all that was ever written. On a small filesystem a file
-    takes most of the room at first, and leaves it bit by bit.
+    Another thread updates chaff all the time, so that the copies are kept up also while the writer is in the
+    middle of an update. The log never rotates, because the copies are compared with all that was ever written. On
+    a small filesystem a file takes most of the room at first, and leaves it bit by bit.
     """
 
     def __init__(self, path: str, *, segment_bytes: int, copies: Sequence[str], ack: str, files: Files) -> None:

@@ -1,8 +1,8 @@
 """A publisher that notes in a ledger which messages were acknowledged, and which the broker refused.
 
 Messages are of QoS 1. A broker that can't write a turn's messages says so and closes the connection: whatever of a
-burst wasn't acknowledged before that is refused. Whatever was under way when the connection broke is unknown. None is
-sent again: the next one has a new number.
+burst wasn't acknowledged before that is refused. Whatever was under way when the connection broke is unknown. No
+message is sent again: the next one has a new number.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ DAMAGED = -1
 END = -2
 """The number of a row that says: the reader had everything that there was."""
 CHAFF = b"chaff"
-"""What records begin with that nobody wants: they are there to be cleaned away."""
+"""What records begin with that don't count."""
 NOWHERE = Position(0, 0)
 """The position of a record whose reader doesn't know it."""
 

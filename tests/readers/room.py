@@ -1,4 +1,4 @@
-"""A filesystem of its own for a run, which may be too small: a tmpfs in a mount namespace.
+"""A filesystem that is too small: a tmpfs in a mount namespace of its own.
 
 Nothing has to be unmounted: the namespace ends with the last process in it. All of a run is in there, its readers
 too, or they wouldn't see the log.

@@ -1,8 +1,8 @@
 """A broker's durable subscriber: its connection is cut again and again, and its session goes on.
 
-The broker is a process of its own, and it is what writes the log: it is given little room, or killed. It keeps next to
-nothing in memory, so that a subscriber that was away is served from the files. A message of QoS 1 may come again after
-a cut, and does; none may be missing.
+The broker is a process of its own, and it is what writes the log: it is given little room, or killed. It keeps
+next to nothing in memory, so that a subscriber that was away is served from the files. A message of QoS 1 may come
+again after a cut, and does; none may be missing.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Subscriber(Pair):
         return [self.broker.process.pid]
 
     def finish(self) -> str | None:
-        assert self.client is not None and self.broker is not None
+        assert self.client is not None
+        assert self.broker is not None
         client, stopped, told = self.client.end(), None, None
         try:
             self.broker.stop()

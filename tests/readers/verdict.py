@@ -151,9 +151,7 @@ class Verdict:
         """What the run has shown to be wrong."""
         wrong = self.comparison.wrong()
         if self.idle_cpu_seconds > IDLE_SHARE_MAX * self.idle_seconds:
-            wrong.append(
-                f"{self.idle_cpu_seconds:.2f} s of CPU in {self.idle_seconds:.1f} s without anything to do"
-            )
+            wrong.append(f"{self.idle_cpu_seconds:.2f} s of CPU in {self.idle_seconds:.1f} s with nothing to do")
         wrong += [told for told in (self.held, self.complaint) if told]
         if not self.noted.acked:
             wrong.append("nothing was acknowledged")

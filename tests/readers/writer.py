@@ -3,11 +3,10 @@
     python -m tests.readers.writer WAY PATH LEDGER --seconds 20 --reached FILE        to a log
     python -m tests.readers.writer WAY PATH LEDGER --seconds 20 --copies '["copy"]'   to a state log
 
-There are four ways to write:
+There are three ways to write:
 
 ========  ==============================================================================================
 rolling   small records one by one and a few together; a segment is full after a few of them
-cleaned   the same, while a cleaner removes and rewrites segments all the time
 full      batches that may be larger than the room that is left; now and then room is made
 killed    batches of some megabytes, in the middle of which the process is killed, and started again
 ========  ==============================================================================================
@@ -51,7 +50,6 @@ class Way:
     pause_seconds: float = 0.0
     """After each append."""
     syncs: bool = True
-    cleans: bool = False
     cut_seconds: float = 0.0
     """How long it takes to make a file shorter."""
     ack: str = "synced"
@@ -60,7 +58,6 @@ class Way:
 
 WAYS = {
     "rolling": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False, ack="none"),
-    "cleaned": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False, cleans=True),
     "full": Way(256 << 10, (200, 4000), (50, 400), singles=0.2, pause_seconds=0.002, cut_seconds=0.01),
     "killed": Way(32 << 20, (4000, 16_000), (200, 600), singles=0.0, pause_seconds=0.01),
 }
@@ -111,7 +108,7 @@ def main() -> None:
     place: Place
     if chosen.copies is None:
         reached: Path = chosen.reached
-        place = LogPlace(chosen.path, segment_bytes=size, reached=reached, files=files, cleans=way.cleans)
+        place = LogPlace(chosen.path, segment_bytes=size, reached=reached, files=files)
     else:
         place = StatePlace(chosen.path, segment_bytes=size, copies=chosen.copies, ack=way.ack, files=files)
     opened(place)
