@@ -115,10 +115,12 @@ def _with_descendants(pids: list[int]) -> list[int]:
     return found
 
 
-def wait_until(what: Callable[[], bool], seconds: float) -> bool:
-    """Look every now and then, for so long; whether it came to pass."""
-    deadline = time.monotonic() + seconds
+def wait_until(what: Callable[[], bool], seconds: float, progress: Callable[[], object] = lambda: None) -> bool:
+    """Look every now and then, until there was no progress for so long; whether it came to pass."""
+    deadline, known = time.monotonic() + seconds, progress()
     while not what():
+        if (now := progress()) != known:
+            deadline, known = time.monotonic() + seconds, now
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -2,8 +2,8 @@
 
     python -m tests.readers.table LOG FOLDER
 
-It is brought up to date a few times, as `chiplog pipeline ingest` does when it is called again and again, then
-followed for a while, as `chiplog pipeline ingest --follow` does; and so on, until SIGTERM.
+It is brought up to date, as `chiplog pipeline ingest` does. If that has brought rows it is kept up for a while,
+as `chiplog pipeline ingest --follow` does; and so on, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from tests.readers.records import Notes, Seen, as_seen
 
 TARGET = "table"
 LOG_NAME = "log"
-ONCE_TIMES = 2
-ONCE_SECONDS = 0.3
-FOLLOW_SECONDS = 2.5
-EVERY_SECONDS = 1.0
+FOLLOW_SECONDS = 1.5
+EVERY_SECONDS = 0.5
+REST_SECONDS = 2.0
 SLICE_BYTES = 1 << 20
 
 
@@ -42,6 +41,9 @@ class IngestedTable(LogPair):
     def has(self, noted: Noted) -> bool:
         places = [position for position in noted.acked.values() if position is not None]
         return table_end(self.folder / TARGET) > max(places, default=Position(0, 0))
+
+    def progress(self) -> object:
+        return table_end(self.folder / TARGET)
 
     def seen(self) -> list[Seen]:
         """A table has no order: its rows are sorted by position."""
@@ -76,10 +78,10 @@ def main() -> None:
     ingest().once()
     print("ready", flush=True)
     while not ended.is_set():
-        for _ in range(ONCE_TIMES):
-            ingest().once()
-            ended.wait(ONCE_SECONDS)
-        _follow(ingest(), ended)
+        if ingest().once().rows:
+            _follow(ingest(), ended)
+        else:
+            ended.wait(REST_SECONDS)
 
 
 def _follow(work: Ingest, ended: threading.Event) -> None:
