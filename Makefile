@@ -11,7 +11,7 @@ EXPLORE_SEED ?= 0
 FUZZ_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz promise load kill cluster pipeline clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz promise load kill cluster pipeline readers clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ promise: $(VENV)/.ready
 ## make load    a broker with a subscriber that never reads, 10,000 idle ones, and one that is 5 million messages behind
 load: $(VENV)/.ready
 	$(RUN) -m tests.broker.load
+
+## make readers  five readers, each beside a writer that rolls, one that runs out of room, one that is killed 30 times
+readers: $(VENV)/.ready
+	$(RUN) -m tests.readers
 
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready
