@@ -276,3 +276,35 @@ def test_an_empty_path_is_no_log_and_nothing_is_made(run: Run) -> None:
     with pytest.raises(ValueError, match="a log's path is empty"):
         Stream("")
     assert set(os.listdir("/")) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("broker", ["append", "{}"]),
+        ("broker", ["jobs", "serve", "--listen", "127.0.0.1:0", "--cmdlog-path", "{}"]),
+        ("broker", ["replica", "serve", "--listen", "127.0.0.1:0", "--dir", "{}"]),
+        ("state", ["append", "{}"]),
+        ("state", ["jobs", "serve", "--listen", "127.0.0.1:0", "--cmdlog-path", "{}"]),
+        ("state", ["broker", "serve", "--listen", "127.0.0.1:0", "--log", "{}"]),
+        ("state", ["replica", "serve", "--listen", "127.0.0.1:0", "--dir", "{}"]),
+        ("jobs", ["append", "{}"]),
+        ("jobs", ["broker", "serve", "--listen", "127.0.0.1:0", "--log", "{}"]),
+    ],
+    ids=lambda words: "-".join(words[:2]) if isinstance(words, list) else words,
+)
+def test_no_command_begins_a_log_in_a_place_of_another(
+    run: Run, tmp_path: Path, place: str, words: list[str]
+) -> None:
+    pytest.importorskip("msgspec")
+    from ..log import test_tenants
+
+    here = tmp_path / "here"
+    getattr(test_tenants, place)(here)
+    before = test_tenants.contents(here)
+    result = run(*(word.format(here) for word in words), stdin=b"line\n")
+    assert result.code in (2, 3, 4)
+    assert result.err.count("\n") == 1
+    what = {"broker": "a broker's directory", "state": "a state log", "jobs": "the command log of a job server"}
+    assert what[place] in result.err
+    assert test_tenants.contents(here) == before

@@ -56,11 +56,13 @@ from chiplog.broker.sessions import Session
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
 from chiplog.errors import AppenderFailed, ChiplogError
+from chiplog.files import OSFiles
 from chiplog.formats.messages import Messages
 from chiplog.log.appender import SEGMENT_BYTES, Appender
 from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
+from chiplog.log.tenants import refuse_others
 
 __all__ = ["Broker"]
 
@@ -135,6 +137,7 @@ class Broker:
 
     async def open(self) -> None:
         """Open the log, and bring back what was known. Nobody can connect before `listen`."""
+        refuse_others(OSFiles(), self.path, "a broker", kind="broker")
         self.loop = asyncio.get_running_loop()
         self.intake = Intake(self._open_appender)
         try:

@@ -23,6 +23,7 @@ from chiplog.formats.captain import MAGIC, VERSION, Captain
 from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, Appender, SyncPolicy
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
+from chiplog.log.tenants import JOBS_MAGIC, STATE_MAGIC, described
 
 READ_BYTES = 1 << 20
 FRAME_BYTES_EXTRA = 29  # at most: time, length and checksum around a payload
@@ -69,6 +70,12 @@ def run(chosen: argparse.Namespace) -> int:
         raise codes.UsageError(
             f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
             "writes such, or `chiplog convert`"
+        )
+    if chosen.magic is None and stream.format.magic in (STATE_MAGIC, JOBS_MAGIC):
+        found = described(stream.format)
+        raise codes.UsageError(
+            f"{chosen.log} is {found.what}, whose records are no lines: {found.use}. To append all the same, say "
+            f"--magic {stream.format.magic:#x}"
         )
     interrupt = _Interrupt()
     with stream.appender(sync=chosen.sync, segment_bytes=chosen.segment_bytes, timeout=chosen.timeout) as log:

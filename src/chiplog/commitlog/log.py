@@ -39,13 +39,14 @@ from weakref import WeakSet
 from chiplog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
 from chiplog.commitlog.failure import FailurePolicy, Reaction
 from chiplog.errors import AppenderClosed, AppenderFailed, ChiplogError, RecordTooLarge
-from chiplog.files import Files
+from chiplog.files import Files, OSFiles
 from chiplog.formats import Format, named_format
 from chiplog.log.appender import BATCH_BYTES_MAX, Appender
 from chiplog.log.commit import ROUND_BYTES_MAX, Entry, GroupCommit
 from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
 from chiplog.log.stream import PathLike, Stream
+from chiplog.log.tenants import refuse_others
 
 if TYPE_CHECKING:
     from chiplog.commitlog.aio import AsyncCommitLog
@@ -147,6 +148,8 @@ class CommitLog:
         self._reaction = Reaction(on_failure, failure_callback)
         self._format = named_format(format)
         self.path = os.path.join(os.fspath(path), self._format.folder) if self._format.folder else os.fspath(path)
+        if self._format.folder:
+            refuse_others(files or OSFiles(), os.fspath(path), "a commit log in M3's format", kind="m3")
         self.stream = Stream(self.path, format=self._format, files=files, clock=clock)
         self._segment_bytes = _NEVER if segment_bytes is None else segment_bytes
         self._waits = self.strategy is Strategy.WAIT

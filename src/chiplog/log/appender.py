@@ -44,6 +44,7 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position, Positions
 from chiplog.log.recovery import recover
 from chiplog.log.segments import APPEND_LOCK, Directory
+from chiplog.log.tenants import refuse_others
 from chiplog.log.watermark import Watermark
 
 SEGMENT_BYTES = 64 << 20
@@ -134,6 +135,7 @@ class Appender:
     def _open(self, timeout: float | None, *, journal_bytes: int, spare: bool) -> None:
         files, path = self._directory.files, self._directory.path
         self._directory.check(to_append=True)
+        refuse_others(files, path, "a log", fmt=self._directory.format)
         files.make_dir(path)
         with contextlib.ExitStack() as undo:
             self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
@@ -159,8 +161,7 @@ class Appender:
         _opened.add(self)
 
     def close(self) -> None:
-        """Sync what was appended, release the lock. Closes all the same if that fails, or an earlier sync had of
-        which nobody was told: then it raises."""
+        """Sync, and always close. Raises if this sync, or an earlier one that was not reported, failed."""
         if self._commit is not None:
             self._commit.close(self._closed_error())
         with self._core:

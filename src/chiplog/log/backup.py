@@ -88,7 +88,10 @@ def _copy_segments(directory: Directory, copy: Directory, progress: Progress | N
     total = sum(found[0] for found in sizes.values() if found is not None)
     done, end = 0, Position(0, 0)
     for number in numbers:
-        reader = SegmentReader(directory, number)
+        try:
+            reader = SegmentReader(directory, number)
+        except FileNotFoundError:
+            continue  # an empty one, whose place another one has taken
         try:
             file = copy.files.open_append(copy.segment_path(number))
             try:

@@ -102,6 +102,10 @@ class EndMark:
             self.shared.store(index, value)
         self._segment, self._committed = segment, offset
 
+    def intend(self, offset: int) -> None:
+        """A write is about to begin that ends there."""
+        self.shared.store(INTENDED, checked(offset))
+
     def commit(self, segment: int, offset: int) -> None:
         """The segment counts up to `offset`, if it is still the one that is appended to."""
         if segment == self._segment and offset > self._committed:
@@ -143,7 +147,9 @@ def _read(file: File, boot: bytes) -> End:
                 segment = 0
             return End(first, segment, offsets[0], max(offsets)) if segment else End(first, 0, 0, 0)
         before = first, segment
-    return NO_END  # a process was killed while it changed the segment: the files count, as they were then
+    return End(
+        first, 0, 0, 0
+    )  # it was stopped while it changed the segment, when nothing is written: the files count
 
 
 def checked(offset: int) -> int:
@@ -157,8 +163,10 @@ def visible_bytes(directory: Place, number: int, file: File) -> int:
     while True:
         size, before, end = file.size(), end, read_end(directory)
         if end.segment == number:
-            # No appender of ours writes past what it intends to: then another program did.
-            return size if size > end.intended else min(size, end.committed)
+            if size > end.intended:
+                return size  # no appender of ours writes past what it intends to: another program did
+            if before.segment == number and before.sequence == end.sequence:
+                return min(size, before.committed)  # the mark's from before: the file had as much by then
         if end.segment == 0:
             if end == before:
                 return size  # nobody has appended between the two looks

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 
 from chiplog.errors import BadPosition
+from chiplog.files import File
 from chiplog.log.end import read_end
 from chiplog.log.index import SegmentIndex, decode_index
 from chiplog.log.place import Place
@@ -23,10 +24,10 @@ from chiplog.log.watermark import read_mark
 _OFFSET_MAX = 1 << 62
 
 
-def foreign_index(directory: Place, number: int, size: int) -> SegmentIndex | None:
+def foreign_index(directory: Place, number: int, size: int, file: File) -> SegmentIndex | None:
     """An index that gives new positions to a segment that is shorter than it was; None if it isn't."""
     known = _known_end(directory, number, size)
-    if known is None:
+    if known is None or file.size() > size:  # it has only grown, since its size was looked at
         return None
     before_bytes, before_end = known
     header = directory.format.header_bytes

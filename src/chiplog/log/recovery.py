@@ -40,6 +40,7 @@ from chiplog.log.position import Position
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
 from chiplog.log.spare import spare_path
 from chiplog.log.tail import Tail, create_segment
+from chiplog.log.tenants import what_it_is
 from chiplog.log.walk import LOG_START, Defect, Walk
 from chiplog.log.watermark import Mark, Watermark
 from chiplog.times import SECOND_NS, format_time
@@ -339,7 +340,7 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
         if not header_is_torn(reader):
             raise HeaderMismatch(
                 f"{reader.path} {reader.header_defect}: refusing to append to another log, or to one whose "
-                "header is damaged"
+                f"header is damaged{what_it_is(directory)}"
             )
         if reader.size:
             position = Position(number, 0)

@@ -80,7 +80,7 @@ class Directory:
             if to_append and self.files.stat(self.path) is None:
                 return
             raise
-        if APPEND_LOCK in names or any(self.format.segment_number(name) is not None for name in names):
+        if any(self.format.segment_number(name) is not None for name in names):
             return
         other = segments_elsewhere(self.files, self.path, self.format) if set(names) - {READ_LOCK} else None
         if other is not None:
@@ -89,7 +89,7 @@ class Directory:
                 f"{self.format.name!r}: say format={other[0].name!r}, or read it with Stream.open({self.path!r}), "
                 "which takes what is there"
             )
-        if not to_append:
+        if not to_append and APPEND_LOCK not in names:
             raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")
 
     def numbers(self) -> list[int]:
@@ -112,13 +112,14 @@ class Directory:
 
     def _list(self, known: list[int]) -> list[int]:
         first = self._list_once() or self._list_once()
-        if not first:
-            return []
-        last = max(first)
-        again = self._list_once()
-        sure = first & again
-        unsure = {number for number in (first ^ again).union(known) - sure if number <= last}
-        numbers = sorted(number for number in sure | unsure if number in sure or self.has(number))
+        numbers: list[int] = []
+        while first and not numbers:
+            last = max(first)
+            again = self._list_once()
+            sure = first & again
+            unsure = {number for number in (first ^ again).union(known) - sure if number <= last}
+            numbers = sorted(number for number in sure | unsure if number in sure or self.has(number))
+            first = again  # all that the first one had may be gone by now
         if self.format.numbered_by_time:
             return numbers
         # A rename onto a name can hide it from both listings. Where little is missing it is cheap to look.
@@ -262,7 +263,7 @@ class SegmentReader:
         if self.index is None and not self.map_damaged:
             if directory.ends_at_mark:
                 self.size = visible_bytes(directory, number, self.file)
-            self.index = foreign_index(directory, number, self.size)
+            self.index = foreign_index(directory, number, self.size, self.file)
 
     def _read_index(self) -> SegmentIndex | None:
         if self.size < self.header_bytes + self.directory.format.record_bytes_min:

@@ -19,6 +19,7 @@ is lost by them: an index that isn't there or can't be used, what an interrupted
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 from array import array
@@ -205,7 +206,8 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
     total, done = sum(sizes), 0
     for number, size in zip(numbers, sizes, strict=True):
         counted = None if progress is None else _shifted(progress, done, total)
-        report.segments.append(check_segment(directory, number, numbers, progress=counted))
+        with contextlib.suppress(FileNotFoundError):  # an empty one, whose place another one has taken
+            report.segments.append(check_segment(directory, number, numbers, progress=counted))
         done += size
     if progress is not None:
         progress(total, total)
@@ -395,9 +397,9 @@ def _look_again_at_indexes(directory: Directory, report: VerifyReport) -> None:
 def _compare_mark(directory: Directory, report: VerifyReport, mark: Mark | None, numbers: list[int]) -> None:
     if mark is None or not mark.segment:
         return
-    if not numbers or numbers[-1] < mark.segment:
+    if (not numbers or numbers[-1] < mark.segment) and directory.last() < mark.segment:
         report.synced_segment_missing = mark.segment
-    elif numbers[-1] == mark.segment:
+    elif numbers and numbers[-1] == mark.segment:
         report.synced_bytes_missing = max(mark.offset - _size(directory, mark.segment), 0)
 
 

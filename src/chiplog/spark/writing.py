@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from chiplog.files import OSFiles
 from chiplog.formats.captain import MAGIC, VERSION
 from chiplog.log.stream import Stream
+from chiplog.log.tenants import refuse_others
 from chiplog.spark.options import BadOption, WriteOptions
 from chiplog.spark.remote import is_remote
 
@@ -63,6 +64,7 @@ class _Staged:
             )
         if options.key is not None and options.key not in types:
             raise BadOption(f"key is {options.key!r}; there are the columns {', '.join(types)}")
+        refuse_others(OSFiles(), options.path, "a folder of logs from Spark", kind="batches")
         self._options = options
         self._run = uuid.uuid4().hex
 

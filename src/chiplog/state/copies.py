@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 import struct
 
-from chiplog.errors import BadFrame, LogNotFound, ReplicaError
+from chiplog.errors import BadFrame, LogNotFound, ReplicaError, UnknownFormat
 from chiplog.files import Files, OSFiles
 from chiplog.log.position import Position
 from chiplog.log.segments import APPEND_LOCK, Directory, segments_elsewhere
+from chiplog.log.tenants import refuse_others
 from chiplog.state.claim import Known, refuse_other
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import (
@@ -203,3 +204,7 @@ def refuse_a_log(path: str, files: Files) -> None:
         return
     if taken:
         raise ReplicaError(f"{path} is a log itself, and no place for copies of another: choose another directory")
+    try:
+        refuse_others(files, path, "copies of a state log", kind="copies")
+    except UnknownFormat as error:
+        raise ReplicaError(str(error)) from None

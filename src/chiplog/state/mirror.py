@@ -25,6 +25,7 @@ from chiplog.errors import BadFrame, LockTimeout, ReplicaError
 from chiplog.files import File, Files, removed_on_failure, write_all
 from chiplog.formats import Captain
 from chiplog.log.damage import BLOCK_ROWS
+from chiplog.log.end import EndMark
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
 from chiplog.log.stream import Stream
@@ -96,6 +97,7 @@ class Mirror:
         self.damaged = False
         """Whether it has lost what it had, or some of it: then nothing can be added to it."""
         self._watermark: Watermark | None = None
+        self._end: EndMark | None = None
         self.before: Position | None = None
         """Where what came before its last generation has ended, if that is known."""
         try:
@@ -222,6 +224,8 @@ class Mirror:
             if self._file is None or position.segment != self._number:
                 self._start(position.segment)
             assert self._file is not None
+            assert self._end is not None
+            self._end.intend(self._size + len(data))
             write_all(self._file, data)
         except OSError:
             self._undo()
@@ -231,6 +235,9 @@ class Mirror:
 
     def _publish(self, number: int, size: int) -> None:
         """Let readers see a segment up to this size: whole records, none of which a failed write leaves behind."""
+        if self._end is None:
+            self._end = EndMark(self._directory)
+        self._end.move(number, size)
 
     def _check(self, position: Position, data: bytes | memoryview) -> None:
         expected = self.position
@@ -405,6 +412,9 @@ class Mirror:
                     self._watermark.note(self._number, self._size, closed=True)
             self._watermark.close()
             self._watermark = None
+        if self._end is not None:
+            self._end.close(in_order=self._file is None or self._synced == self._size)
+            self._end = None
         if self._file is not None:
             self._file.close()
             self._file = None

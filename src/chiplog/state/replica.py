@@ -20,7 +20,9 @@ from typing import Self
 
 from chiplog.bounds import COUNT_MAX, check_whole
 from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Superseded
+from chiplog.files import OSFiles
 from chiplog.log.position import Position
+from chiplog.log.tenants import refuse_others
 from chiplog.state.claim import refuse_other
 from chiplog.state.copies import Copies
 from chiplog.state.identity import Identity
@@ -134,6 +136,7 @@ class ReplicaServer:
 
     def start(self) -> Self:
         """Listen; `address` tells where."""
+        refuse_others(OSFiles(), self.path, "a replica server's copies", kind="replica")
         os.makedirs(self.path, exist_ok=True)
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         self._socket = socket.create_server(self._address, family=family, backlog=128)

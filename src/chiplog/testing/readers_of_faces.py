@@ -19,8 +19,10 @@ from chiplog.log.position import Position
 from chiplog.log.stream import Stream
 from chiplog.state.copies import whole_slot
 from chiplog.state.identity import Identity
+from chiplog.state.lineage import Lineage
 from chiplog.state.mirror import FORMAT as STATE_FORMAT
 from chiplog.state.mirror import TAIL_BYTES, Resume, Snapshot
+from chiplog.state.sent import Memory, Sent
 from chiplog.state.shipping import Chunk, View, ship
 from chiplog.state.targets import DirectoryTarget
 from chiplog.testing.disk import CrashDisk
@@ -200,7 +202,9 @@ class _Source:
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
         self._first = 0
-        self.identity = Identity(bytes(16), 1, 1)
+        self.identity = Identity(bytes(16), 1, 1, bytes(8))
+        self.lineage = Lineage(self.identity, Position(0, 0))
+        self.memory = Memory()
         self.path = sight.path
 
     def view(self) -> View | None:
@@ -219,6 +223,7 @@ class _Copy:
         self._sight = sight
         self._end = Position(0, 0)
         self._tail = b""
+        self.sent = Sent()
 
     def connect(self) -> Resume | None:
         return Resume(self._end, self._tail[-TAIL_BYTES:]) if self._tail else None
@@ -236,8 +241,8 @@ class _Copy:
         self._tail = (self._tail if same else self._sight.format.header()) + data
         self._end = chunk.end
 
-    def flush(self) -> Position:
-        return self._end
+    def flush(self) -> Resume:
+        return Resume(self._end, self._tail[-TAIL_BYTES:])
 
     def commit(self, snapshot: Snapshot) -> None:
         pass

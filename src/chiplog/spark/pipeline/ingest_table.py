@@ -37,6 +37,7 @@ from typing import Any, Protocol
 from chiplog.errors import ChiplogError, LockTimeout, LogNotFound
 from chiplog.files import OSFiles, removed_on_failure, write_all
 from chiplog.log.position import Position
+from chiplog.log.tenants import refuse_others
 from chiplog.spark.options import BadOption
 
 FOLDER = "_chiplog"
@@ -199,6 +200,7 @@ class Table:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the table, with what a killed run left of it put right."""
+        refuse_others(self._files, self.path, "a table", kind="table")
         self._files.make_dir(commits_folder(self.path))
         self._files.make_dir(staging_folder(self.path))
         try:
