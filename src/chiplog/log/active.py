@@ -162,14 +162,17 @@ class ActiveSegment:
     # -- cutting and syncing
 
     def cut_back(self, offset: int, why: str) -> None:
-        """Cut off what was written past `offset`, for good, if anything was. The next record begins a new segment:
-        another program may have read what was cut off, and its positions must not come to mean anything else."""
+        """Cut off what was written past `offset`, for good, if anything was.
+
+        The next record begins a new segment, unless this one is empty: another program may have read what was cut
+        off, and its positions must not come to mean something else.
+        """
         try:
             with self._sync_lock:
                 if self.tail.file.size() != offset:
                     self.tail.file.truncate(offset)
                     self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
-                    self.was_cut = True
+                    self.was_cut = offset > self._directory.format.header_bytes
                 self._core.torn = False
                 self._core.rest_at = self.next_rest()
         except OSError as error:
@@ -257,9 +260,6 @@ class ActiveSegment:
         if time_ns is None:
             time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
         number = self._directory.format.next_number(self._core.segment, time_ns)
-        if self._core.offset == self._directory.format.header_bytes:
-            self.renumber(number)
-            return
         if self._waits and self.unsynced_bytes():
             self.sync_to(
                 self._core.segment, self._core.offset

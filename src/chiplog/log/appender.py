@@ -392,7 +392,7 @@ class Appender:
         """Be in the segment in which a batch is to go, and tell the time of its first record."""
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
-        full = (filled and core.offset >= self._segment_bytes) or self._active.was_cut
+        full = filled and (core.offset >= self._segment_bytes or self._active.was_cut)
         now = int(core.stamp()) if time_ns is None else time_ns
         if not core.step_ns:
             if full:
@@ -400,7 +400,7 @@ class Appender:
             return now
         # Where a segment has its number by its first record's time, that is decided first.
         self._directory.format.next_number(0, now)  # raises where no segment can have this time
-        if full and filled:
+        if full:
             self._active.roll(now)
         elif not filled and core.segment != now:
             self._active.renumber(now)

@@ -111,12 +111,12 @@ class Directory:
         return list(numbers)
 
     def _list(self, known: list[int]) -> list[int]:
-        first = self._list_once() or self._list_once()
-        numbers: list[int] = []
-        while first and not numbers:
-            last = max(first)
+        first, numbers = self._list_once(), list[int]()
+        while not numbers:
             again = self._list_once()
-            sure = first & again
+            if not first and not again:
+                return []
+            last, sure = max(first, default=0), first & again
             unsure = {number for number in (first ^ again).union(known) - sure if number <= last}
             numbers = sorted(number for number in sure | unsure if number in sure or self.has(number))
             first = again  # all that the first one had may be gone by now
