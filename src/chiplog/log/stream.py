@@ -98,10 +98,10 @@ class Stream:
         other = None if numbers else segments_elsewhere(files, place, probe.format)
         if other is not None:
             return cls(other[1], format=other[0], files=files)
-        formats: Counter[Format] = Counter()
-        for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
-            if len(head) >= probe.format.header_bytes and any(head):
-                formats[detect(probe.segment_name(number), head)] += 1
+        formats = _formats(probe, numbers)
+        while numbers and not formats and not probe.has(numbers[-1]):
+            numbers = probe.numbers()  # all that were listed are gone, and others there
+            formats = _formats(probe, numbers)
         if formats:
             # The most common one: a damaged header must not make strangers of all the others.
             return cls(place, format=formats.most_common(1)[0][0], files=files)
@@ -392,6 +392,15 @@ def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
         return 0.0
     check_number("timeout", timeout, most=math.inf, or_none="to wait for ever")
     return None if timeout is None or timeout > AGE_SECONDS_MAX else timeout
+
+
+def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
+    """How many of the first segments say that they are of which format."""
+    formats: Counter[Format] = Counter()
+    for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
+        if len(head) >= probe.format.header_bytes and any(head):
+            formats[detect(probe.segment_name(number), head)] += 1
+    return formats
 
 
 def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
