@@ -91,7 +91,10 @@ class Register:
         return found
 
     def look(self) -> None:
-        """Raise if another primary writes here that isn't older. What an older one still writes isn't acknowledged."""
+        """Raise if another primary writes here that isn't older.
+
+        What an older one still writes isn't acknowledged: it sees this one's name first.
+        """
         sizes, mine = self._storage.sizes(), self._owner.identity
         listed = named_manifests(sizes)
         self._check_younger(named_openings(sizes, mine.id), listed)
