@@ -40,7 +40,7 @@ from chiplog.state.shipping import Owner
 from chiplog.state.storage import Storage
 from chiplog.times import format_time
 
-__all__ = ["Found", "OlderWrites", "Register", "Twin"]
+__all__ = ["Found", "Register", "Twin"]
 
 logger = logging.getLogger("chiplog")
 
@@ -65,6 +65,8 @@ class Register:
         self._established = False
         self.exclusive = False
         """Whether the store refuses to write a name twice."""
+        self._found: set[Named] = set()
+        """Manifests that were there when this opening was established."""
         self.known: set[Named] = set()
         """Manifests that were there when we connected, or that are ours."""
         self.last: Named | None = None
@@ -83,12 +85,16 @@ class Register:
                 self._withdraw()
                 raise
             self._established = True
+            self._found = set(found.manifests)
         self.known |= set(found.manifests)
         self.last = None
         return found
 
     def look(self) -> None:
-        """Raise if somebody else writes here: Superseded if that is no older primary."""
+        """Raise if another primary writes here that isn't older.
+
+        What an older one still writes isn't acknowledged: it sees this one's name first.
+        """
         sizes, mine = self._storage.sizes(), self._owner.identity
         listed = named_manifests(sizes)
         self._check_younger(named_openings(sizes, mine.id), listed)
@@ -96,10 +102,8 @@ class Register:
         if others and max(others).epoch == mine.epoch:
             raise Twin(self._storage.where, mine, max(others).name)
         if others:
-            raise OlderWrites(
-                f"{self._storage.where}: an older primary still writes there ({max(others).name}). The copy is "
-                "made anew"
-            )
+            logger.warning("%s: an older primary still writes there: %s", self._storage.where, max(others).name)
+            self.known |= others
         if self.last is not None and self.last not in listed:
             raise ReplicaError(f"{self._storage.where}: {self.last.name} was removed. The copy is looked at again")
 
@@ -107,8 +111,10 @@ class Register:
 
     def _find(self) -> Found:
         sizes, parts = self._storage.sizes(), self._storage.sizes(FOLDER)
-        listed = named_manifests(sizes)
-        openings = named_openings(sizes, self._owner.identity.id)
+        listed, mine = named_manifests(sizes), self._owner.identity
+        if self._established:  # an older one that has written since is no part of this history
+            listed = {one: size for one, size in listed.items() if one.epoch >= mine.epoch or one in self._found}
+        openings = named_openings(sizes, mine.id)
         return Found(listed, openings, parts, newest(self._storage, listed, parts, count=2))
 
     def _check(self, found: Found) -> None:
@@ -188,7 +194,3 @@ class Twin(Superseded):
             f"{where}: somebody else writes there as {identity.opening} too ({name}): was the log copied and "
             "opened twice, or the machine cloned?"
         )
-
-
-class OlderWrites(ReplicaError):
-    """An older primary has written after this one had looked: nothing that is there may be built on."""

@@ -40,7 +40,7 @@ from chiplog.state.manifest import (
 )
 from chiplog.state.merging import merge_parts
 from chiplog.state.mirror import FORMAT, Resume, Snapshot
-from chiplog.state.register import Found, OlderWrites, Register, Twin
+from chiplog.state.register import Found, Register, Twin
 from chiplog.state.sent import NOWHERE
 from chiplog.state.shipping import Chunk, Owner
 from chiplog.state.storage import Storage
@@ -84,8 +84,6 @@ class RemoteTarget:
         self._doomed: dict[str, None] = {}
         """What is to be removed, manifests first."""
         self._number = 0
-        self._anew = False
-        """Whether nothing that is there may be built on."""
 
     # -- what ship() calls
 
@@ -99,8 +97,8 @@ class RemoteTarget:
         self._written, self._previous = (*found.newest, None, None)[:2]
         self._number = max([self._number, *(named.number for named in listed)])
         self._doom(found, known)
-        if self._anew or (not going_on and self._written is None):
-            self._parts, self._snapshot, self._anew = [], None, False
+        if not going_on and self._written is None:
+            self._parts, self._snapshot = [], None
         elif not going_on and self._written is not None:
             self._parts, self._snapshot = list(self._written.parts), self._written.snapshot
         return self._resume() if all(part.name in sizes for part in self._parts) else None
@@ -204,14 +202,14 @@ class RemoteTarget:
         ):
             self._remove()
             return
-        self._look()
+        self._register.look()
         if self._number >= NUMBER_MAX:
             raise ReplicaError(f"{self._storage.where}: there is no number after that of manifest {self._number}")
         word = NO_WORD if self._register.exclusive else draw_word()
         manifest = Manifest(self._number + 1, identity, snapshot, parts, word)
         self._put_manifest(manifest)
         try:
-            self._look()
+            self._register.look()
         except Twin:
             self._take_back(manifest)
             raise
@@ -242,14 +240,6 @@ class RemoteTarget:
         """Remove a manifest that isn't acknowledged: another one that is must not lose to it."""
         with contextlib.suppress(ReplicaError):
             self._storage.remove(manifest.name)
-
-    def _look(self) -> None:
-        """Raise if somebody else writes here."""
-        try:
-            self._register.look()
-        except OlderWrites:
-            self._anew = True
-            raise
 
     # -- removing
 
