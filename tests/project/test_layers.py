@@ -20,9 +20,9 @@ LAYERS = [
     "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
-    "position", "metrics", "place", "index", "end", "watermark", "foreign", "segments", "tenants", "journal",
-    "seek", "damage", "walk", "spare", "tail", "recovery", "active", "commit", "aio", "appender", "cursor",
-    "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
+    "position", "metrics", "place", "index", "end", "watermark", "foreign", "segments", "trace", "tenants",
+    "journal", "seek", "damage", "walk", "spare", "tail", "recovery", "active", "commit", "aio", "appender",
+    "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
 ]  # fmt: skip
 
 

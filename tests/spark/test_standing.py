@@ -221,3 +221,41 @@ def test_an_ingest_closes_what_it_kept_open(stream, tmp_path):
 def _asked(path: str):
     options = read_options({"path": path})
     return options, *table_columns(options)
+
+
+# -- logs that are others by now
+
+
+def written_anew(stream, how: str) -> None:
+    """The log's only segment, cut or with other records in the same places."""
+    fmt = stream.format
+    path = f"{stream.path}/{fmt.segment_name(1)}"
+    with open(path, "rb") as file:
+        data = file.read()
+    other = fmt.header() + b"".join(fmt.encode(payload, 2 * 10**18) for payload in (b"A", b"B", b"C"))
+    with open(path, "wb") as file:
+        file.write(data[:-20] if how == "cut" else other)
+
+
+@pytest.mark.parametrize("how", ["cut", "restored"])
+def test_a_stream_finds_out_that_its_log_is_another_one(stream, how):
+    with stream.appender() as log:
+        log.append_many([b"a", b"b"])
+    reader = reader_of(stream)
+    offset, payloads = advance(reader, reader.initialOffset())
+    assert payloads == [b"a", b"b"]
+    written_anew(stream, how)
+    with pytest.raises(DataLoss, match="different by now"):
+        advance(reader_of(stream), offset)
+
+
+@pytest.mark.parametrize("how", ["cut", "restored"])
+def test_an_ingest_finds_out_that_its_log_is_another_one(stream, tmp_path, how):
+    with stream.appender() as log:
+        log.append_many([b"a", b"b"])
+    table = str(tmp_path / "table")
+    assert Ingest(stream.path, table, run_here).once().rows == 2
+    assert Ingest(stream.path, table, run_here).once().rows == 0
+    written_anew(stream, how)
+    with pytest.raises(DataLoss, match="different by now"):
+        Ingest(stream.path, table, run_here).once()

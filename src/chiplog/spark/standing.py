@@ -8,6 +8,7 @@ still sees where it ended.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 from chiplog.errors import BadPosition, ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.segments import SegmentReader
+from chiplog.log.trace import agrees
 from chiplog.spark.planning import Log
 from chiplog.spark.remote import is_remote
+
+logger = logging.getLogger("chiplog")
 
 _HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
 
@@ -45,12 +49,22 @@ class Standing:
     def __reduce__(self) -> tuple[Any, ...]:
         return _anew, (self._words, self._fails)  # tasks get a copy: open files stay here
 
-    def go_on(self, log: Log, begin: Position) -> Position:
+    def go_on(self, log: Log, begin: Position, known: str | None = None) -> Position:
         """Where to go on in a log: a position, or the start of the segment after it if that was read to its end.
 
-        Raises DataLoss if records may be gone that weren't read, and BadPosition if it is no position of this log.
+        `known` is the trace that the log had there. Raises DataLoss if records may be gone that weren't read, or
+        if the log has others before the position than it had, and BadPosition if it is no position of this log.
         """
-        numbers = log.stream()._directory.numbers()
+        directory = log.stream()._directory
+        numbers = directory.numbers()
+        if not agrees(directory, begin, known):
+            changed = (
+                f"{log.path}: {self._words.stood} {begin}, and what the log has before that is different by now: "
+                "it was cut, restored or written anew. Records may be missing here, or gone from the log"
+            )
+            if self._fails:
+                raise DataLoss(f"{changed}. {self._words.anew}, or go on all the same with {self._words.go_on}")
+            logger.warning("%s", changed)
         if not numbers or begin == Position(0, 0) or begin.segment in numbers:
             return begin
         if begin.segment > numbers[-1]:

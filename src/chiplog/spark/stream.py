@@ -1,13 +1,14 @@
 """Reading what comes in.
 
-A stream's offset is a position for each log, as JSON: `{"orders": "000000007:1048576"}`. Positions survive
-cleaning, and are never used twice, so that an offset means the same after any restart.
+A stream's offset is a position for each log, as JSON: `{"orders": "000000007:1048576 5d2c41f7"}`, with a digest of
+what the log has before it. Positions survive cleaning, and are never used twice, so that an offset means the same
+after any restart; and a log that was cut, restored or written anew since is found out.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from chiplog.log.position import Position
 from chiplog.log.seek import find_segment
+from chiplog.log.trace import trace
 from chiplog.log.walk import Block, Walk
 from chiplog.spark.batch import Task, read_slice
 from chiplog.spark.codecs import codec_of
@@ -54,7 +56,8 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        return _offset({log.name: self._first(log) for log in self._logs()})
+        logs = self._logs()
+        return _offset({log.name: self._first(log) for log in logs}, logs)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.records_per_batch is not None:
@@ -66,12 +69,12 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.records_per_batch
         room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.bytes_per_batch
-        positions = {name: Position.parse(text) for name, text in start.items()}
+        positions = {name: _parse(text)[0] for name, text in start.items()}
         logs = [log for log in self._logs() if self._until is None or log.name in self._until]
         for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
-            stop = Position.parse(self._until[log.name]) if self._until else None
-            begin = self._standing.go_on(log, begin)
+            stop = _parse(self._until[log.name])[0] if self._until else None
+            begin = self._standing.go_on(log, begin, _parse(start.get(log.name, ""))[1])
             # What is left is shared among those that are left: none waits until the others have nothing more.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
             end, taken, size = self._advance(log, begin, stop, *share)
@@ -81,13 +84,15 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._standing.stand(log, positions[log.name])
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
-        return _offset(positions)
+        return _offset(positions, logs)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        return _offset({log.name: self._end(log) for log in self._logs()})
+        logs = self._logs()
+        return _offset({log.name: self._end(log) for log in logs}, logs)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = _offset({log.name: self._end(log) for log in self._logs()})
+        logs = self._logs()
+        self._until = _offset({log.name: self._end(log) for log in logs}, logs)
 
     def _logs(self) -> list[Log]:
         return find_logs(self._options.path, recursive=self._options.recursive)
@@ -144,8 +149,8 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[Slice] = []
         for log in self._logs():
             if log.name in end:
-                first = Position.parse(start[log.name]) if log.name in start else self._first(log)
-                stop = Position.parse(end[log.name])
+                first = _parse(start[log.name])[0] if log.name in start else self._first(log)
+                stop = _parse(end[log.name])[0]
                 if first < stop:
                     pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
         return [Task(piece) for piece in pieces] or [Task(None)]
@@ -162,9 +167,20 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._standing.close()
 
 
-def _offset(positions: dict[str, Position]) -> Offset:
+def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
     """In one order always: Spark compares offsets as texts."""
-    return {name: str(positions[name]) for name in sorted(positions)}
+    streams = {log.name: log.stream() for log in logs}
+    texts = {}
+    for name in sorted(positions):
+        found = trace(streams[name]._directory, positions[name]) if name in streams else None
+        texts[name] = f"{positions[name]} {found}" if found else str(positions[name])
+    return texts
+
+
+def _parse(text: str) -> tuple[Position, str | None]:
+    """A position, and the trace of the log there, if it has one."""
+    position, _, known = text.partition(" ")
+    return Position.parse(position) if position else Position(0, 0), known or None
 
 
 def _last_row(block: Block, rows: int | None, room: int | None) -> int:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from chiplog.bounds import check_number
 from chiplog.log.position import Position
+from chiplog.log.trace import trace
 from chiplog.spark.options import PARTITION_BYTES, BadOption
 from chiplog.spark.pipeline.ingest_files import (
     MergeTask,
@@ -199,6 +200,7 @@ class Ingest:
         self._table = Table(self._target, self._format, reached=self._reached)
         self._about: About
         self._positions: dict[str, Position] = {}
+        self._traces: dict[str, str] = {}
         self._standing = standing_of(self._plan)
         self._report = IngestReport()
         self._stop = threading.Event()
@@ -238,6 +240,7 @@ class Ingest:
             last = self._table.state.last
             self._about = self._begin() if last is None else self._resume(last.about)
             self._positions = dict(self._table.state.positions)
+            self._traces = dict(self._table.state.traces)
             try:
                 yield
             finally:
@@ -285,7 +288,7 @@ class Ingest:
 
     def _catch_up(self) -> None:
         for _ in range(_PLANS_MAX):
-            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._standing)):
+            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._standing, self._traces)):
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
@@ -346,6 +349,7 @@ class Ingest:
             self._positions.get(name, Position(0, 0)).segment != to.segment for name, to in reached.items()
         )
         self._positions |= reached
+        self._note_traces(reached)
         self._report.defects += sum(result.defects for result in results)
         if not files and not moved:
             # No rows, and no segment that could be cleaned away and missed: not worth a commit.
@@ -358,6 +362,15 @@ class Ingest:
         self._report.rows += rows
         self._report.bytes += sum(file.bytes for file in files)
         return rows
+
+    def _note_traces(self, reached: dict[str, Position]) -> None:
+        """What the logs have before these positions: compared the next time."""
+        for log in self._logs():
+            if log.name in reached:
+                self._traces.pop(log.name, None)
+                found = trace(log.stream()._directory, reached[log.name])
+                if found is not None:
+                    self._traces[log.name] = found
 
     def _compact(self) -> None:
         """Merge small files of a partition, in a commit that changes no row."""
@@ -389,7 +402,7 @@ class Ingest:
         positions: dict[str, Position],
         removed: Sequence[str] = (),
     ) -> None:
-        self._table.commit(kind, self._about, staging, added, positions, removed)
+        self._table.commit(kind, self._about, staging, added, positions, removed, self._traces)
 
 
 def _size(piece: Piece) -> int:

@@ -55,7 +55,11 @@ def standing_of(plan: Plan) -> Standing:
 
 
 def new_pieces(
-    plan: Plan, logs: Sequence[Log], positions: Mapping[str, Position], standing: Standing
+    plan: Plan,
+    logs: Sequence[Log],
+    positions: Mapping[str, Position],
+    standing: Standing,
+    traces: Mapping[str, str] | None = None,
 ) -> list[Piece]:
     """What the logs have past these positions, in the order in which each has it."""
     splits = codec_of(plan.codec).splits
@@ -67,7 +71,7 @@ def new_pieces(
         numbers = stream._directory.numbers()
         if not numbers:
             continue
-        begin = standing.go_on(log, begin)
+        begin = standing.go_on(log, begin, (traces or {}).get(log.name))
         end = between_entries(log, begin, end_of(stream, begin))
         standing.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
         if end <= begin:

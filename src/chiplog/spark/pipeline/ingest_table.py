@@ -105,6 +105,8 @@ class Commit:
     """The name of the folder in which its files were made."""
     files: list[DataFile] | None = None
     """All files of the table: in some commits, which make those before them needless."""
+    traces: dict[str, str] = field(default_factory=dict)
+    """What each log has right before its position, as a digest: to know it again."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class State:
     last: Commit | None = None
     files: dict[str, DataFile] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
+    traces: dict[str, str] = field(default_factory=dict)
     commits: list[int] = field(default_factory=list)
     """Those that it was put together from."""
 
@@ -243,6 +246,7 @@ class Table:
         added: Sequence[DataFile],
         positions: dict[str, Position],
         removed: Sequence[str] = (),
+        traces: dict[str, str] | None = None,
     ) -> Commit:
         """Decide a commit, and carry it out. Its files are in the staging folder, under their names."""
         self._files.sync_dir(staging)
@@ -257,12 +261,13 @@ class Table:
             added=list(added),
             removed=list(removed),
             positions={name: str(positions[name]) for name in sorted(positions)},
+            traces=dict(self.state.traces if traces is None else traces),
             staging=os.path.basename(staging),
             files=list(files.values()) if whole else None,
         )
         self._write(commit)
         known = [commit.number] if whole else [*self.state.commits, commit.number]
-        self.state = State(commit, files, dict(positions), known)
+        self.state = State(commit, files, dict(positions), dict(commit.traces), known)
         self._reached("committed")
         self._publish(commit)
         shutil.rmtree(staging, ignore_errors=True)
@@ -348,7 +353,9 @@ def _load_state(path: str) -> State:
             files.pop(removed, None)
         files |= {file.path: file for file in (commit.added if commit.files is None else commit.files)}
     positions = {name: Position.parse(text) for name, text in commits[0].positions.items()}
-    return State(commits[0], files, positions, [commit.number for commit in reversed(commits)])
+    return State(
+        commits[0], files, positions, dict(commits[0].traces), [commit.number for commit in reversed(commits)]
+    )
 
 
 def _read_commit(path: str) -> Commit:

@@ -1,0 +1,53 @@
+"""Recognising a log at a position: a digest of the bytes before it.
+
+Whoever stores a position and goes on there later can't see whether it is still the same log: one that was cut,
+restored from an older backup, or written anew has other records at the same positions. With a trace, stored beside
+the position, it can.
+
+>>> import chiplog, tempfile
+>>> stream = chiplog.Stream(tempfile.mkdtemp())
+>>> with stream.appender() as log:
+...     end = log.append(b"one")._replace(offset=31)
+>>> kept = trace(stream._directory, end)
+>>> agrees(stream._directory, end, kept), agrees(stream._directory, end, "00000000")
+(True, False)
+"""
+
+from __future__ import annotations
+
+from chiplog import kernel
+from chiplog.log.position import Position
+from chiplog.log.segments import Directory, SegmentReader, read_exactly
+
+__all__ = ["agrees", "trace"]
+
+_TRACE_BYTES = 64
+_CUT = "cut"
+
+
+def trace(directory: Directory, position: Position) -> str | None:
+    """A digest of what comes right before a position in its segment.
+
+    None if nothing does, or if that can't be compared any more: the segment is gone, or cleaning has rewritten it.
+    """
+    if position.offset <= directory.format.header_bytes:
+        return None
+    try:
+        reader = SegmentReader(directory, position.segment)
+    except FileNotFoundError:
+        return None
+    try:
+        if reader.rewritten:
+            by_another = reader.index is not None and reader.index.foreign_end
+            return _CUT if by_another else None
+        count = min(_TRACE_BYTES, position.offset - reader.header_bytes)
+        data = read_exactly(reader.file, count, position.offset - count)
+        return f"{kernel.active.crc32c(data):08x}" if len(data) == count else _CUT
+    finally:
+        reader.close()
+
+
+def agrees(directory: Directory, position: Position, known: str | None) -> bool:
+    """Whether a log has before a position what it had when its trace was taken, as far as that can be told."""
+    found = None if known is None else trace(directory, position)
+    return found is None or found == known
