@@ -47,7 +47,7 @@ REDIS_GOAL = 0.5
 STORES_GOAL = 3.0
 ROUNDS_MAX = 5
 UPDATE_ROUNDS_MAX = 3  # each takes a minute or two
-_NEVER = 1 << 50
+_NEVER = 1 << 48
 _CHUNK = 10_000
 _DECODED_AT_ONCE = 1000
 

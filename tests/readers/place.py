@@ -120,7 +120,7 @@ class StatePlace:
             replay=lambda _: None,
             enumerate=_nothing,
             codec=Plain(),
-            rotate_bytes=1 << 50,
+            rotate_bytes=1 << 48,
             segment_bytes=self._segment_bytes,
             timeout=OPEN_SECONDS,
             files=self._files,

@@ -146,7 +146,7 @@ def _read(file: File, boot: bytes) -> End:
             if found != boot or (committed, intended) != tuple(map(checked, offsets)):
                 segment = 0
             return End(first, segment, offsets[0], max(offsets)) if segment else End(first, 0, 0, 0)
-        before = first, segment
+        before = (first, segment) if first == last else None
     return End(
         first, 0, 0, 0
     )  # it was stopped while it changed the segment, when nothing is written: the files count

@@ -357,6 +357,7 @@ class Walk:
         following = self._next_number(reader.number)
         if reader.refresh():
             self._filled = 0
+            self._check_known(reader)
             return True  # it grew since the last look, or was cut
         if self._at > reader.size:
             raise self._cut(reader)
