@@ -187,10 +187,11 @@ class CrashDisk:
 
     def open_shared(self, path: str, count: int) -> Shared:
         file = self._open_or_create("open_shared", path)
-        missing = 8 * count - file.size()
-        if missing > 0:
-            file.write_at(bytes(missing), 8 * count - missing)
-        return _MemoryShared(self, path, self._inode(path))
+        with self._mutex:
+            inode, size = self._inode(path), file.size()
+            if size < 8 * count:
+                self._happen(Event("store", path, inode, size, bytes(8 * count - size)))
+            return _MemoryShared(self, path, inode)
 
     def _open_or_create(self, kind: str, path: str) -> File:
         with self._mutex:
@@ -401,7 +402,7 @@ class _MemoryShared:
         with disk._mutex:
             disk._call("store", self._path, 8)
             data = value.to_bytes(8, sys.byteorder)
-            disk._happen(Event("write", self._path, self._inode, 8 * index, data))
+            disk._happen(Event("store", self._path, self._inode, 8 * index, data))
 
     def words(self) -> memoryview | None:
         return None

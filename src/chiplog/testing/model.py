@@ -26,7 +26,7 @@ class Event(NamedTuple):
     """One change that a disk has to make durable, or a sync that makes it so."""
 
     kind: Literal[
-        "write", "truncate", "sync", "sync_range", "sync_failed", "create", "rename", "remove", "sync_dir"
+        "write", "truncate", "sync", "sync_range", "sync_failed", "create", "rename", "remove", "sync_dir", "store"
     ]
     path: str = ""
     """For directory entries: the directory. For files: the name they were opened by, for people to read."""
@@ -71,6 +71,13 @@ class FileModel:
         self._change(offset, end, data)
         if end > self.sizes[-1]:
             self.sizes.append(end)
+
+    def store(self, offset: int, data: bytes) -> None:
+        """Words that nobody relies on after a power loss: they are as they were last."""
+        end = offset + len(data)
+        self.content.extend(bytes(max(end - len(self.content), 0)))
+        self.content[offset:end] = data
+        self.sizes = [max(self.sizes[-1], end)]
 
     def truncate(self, size: int) -> None:
         if size < self.sizes[-1]:
@@ -183,6 +190,8 @@ class DiskModel:
             file.write(event.offset, event.data)
         elif event.kind == "truncate":
             file.truncate(event.offset)
+        elif event.kind == "store":
+            file.store(event.offset, event.data)
         elif event.kind == "sync":
             file.sync()
         elif event.kind == "sync_range":

@@ -44,6 +44,8 @@ class _Choice:
 
 def states_everywhere(disk: CrashDisk, *, limit: int, seed: int) -> Iterator[CrashState]:
     for moment in range(len(disk.events) + 1):
+        if moment and disk.events[moment - 1].kind == "store":
+            continue  # a power loss leaves of such a word what the moment before does: nothing that means anything
         yield from states_at(disk, moment, limit=limit, seed=seed)
 
 
