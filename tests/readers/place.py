@@ -120,7 +120,7 @@ class StatePlace:
             replay=lambda _: None,
             enumerate=_nothing,
             codec=Plain(),
-            rotate_bytes=1 << 48,
+            rotate_bytes=1 << 40,
             segment_bytes=self._segment_bytes,
             timeout=OPEN_SECONDS,
             files=self._files,
@@ -232,6 +232,7 @@ class NotingFile:
     ) -> None:
         self._file = file
         self._name = name
+        self._is_segment = name.endswith(".log") or name.startswith("append.")  # where new ones begin
         self._note = note
         self._syncs = syncs
         self._cut_seconds = cut_seconds
@@ -244,7 +245,7 @@ class NotingFile:
         return getattr(self._file, name)
 
     def truncate(self, size: int) -> None:
-        if self._name.endswith(".log") and size < self._file.size():
+        if self._is_segment and 0 < size < self._file.size():  # to nothing only what was never used
             self._note(f"cut {self._name}")
             time.sleep(self._cut_seconds)
         self._file.truncate(size)

@@ -17,7 +17,7 @@ from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, last_seen, read_seen
 
-TRIGGER = "1 second"
+TRIGGER = "1500 milliseconds"
 
 
 class SparkStream(LogPair):
