@@ -224,14 +224,19 @@ def test_ages_that_count_back_past_all_times_drop_nothing_and_a_wrong_clock_is_r
     assert times_of(stream) == [YEAR_1960]
 
 
+@pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("far", [YEAR_2300 // 2, CLOCK_MAX, CLOCK_MIN])
-def test_after_a_clock_that_was_far_off_no_recent_record_counts_as_old(tmp_path: Path, far: int) -> None:
+def test_after_a_clock_that_was_far_off_no_recent_record_counts_as_old(
+    tmp_path: Path, far: int, rolled: bool
+) -> None:
     clock = Clock()
     stream = Stream(tmp_path, clock=clock)
     with stream.appender() as log:
         log.append(b"today")
         clock.now = far
         log.append(b"far off")
+        if rolled:
+            log.roll()
     clock.now = YEAR_2026
     with stream.appender() as log:
         log.append(b"today as well")
@@ -240,6 +245,11 @@ def test_after_a_clock_that_was_far_off_no_recent_record_counts_as_old(tmp_path:
     with stream.cleaner() as cleaner:
         assert cleaner.clean(OlderThan("24h")).records_dropped == 0
     assert verify(stream).ok
+    times = times_of(stream)
+    assert len(times) == 4
+    for bound in (far, YEAR_2026, YEAR_2026 + 1):
+        assert times_of(stream, since=bound) == [t for t in times if t >= bound]
+        assert times_of(stream, until=bound) == [t for t in times if t < bound]
 
 
 def test_an_index_of_what_was_there_before_ends_where_that_ends(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def _find_tail(
             last = max(last + 1, _spare_number(directory))
         return create_segment(directory, directory.format.next_number(last, first_ns), time_ns)
 
-    time_ns = _last_time(directory, numbers)
+    time_ns = _last_time(directory, numbers, watermark.own_from or 0, found)
     synced = watermark.found.segment if watermark.found else 0
     last = numbers[-1] if numbers else 0
     if synced > last:
@@ -241,7 +241,7 @@ def _note_own(
             return
         if _ascends(directory, [number for number in numbers if number >= mark.segment - 1]):
             return
-    watermark.note_own_from(tail.number if tail.number > numbers[-1] else tail.number + 1)
+    watermark.note_own_from(tail.number if tail.number > numbers[-1] or not tail.records else tail.number + 1)
 
 
 def _ascends(directory: Directory, numbers: list[int]) -> bool:
@@ -268,7 +268,7 @@ def _can_follow(time_ns: int) -> bool:
     return abs(time_ns) < 2**62
 
 
-def _last_time(directory: Directory, numbers: list[int]) -> int:
+def _last_time(directory: Directory, numbers: list[int], own_from: int, found: Recovery) -> int:
     """A time that no record of a sealed segment is later than, as far as is known without reading them."""
     for number in reversed(numbers[-3:-1]):
         reader = SegmentReader(directory, number)
@@ -277,6 +277,7 @@ def _last_time(directory: Directory, numbers: list[int]) -> int:
             last = index.last_time if index is not None and index.records else reader.first_time()
             if last is not None and _can_follow(last):
                 return last
+            found.far_off |= last is not None and number >= own_from
         finally:
             reader.close()
     return TIME_MIN
@@ -320,7 +321,7 @@ def _recover_last(
             or found.missing_bytes > 0
             or (index.records > 0 and not _can_follow(index.last_time))
         )
-        found.far_off = index.records > 0 and not _can_follow(index.last_time)
+        found.far_off |= index.records > 0 and not _can_follow(index.last_time)
         if index.records and _can_follow(index.last_time):
             time_ns = max(time_ns, index.last_time)
         return Tail(number, file, offset, index, index.records, time_ns), fresh
