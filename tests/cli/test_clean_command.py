@@ -67,6 +67,7 @@ def test_json(run: Run, log: Path) -> None:
         ["--older-than", "1h", "--keep-segments", "1"],
         ["--older-than", "soon"],
         ["--latest-key", "3"],
+        ["--latest-key", "5:2"],
         ["--latest-until", "ab"],
         ["--keep-bytes", "much"],
     ],

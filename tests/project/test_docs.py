@@ -41,15 +41,28 @@ def test_links_between_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_test_that_the_durability_page_names_exists():
-    text = (ROOT / "docs/durability.md").read_text()
-    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    names = re.findall(r"(test_[a-z0-9_]+)…", text) + re.findall(r"::(test_[a-z0-9_]+)`", text)
-    assert len(names) > 12
-    for name in names:
-        assert f"def {name}" in sources, name
+@pytest.mark.parametrize("page", ["durability.md", "defects.md"])
+def test_every_test_that_a_page_names_exists(page):
+    """A test is named by its file and its name, or the start of it and an ellipsis; the file may be left out."""
+    text = (ROOT / "docs" / page).read_text()
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    everything = "\n".join(sources.values())
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_[a-z0-9_]+)(…?)`", text)
+    assert len(named) > 12
+    for path, name, ellipsis in named:
+        found = re.search(rf"def {name}{'' if ellipsis else '[(]'}", sources[path] if path else everything)
+        assert found, f"{page} names {path or 'a test'}::{name}"
     for path in re.findall(r"`(tests/[\w/]+\.py)", text):
-        assert (ROOT / path).exists(), path
+        assert path in sources, f"{page} names {path}"
+
+
+def test_every_defect_names_the_test_that_holds_it():
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", (ROOT / "docs/defects.md").read_text(), re.MULTILINE)
+    rows = [row for row in rows if row[2] != "the test"]
+    assert len(rows) > 70
+    for what, how, tests in rows:
+        assert re.fullmatch(r"(`tests/[\w/]+\.py::test_[a-z0-9_]+…?`(, )?)+", tests), f"{what}: {tests}"
+        assert len(how) > 7, what
 
 
 def test_every_page_is_in_the_sites_navigation():
