@@ -481,7 +481,7 @@ def test_a_file_that_cannot_be_started_loses_nothing_that_was_synced(kind):
     stream = stream_at("log", files=disk)
     with stream.appender(segment_bytes=50) as log:
         for payload in (b"one", b"two" * 20, b"three"):
-            fault = disk.fail(lambda op: op.kind == kind and op.path.endswith((".dat", "log")))
+            fault = disk.fail(lambda op: op.kind == kind and op.path.endswith((".dat", "log", "append.new")))
             if log.position.offset == 0 or log.position.offset >= 50:
                 with pytest.raises(OSError, match=r"nothing was appended|failed"):
                     log.append(item(payload))

@@ -236,10 +236,10 @@ MENDINGS = {
         shipping_on, "cut by hand", ["shipper", "shipper that reconnects"], "gap", limit=0
     ),
     "a defect is looked at twice": Mending(
-        one_look_at_a_defect, "shared with another", ["follower"], "raised", limit=2000, words="damaged record"
+        one_look_at_a_defect, "shared with another", ["follower"], "raised", limit=6000, words="damaged record"
     ),
     "the mark is read before and after the size": Mending(
-        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=300
+        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=3000
     ),
     "a segment that has grown was not rewritten": Mending(
         stale_size_of_a_foreign_segment, "rolls", ["cursor", "follower"], "gap", limit=300
@@ -248,10 +248,10 @@ MENDINGS = {
         listing_once_when_all_is_gone, "state", ["planner"], "raised", limit=300
     ),
     "opening looks again when all that was listed is gone": Mending(
-        opening_at_one_look, "state", ["planner", "ingest"], "raised", limit=200
+        opening_at_one_look, "state", ["planner", "ingest"], "raised", limit=900
     ),
     "a segment gets its name when it is whole": Mending(
-        segments_made_in_place, "rolls", ["cursor"], "raised", limit=300
+        segments_made_in_place, "rolls", ["cursor"], "raised", limit=3000
     ),
 }
 

@@ -108,7 +108,9 @@ class ChiplogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return options.start
         if options.since_ns is not None:
             return find_segment(directory, options.since_ns)
-        return Position(numbers[0], 0) if numbers else Position(0, 0)
+        if not numbers or not log.stream().segment_bytes(numbers[0]):
+            return Position(0, 0)  # an empty file of messages gives its place to another one
+        return Position(numbers[0], 0)
 
     def _end(self, log: Log) -> Position:
         """The end of a log now, found from where it was last time."""
