@@ -122,10 +122,10 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_passes(tmp_path):
             subscriber.subscribe("t", qos=2)
         acknowledged = publish_until_it_fails(broker, 1, 0)
         assert acknowledged > 100
-        for _ in range(3):  # it is still full
+        for _ in range(3):  # for these, a new file has no room either
             with Talk(broker.port) as again:
                 again.connect()
-                again.send(Publish("t", b"-1 " + bytes(2000), 1, packet_id=1))
+                again.send(Publish("t", b"-1 " + bytes(400_000), 1, packet_id=1))
                 last = again.end()
                 assert last is not None
                 assert last.reason_code >= 0x80

@@ -210,6 +210,9 @@ def test_a_full_disk_makes_it_read_only_until_there_is_room_again(tmp_path):
         wait_until(lambda: talk.ask(add(5000)) in (b"+OK", b"-CLIENT-ERROR Duplicate job"))
         accepted.append(5000)
         assert queue_length(reader) == len(accepted)
+        # After what was refused a new segment begins, which gets its name when the one before is sealed.
+        log = Stream(f"{inside}/log", magic=MAGIC)
+        wait_until(lambda: sum(1 for _ in read_commands(log)) == len(accepted))
         copy = tmp_path.parent / "copy"
         shutil.copytree(f"{inside}/log", copy)
         said = server.stop()

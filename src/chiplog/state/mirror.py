@@ -224,8 +224,8 @@ class Mirror:
             if self._file is None or position.segment != self._number:
                 self._start(position.segment)
             assert self._file is not None
-            assert self._end is not None
-            self._end.intend(self._size + len(data))
+            if self._end is not None:
+                self._end.intend(self._size + len(data))
             write_all(self._file, data)
         except OSError:
             self._undo()
