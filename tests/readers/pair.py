@@ -180,14 +180,15 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
         held = _held(pair.stream.path, READ_LOCK)
         complaint = pair.finish()
         held = held or _held(pair.stream.path, APPEND_LOCK)
-        seen = pair.seen()
-        comparison = compare(noted, seen, pair.kept(), exact=pair.exact)
+        seen, kept = pair.seen(), pair.kept()
+        comparison = compare(noted, seen, kept, exact=pair.exact)
     return Verdict(
         pair.reader,
         way,
         noted,
         comparison,
         records=sum(row.number >= 0 for row in seen),
+        segments=len(noted.segments | {row.position.segment for row in kept}),
         seconds=time.monotonic() - began,
         idle_cpu_seconds=idle,
         idle_seconds=plan.idle_seconds,
