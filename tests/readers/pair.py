@@ -33,7 +33,7 @@ LOCK_SECONDS = 2.0
 CATCH_UP_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
 """For which a reader may get nothing new, and still be waited for."""
-IDLE_WATCHES = 3
+FINISH_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +198,14 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
 
 
 def _idle_cpu(pair: Pair) -> float:
-    """The CPU time of a reader at rest. It may have something to finish first: it is watched up to three times."""
-    seconds = pair.plan.idle_seconds
-    for _ in range(IDLE_WATCHES):
+    """The CPU time of a reader at rest. It may have something to finish first, such as the merging of files."""
+    seconds, deadline = pair.plan.idle_seconds, time.monotonic() + FINISH_SECONDS
+    while True:
         before = cpu_seconds(pair.pids(), pair.resting)
         time.sleep(seconds)
         idle = cpu_seconds(pair.pids(), pair.resting) - before
-        if idle <= IDLE_SHARE_MAX * seconds:
-            break
-    return idle
+        if idle <= IDLE_SHARE_MAX * seconds or time.monotonic() > deadline:
+            return idle
 
 
 def _held(path: str, name: str) -> str | None:
