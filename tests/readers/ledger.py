@@ -101,9 +101,9 @@ class Noted:
         return sum(attempt.outcome == REFUSED for attempt in self.attempts)
 
     @property
-    def segments(self) -> int:
-        """In how many segments records were acknowledged."""
-        return len({position.segment for position in self.acked.values() if position is not None})
+    def segments(self) -> set[int]:
+        """Those in which records were acknowledged, as far as the writer knows."""
+        return {position.segment for position in self.acked.values() if position is not None}
 
 
 def read_ledger(path: Path) -> Noted:

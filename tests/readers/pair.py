@@ -33,7 +33,7 @@ LOCK_SECONDS = 2.0
 CATCH_UP_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
 """For which a reader may get nothing new, and still be waited for."""
-IDLE_WATCHES = 3
+FINISH_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +180,15 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
         held = _held(pair.stream.path, READ_LOCK)
         complaint = pair.finish()
         held = held or _held(pair.stream.path, APPEND_LOCK)
-        seen = pair.seen()
-        comparison = compare(noted, seen, pair.kept(), exact=pair.exact)
+        seen, kept = pair.seen(), pair.kept()
+        comparison = compare(noted, seen, kept, exact=pair.exact)
     return Verdict(
         pair.reader,
         way,
         noted,
         comparison,
         records=sum(row.number >= 0 for row in seen),
+        segments=len(noted.segments | {row.position.segment for row in kept}),
         seconds=time.monotonic() - began,
         idle_cpu_seconds=idle,
         idle_seconds=plan.idle_seconds,
@@ -197,15 +198,14 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
 
 
 def _idle_cpu(pair: Pair) -> float:
-    """The CPU time of a reader at rest. It may have something to finish first: it is watched up to three times."""
-    seconds = pair.plan.idle_seconds
-    for _ in range(IDLE_WATCHES):
+    """The CPU time of a reader at rest. It may have something to finish first, such as the merging of files."""
+    seconds, deadline = pair.plan.idle_seconds, time.monotonic() + FINISH_SECONDS
+    while True:
         before = cpu_seconds(pair.pids(), pair.resting)
         time.sleep(seconds)
         idle = cpu_seconds(pair.pids(), pair.resting) - before
-        if idle <= IDLE_SHARE_MAX * seconds:
-            break
-    return idle
+        if idle <= IDLE_SHARE_MAX * seconds or time.monotonic() > deadline:
+            return idle
 
 
 def _held(path: str, name: str) -> str | None:

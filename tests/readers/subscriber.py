@@ -72,6 +72,7 @@ class Subscriber(Pair):
                 self._publish(publisher)
         finally:
             publisher.close()
+            # What it cut off of refused messages it keeps no evidence of: only what a kill has torn is counted.
             for torn in (self.path / "messages").glob("*.torn"):
                 publisher.ledger.note(f"cut {torn.name}")
 

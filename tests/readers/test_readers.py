@@ -8,7 +8,7 @@ from tests.readers.__main__ import READERS, maker, run_in_a_room
 from tests.readers.pair import Plan, run
 from tests.readers.room import can_mount
 
-PLAN = Plan(seconds=1.5, kills=3, idle_seconds=1.0)
+PLAN = Plan(seconds=1.5, kills=3, idle_seconds=0.7)
 NEEDS = {"spark": "pyspark", "ingest": "pyarrow", "broker": "msgspec", "copy": "msgspec"}
 
 readers = pytest.mark.parametrize("reader", READERS)

@@ -36,7 +36,7 @@ def noted(tmp_path):
 
 def test_a_ledger_tells_what_was_tried_and_what_came_of_it(noted):
     assert (list(noted.acked), noted.refused, noted.unknown) == ([1, 2, 3], {4, 5}, {6, 7, 8, 9})
-    assert (noted.cuts, noted.kills, noted.refusals, noted.segments) == (1, 1, 1, 1)
+    assert (noted.cuts, noted.kills, noted.refusals, noted.segments) == (1, 1, 1, {1})
 
 
 def test_a_ledger_goes_on_after_a_writer_that_was_killed_in_the_middle_of_a_line(tmp_path):
@@ -99,7 +99,14 @@ def test_what_was_cleaned_away_is_not_missed(noted):
     ],
 )
 def test_a_verdict_says_what_is_wrong(noted, run, told):
-    fine = {"comparison": Comparison(), "records": 5, "seconds": 1.0, "idle_cpu_seconds": 0.1, "idle_seconds": 2.0}
+    fine = {
+        "comparison": Comparison(),
+        "records": 5,
+        "segments": 1,
+        "seconds": 1.0,
+        "idle_cpu_seconds": 0.1,
+        "idle_seconds": 2.0,
+    }
     verdict = Verdict("follower", "full", noted, **(fine | run))
     assert verdict.wrong() == told
     assert ("WRONG" in verdict.line()) == bool(told)

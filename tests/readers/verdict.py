@@ -138,6 +138,8 @@ class Verdict:
     comparison: Comparison
     records: int
     """That the reader got."""
+    segments: int
+    """That the log has, or has had."""
     seconds: float
     idle_cpu_seconds: float
     idle_seconds: float
@@ -163,7 +165,7 @@ class Verdict:
         """All of it in one line."""
         noted, found = self.noted, self.comparison
         happened = (
-            f"{self.reader:8} {self.writer:7} {self.records:8,} records, {noted.segments:6,} segments, "
+            f"{self.reader:8} {self.writer:7} {self.records:8,} records, {self.segments:6,} segments, "
             f"{noted.cuts:4,} cuts, {noted.refusals:4,} refusals, {noted.kills:2} kills:"
         )
         counts = (

@@ -31,11 +31,11 @@ from tests.readers.place import LogPlace, NotingFiles, Place, StatePlace, copies
 from tests.readers.process import Child
 from tests.readers.records import payload
 
-KILL_SECONDS_MAX = 0.002  # after a segment has begun to grow: about as long as a write takes
+KILL_SECONDS_MAX = 0.001  # after a segment has begun to grow: about as long as a write takes
 TRIES_BEFORE_KILL_MAX = 4
 LAST_SECONDS = 0.3  # for which it writes after the last kill
 LIFE_SECONDS_MAX = 60.0
-WRITE_SECONDS_MAX = 0.02
+WRITE_SECONDS_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Way:
 WAYS = {
     "rolling": Way(400, (12, 120), (2, 5), singles=0.7, syncs=False, ack="none"),
     "full": Way(256 << 10, (200, 4000), (50, 400), singles=0.2, pause_seconds=0.002, cut_seconds=0.01),
-    "killed": Way(32 << 20, (4000, 16_000), (200, 600), singles=0.0, pause_seconds=0.01),
+    "killed": Way(64 << 20, (4000, 16_000), (400, 1000), singles=0.0, pause_seconds=0.01),
 }
 
 
