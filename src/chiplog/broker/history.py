@@ -108,10 +108,8 @@ class History:
 
     def _pass_over(self, cursor: Cursor, position: Position, limit: Position) -> Position:
         """The first position whose file may have what is wanted."""
-        numbers = [number for number in self._stream.numbers() if number >= position.segment]
-        for number in numbers:
-            if number >= limit.segment:
-                break
+        following = self._stream._directory.following
+        while (number := following(position.segment - 1)) is not None and number < limit.segment:
             topics = self._list_of(number)
             if topics is None or cursor.wants(topics):
                 return max(position, Position(number, 0))

@@ -132,8 +132,9 @@ class Walk:
 
     def check_start(self) -> None:
         """Refuse a start in a segment that doesn't exist yet: nothing there was ever handed out."""
-        numbers = self.directory.numbers()
-        last = max(numbers[-1] if numbers else 0, read_end(self.directory).segment)
+        if self.position.segment <= read_end(self.directory).segment:
+            return
+        last = self.directory.last()
         if self.position.segment > last:
             raise BadPosition(
                 f"position {self.position} lies past the end of the log, whose last segment is {last}: it "
