@@ -13,7 +13,7 @@ import tempfile
 import time
 
 GROUPS = (
-    ("tests/spark", "tests/commitlog"),
+    ("tests/spark", "tests/commitlog", "tests/testing"),
     ("tests/broker", "tests/jobs", "tests/state", "tests/faults", "tests/cli"),
 )
 NOTHING_COLLECTED = 5

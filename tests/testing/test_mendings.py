@@ -202,9 +202,7 @@ HISTORIES: dict[str, History] = {
     "shared with another": shared_with_another,
 }
 MENDINGS = {
-    "segments are listed twice": Mending(
-        one_listing, "rolls", ["cursor", "follower", "segments", "backup"], "gap"
-    ),
+    "segments are listed twice": Mending(one_listing, "rolls", ["follower", "segments", "backup"], "gap"),
     "files by time are listed twice": Mending(one_listing, "messages", ["follower"], "gap"),
     "the next segment is looked for by its name": Mending(
         following_by_a_listing, "rolls", ["follower"], "gap", limit=900
