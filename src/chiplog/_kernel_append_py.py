@@ -12,11 +12,15 @@ from chiplog._kernel_captain_py import captain_encode, captain_encode_many
 from chiplog._kernel_queue_py import REENTERED
 from chiplog._kernel_scan import read_clock
 
-_END_COMMITTED, _END_INTENDED = 5, 6  # words of an end mark: log/end.py
+END_COMMITTED, END_INTENDED = 5, 6
+"""Words of an end mark (log/end.py) that are stored with every write."""
 
 
-def _checked_offset(offset: int) -> int:
-    """As an end mark has it: log/end.py."""
+def checked_offset(offset: int) -> int:
+    """An offset of up to 48 bits as an end mark has it, with a check in the sixteen bits above it.
+
+    The factor is any odd number with many bits set.
+    """
     return offset | offset * 0x9E3779B97F4A7C15 & 0xFFFF000000000000
 
 
@@ -93,12 +97,12 @@ class AppendCore:
     def intend(self, end: int) -> None:
         """A write that ends there is about to begin."""
         if self._shared is not None:
-            self._shared.store(_END_INTENDED, _checked_offset(end))
+            self._shared.store(END_INTENDED, checked_offset(end))
 
     def _settle(self) -> None:
         """What was written up to `offset` counts."""
         if self._shared is not None and not self._waits:
-            self._shared.store(_END_COMMITTED, _checked_offset(self.offset))
+            self._shared.store(END_COMMITTED, checked_offset(self.offset))
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
         """Count what somebody else has written, in one step as far as an interrupt is concerned."""

@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from chiplog import AppenderFailed, Position, Stream, WriteFailed
+from chiplog._kernel_append_py import checked_offset
 from chiplog.formats import Captain
-from chiplog.log.end import NAME, checked, read_end
+from chiplog.log.end import NAME, read_end
 from chiplog.testing import CrashDisk
 
 
@@ -192,8 +193,8 @@ def test_no_flipped_bit_of_a_mark_hides_a_record(tmp_path):
 def test_an_offset_is_never_taken_for_another_one_by_a_flipped_bit():
     for offset in (0, 1, 8, 31, 4096, 123_456_789, 2**40 + 17):
         for bit in range(64):
-            wrong = checked(offset) ^ (1 << bit)
-            assert checked(wrong & (2**48 - 1)) != wrong
+            wrong = checked_offset(offset) ^ (1 << bit)
+            assert checked_offset(wrong & (2**48 - 1)) != wrong
 
 
 def test_a_full_disk_does_not_end_an_appender_by_a_signal(tmp_path):

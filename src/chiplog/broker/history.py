@@ -108,8 +108,7 @@ class History:
 
     def _pass_over(self, cursor: Cursor, position: Position, limit: Position) -> Position:
         """The first position whose file may have what is wanted."""
-        following = self._stream._directory.following
-        while (number := following(position.segment - 1)) is not None and number < limit.segment:
+        while (number := self._stream.following(position.segment - 1)) is not None and number < limit.segment:
             topics = self._list_of(number)
             if topics is None or cursor.wants(topics):
                 return max(position, Position(number, 0))

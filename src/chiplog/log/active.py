@@ -261,9 +261,8 @@ class ActiveSegment:
             time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
         number = self._directory.format.next_number(self._core.segment, time_ns)
         if self._waits and self.unsynced_bytes():
-            self.sync_to(
-                self._core.segment, self._core.offset
-            )  # what counts of a segment with a successor is all of it
+            # What counts of a segment that has a successor is all of it.
+            self.sync_to(self._core.segment, self._core.offset)
         with self._metrics.timed("roll"):
             file = self._spare.take() if self._spare is not None else None
             self.check()  # what was waited for may have failed

@@ -39,19 +39,17 @@ import struct
 from typing import NamedTuple
 
 from chiplog import kernel
+from chiplog._kernel_append_py import END_COMMITTED, END_INTENDED, checked_offset
 from chiplog.files import File
 from chiplog.log.place import Place
 
 NAME = "append.end"
 WORDS = 8
-COMMITTED, INTENDED = 5, 6
 _MAGIC, _BOOT, _LAST, _SEGMENT, _FIRST = 0, 1, 3, 4, 7
 _LAYOUT = struct.Struct("=8s16s5Q")
 _MAGIC_BYTES = b"CLEND\0\0\1"
 _LOOKS_MAX = 16
 _OFFSET_MASK = (1 << 48) - 1
-_CHECK_MASK = (1 << 64) - 1 - _OFFSET_MASK
-_MIXER = 0x9E3779B97F4A7C15  # any odd number with many bits would do
 
 
 class End(NamedTuple):
@@ -95,8 +93,8 @@ class EndMark:
         for index, value in (
             (_FIRST, self._sequence),
             (_SEGMENT, segment),
-            (COMMITTED, checked(offset)),
-            (INTENDED, checked(offset)),
+            (END_COMMITTED, checked_offset(offset)),
+            (END_INTENDED, checked_offset(offset)),
             (_LAST, self._sequence),
         ):
             self.shared.store(index, value)
@@ -104,18 +102,19 @@ class EndMark:
 
     def intend(self, offset: int) -> None:
         """A write is about to begin that ends there."""
-        self.shared.store(INTENDED, checked(offset))
+        self.shared.store(END_INTENDED, checked_offset(offset))
 
     def commit(self, segment: int, offset: int) -> None:
         """The segment counts up to `offset`, if it is still the one that is appended to."""
         if segment == self._segment and offset > self._committed:
             self._committed = offset
-            self.shared.store(COMMITTED, checked(offset))
+            self.shared.store(END_COMMITTED, checked_offset(offset))
 
     def close(self, *, in_order: bool) -> None:
         """Let go of it; `in_order` if whatever is in the files counts."""
         if in_order:
             self.move(0, 0)
+        # The core of an appender that couldn't be opened may still have the words.
         with contextlib.suppress(BufferError):
             self.shared.close()
 
@@ -143,18 +142,12 @@ def _read(file: File, boot: bytes) -> End:
             return NO_END
         if first == last and before == (first, segment):  # twice: a copy of memory has no order
             offsets = committed & _OFFSET_MASK, intended & _OFFSET_MASK
-            if found != boot or (committed, intended) != tuple(map(checked, offsets)):
+            if found != boot or (committed, intended) != tuple(map(checked_offset, offsets)):
                 segment = 0
             return End(first, segment, offsets[0], max(offsets)) if segment else End(first, 0, 0, 0)
         before = (first, segment) if first == last else None
-    return End(
-        first, 0, 0, 0
-    )  # it was stopped while it changed the segment, when nothing is written: the files count
-
-
-def checked(offset: int) -> int:
-    """An offset as it is stored, with its check above it. The compiled AppendCore does the same."""
-    return offset | offset * _MIXER & _CHECK_MASK
+    # The appender was stopped while it changed the segment. Nothing is being written then: the files count.
+    return End(first, 0, 0, 0)
 
 
 def visible_bytes(directory: Place, number: int, file: File) -> int:

@@ -7,7 +7,10 @@ from typing import Protocol
 from chiplog.files import File, Files
 from chiplog.formats import Format
 
-__all__ = ["Place", "read_exactly"]
+__all__ = ["TAIL_BYTES", "Place", "read_exactly", "tail_before"]
+
+TAIL_BYTES = 64
+"""Before a place: enough to tell that two logs have been the same up to there."""
 
 
 class Place(Protocol):
@@ -34,3 +37,9 @@ def read_exactly(file: File, count: int, offset: int) -> bytes:
     """Up to `count` bytes, fewer only at the end of the file."""
     buffer = bytearray(count)
     return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
+
+
+def tail_before(file: File, offset: int) -> bytes:
+    """The last bytes before an offset."""
+    count = min(TAIL_BYTES, offset)
+    return read_exactly(file, count, offset - count)

@@ -287,6 +287,10 @@ class Stream:
         """The numbers of the segments there are, ascending."""
         return self._directory.numbers()
 
+    def following(self, number: int) -> int | None:
+        """The number of the segment after this one; None if there is none yet. Mostly without a listing."""
+        return self._directory.following(number)
+
     def segment_bytes(self, number: int) -> int | None:
         """How large a segment's file is; None if there is none."""
         found = self._directory.files.stat(self._directory.segment_path(number))

@@ -16,12 +16,12 @@ the position, it can.
 from __future__ import annotations
 
 from chiplog import kernel
+from chiplog.log.place import tail_before
 from chiplog.log.position import Position
-from chiplog.log.segments import Directory, SegmentReader, read_exactly
+from chiplog.log.segments import Directory, SegmentReader
 
 __all__ = ["agrees", "trace"]
 
-_TRACE_BYTES = 64
 _CUT = "cut"
 
 
@@ -40,9 +40,9 @@ def trace(directory: Directory, position: Position) -> str | None:
         if reader.rewritten:
             by_another = reader.index is not None and reader.index.foreign_end
             return _CUT if by_another else None
-        count = min(_TRACE_BYTES, position.offset - reader.header_bytes)
-        data = read_exactly(reader.file, count, position.offset - count)
-        return f"{kernel.active.crc32c(data):08x}" if len(data) == count else _CUT
+        if reader.file.size() < position.offset:
+            return _CUT
+        return f"{kernel.active.crc32c(tail_before(reader.file, position.offset)):08x}"
     finally:
         reader.close()
 

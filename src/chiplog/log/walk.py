@@ -22,6 +22,7 @@ from chiplog.log.damage import BLOCK_BYTES, BLOCK_ROWS, header_is_torn, is_bound
 from chiplog.log.end import read_end
 from chiplog.log.foreign import check_position
 from chiplog.log.metrics import Metrics
+from chiplog.log.place import TAIL_BYTES
 from chiplog.log.position import Position
 from chiplog.log.seek import TimeBounds
 from chiplog.log.segments import Directory, SegmentReader, read_exactly
@@ -35,7 +36,6 @@ DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
 BAD_MAP = "map"  # why a rewritten segment's positions can't be told, where its records may all be right
 _EVIDENCE_BYTES = 32
-_KNOWN_BYTES = 64  # before a place: enough to know it again
 
 
 class Defect(NamedTuple):
@@ -342,7 +342,7 @@ class Walk:
         offsets = reader.index.logical_column(scan.offsets) if reader.index else scan.offsets
         logical_end = offsets[last] if last < len(offsets) else reader.logical(self._at)
         self.position = Position(reader.number, logical_end)
-        self._known = reader.position(self._at), bytes(self._buffer[max(scan.end - _KNOWN_BYTES, 0) : scan.end])
+        self._known = reader.position(self._at), bytes(self._buffer[max(scan.end - TAIL_BYTES, 0) : scan.end])
         self._metrics.add(records_read=last - first, bytes_read=0 if self._rest else scan.end)
         if first == last:
             return None

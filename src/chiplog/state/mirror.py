@@ -26,6 +26,7 @@ from chiplog.files import File, Files, removed_on_failure, write_all
 from chiplog.formats import Captain
 from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.end import EndMark
+from chiplog.log.place import TAIL_BYTES, tail_before
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, read_exactly
 from chiplog.log.stream import Stream
@@ -50,7 +51,6 @@ __all__ = [
 logger = logging.getLogger("chiplog")
 
 FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
-TAIL_BYTES = 64  # before a position: enough to tell that two logs have been the same up to there
 _SNAPSHOT = "snapshot"
 _REPLACED = "snapshot.old"
 _CHECK_BYTES = 4 << 20
@@ -445,12 +445,6 @@ def _write_snapshot(files: Files, folder: str, whole: Whole) -> None:
     (begin, end), sequence, term = whole
     text = json.dumps({"begin": str(begin), "end": str(end), "sequence": sequence, "term": term})
     replace_file(files, folder, _SNAPSHOT, text.encode())
-
-
-def tail_before(file: File, offset: int) -> bytes:
-    """The last bytes before an offset."""
-    count = min(TAIL_BYTES, offset)
-    return read_exactly(file, count, offset - count)
 
 
 def read_file(files: Files, path: str) -> bytes:

@@ -139,6 +139,19 @@ class _Things:
             self._writer.attempt(self._writer.payloads(1), lambda payloads: [log.update(payloads[0])])
         self._writer.forget(before.__contains__)
 
+    def log(self) -> StateLog:
+        """A state log of them, which rotates when it is told to."""
+        log = StateLog(
+            "log",
+            replay=self.replay,
+            enumerate=self.enumerate,
+            codec=self,
+            rotate_bytes=_NEVER,
+            files=self._writer.disk,
+        )
+        self._writer.shown(log.stream)
+        return log
+
     def change(self, log: StateLog, count: int = 1) -> None:
         self._names += "x" * count
         self._writer.attempt(self._writer.payloads(count), log.update_many)
@@ -148,16 +161,7 @@ class _Things:
 def state(writer: Writer) -> None:
     """Updates, and rotations that drop what came before."""
     things = _Things(writer)
-    log = StateLog(
-        "log",
-        replay=things.replay,
-        enumerate=things.enumerate,
-        codec=things,
-        rotate_bytes=_NEVER,
-        files=writer.disk,
-    )
-    writer.shown(log.stream)
-    with log:
+    with things.log() as log:
         things.change(log)
         things.change(log, 2)
         log.rotate()
@@ -169,16 +173,7 @@ def state(writer: Writer) -> None:
 def refused_updates(writer: Writer) -> None:
     """Updates that find no room, while copies are kept up."""
     things = _Things(writer)
-    log = StateLog(
-        "log",
-        replay=things.replay,
-        enumerate=things.enumerate,
-        codec=things,
-        rotate_bytes=_NEVER,
-        files=writer.disk,
-    )
-    writer.shown(log.stream)
-    with log:
+    with things.log() as log:
         things.change(log)
         with writer.full_after(58):
             things.change(log, 4)
