@@ -21,9 +21,9 @@ clients.py         who comes and goes
 subscriptions.py   who wants what
 memory.py          what must be known after a crash
 access.py          who may do what; passwords.py and rules.py read the files that say it
-listening.py       where clients come in
+listening.py       where clients come in; door.py counts those that aren't in yet
 websocket.py       connections inside of WebSockets
-limits.py          how much of anything
+limits.py          how much of anything; shares.py, shared_buffers.py and caches.py count what clients share
 keeping.py         retention, now and then
 figures.py         what is counted; system.py publishes it to $SYS topics
 mqtt/              the protocol, without I/O

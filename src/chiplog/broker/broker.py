@@ -32,6 +32,7 @@ from chiplog.broker.batches import Batch, Stored
 from chiplog.broker.clients import Clients
 from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
+from chiplog.broker.door import Door
 from chiplog.broker.history import History
 from chiplog.broker.intake import Intake
 from chiplog.broker.keeping import Keeping
@@ -53,6 +54,7 @@ from chiplog.broker.mqtt import (
 from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
 from chiplog.broker.sessions import Session
+from chiplog.broker.shared_buffers import SharedBuffers
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
 from chiplog.errors import AppenderFailed, ChiplogError
@@ -63,6 +65,7 @@ from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
 from chiplog.log.tenants import refuse_others
+from chiplog.notices import Notices
 
 __all__ = ["Broker"]
 
@@ -99,6 +102,9 @@ class Broker:
         self.stream = Stream(f"{self.path}/messages", format=Messages())
         self._file_bytes = file_bytes
         self.memory = Memory(f"{self.path}/sessions", self.limits, **self._options)
+        self.notices = Notices("broker")
+        self.door = Door(self)
+        self.shared = SharedBuffers(self.limits, self.notices)
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
@@ -196,13 +202,10 @@ class Broker:
         for connection in list(self.clients.connections):
             if connection.session is not None and connection.version == MQTT_5_0:
                 connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
-            connection.close()
-        deadline = self.loop.time() + 2
-        while self.clients.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self.clients.connections):
-            connection.abort()
-        await asyncio.sleep(0)
+                connection.linger()
+            else:
+                connection.close()
+        await self.door.see_off()
         for connection in list(self.clients.connections):
             self.clients.left(connection)
         self.memory.note_known()
@@ -219,11 +222,12 @@ class Broker:
         finally:
             self.intake.appender.close()
 
-    def later(self, work: Coroutine[None, None, None]) -> None:
+    def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something beside the rest."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -244,16 +248,16 @@ class Broker:
         """A socket was accepted."""
         self.now = time.monotonic()
         connection.heard = self.now
-        if self._stopping or len(self.clients.connections) >= self.limits.clients_max:
-            logger.warning("broker: there are too many clients, %s was turned away", connection.peer)
+        if not self.door.let_near(connection) or self._stopping:
             connection.abort()
             return
         self.clients.connections.add(connection)
-        self.system.clients_max = max(self.system.clients_max, len(self.clients.connections))
 
     def left(self, connection: Connection) -> None:
-        """And is closed."""
+        """A connection was closed, or is about to be."""
+        self.shared.partial.drop(connection)
         self.clients.left(connection)
+        self.door.left(connection)
 
     # -- into the log
 
@@ -464,7 +468,9 @@ class Broker:
                 self._note_progress()
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
+                self.door.sweep(self.now)
                 self.clients.sweep(self.now)
+                self.notices.sweep()
             if self.now - self._known >= KNOWN_SECONDS:
                 self._known = self.now
                 self.memory.note_known()

@@ -75,6 +75,9 @@ class Clients:
         if refused is not None:
             raise BadPacket(refused, "the user name or password isn't right, or nobody may come in without one")
         broker, limits = self._broker, self._broker.limits
+        known = self.sessions.get(packet.client_id)
+        if not broker.door.has_room() and (known is None or known.connection is None):
+            raise BadPacket(ReasonCode.SERVER_BUSY, "there are as many clients as there may be")
         if packet.will is not None:
             topic = packet.will.topic
             if topic.startswith("$") or not broker.access.may_publish(packet.user_name, packet.client_id, topic):
@@ -271,11 +274,7 @@ class Clients:
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""
         for connection in list(self.connections):
-            if connection.session is None:
-                if now - connection.heard > self._broker.limits.connect_seconds:
-                    connection.abort()
-            elif connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
+            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
                 connection.refuse(
                     ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
                 )
-                connection.abort()
