@@ -55,9 +55,12 @@ class Journal:
         on_corruption: OnCorruption = "raise",
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
+        mode: int | None = None,
     ) -> None:
         self.stream = (
-            None if path is None else Stream(path, magic=MAGIC, version=VERSION, files=files, clock=clock)
+            None
+            if path is None
+            else Stream(path, magic=MAGIC, version=VERSION, files=files, clock=clock, mode=mode)
         )
         self.waits = sync == "always" and path is not None
         """Whether a write takes as long as a sync."""
