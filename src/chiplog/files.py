@@ -319,6 +319,8 @@ def _write_after_close(_: Any) -> int:
 class OSFiles:
     """The filesystem of the operating system. New logs get this mode; see modes.py."""
 
+    mode = PRIVATE
+
     def __init__(self, mode: int = PRIVATE) -> None:
         self.mode = check_mode(mode)
 

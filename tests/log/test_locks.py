@@ -131,7 +131,7 @@ def test_lock_files_are_empty_and_stay(stream, tmp_path):
     for name in ("append.lock", "read.lock"):
         file = tmp_path / "log" / name
         assert file.read_bytes() == b""
-        assert file.stat().st_mode & 0o777 == 0o644
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, tmp_path, monkeypatch):
