@@ -49,7 +49,7 @@ class SharedBuffers:
         return self.unsent.total > self.unsent.most // 2
 
     def relieve(self) -> None:
-        """It is tight: whoever has unsent bytes waits. Past the limit, the owner that has most loses a connection."""
+        """It is tight: whoever has unsent bytes waits. Past the limit, the owner that has most loses one."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
