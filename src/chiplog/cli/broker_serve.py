@@ -30,6 +30,7 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     add("--sync", choices=_POLICIES, default="os", help="what an acknowledgement means (os)")
     add("--sync-interval", type=_milliseconds, default=1000, metavar="MS", help="with --sync interval (1000)")
     add("--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="of a file (64MiB)")
+    options.add_mode(parser, "the files of new logs")
     add("--users", metavar="FILE", help="users and password hashes, as chiplog broker passwd writes them")
     add("--acl", metavar="FILE", help="what users may publish and subscribe to")
     add(
@@ -183,6 +184,7 @@ async def _serve(chosen: argparse.Namespace, access: Access, tls: ssl.SSLContext
         file_bytes=chosen.file_bytes,
         limits=_limits(chosen),
         access=access,
+        mode=chosen.mode,
     )
     await broker.open()
     try:
