@@ -57,6 +57,7 @@ from chiplog.broker.sessions import Session
 from chiplog.broker.shared_buffers import SharedBuffers
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
+from chiplog.broker.visits import Visits, reason_text
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.files import OSFiles
 from chiplog.formats.messages import Messages
@@ -65,7 +66,6 @@ from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
 from chiplog.log.tenants import refuse_others
-from chiplog.notices import Notices
 
 __all__ = ["Broker"]
 
@@ -103,9 +103,8 @@ class Broker:
         self.stream = Stream(f"{self.path}/messages", format=Messages(), mode=mode)
         self._file_bytes = file_bytes
         self.memory = Memory(f"{self.path}/sessions", self.limits, mode=mode, **self._options)
-        self.notices = Notices("broker")
-        self.door = Door(self)
-        self.shared = SharedBuffers(self.limits, self.notices)
+        self.visits, self.door = Visits(), Door(self)
+        self.shared = SharedBuffers(self.limits, self.visits.notices)
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
@@ -187,6 +186,7 @@ class Broker:
 
     def reload(self) -> None:
         """Read the files of users and rules again; they count at once, also for those who are here."""
+        self.turn()  # what was published before is before
         self.access.reload()
         self.clients.judge_again()
 
@@ -213,6 +213,7 @@ class Broker:
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()
         self.access.close()
+        self.visits.notices.close()
         self._executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
@@ -248,7 +249,6 @@ class Broker:
     def arrived(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.now = time.monotonic()
-        connection.heard = self.now
         if not self.door.let_near(connection) or self._stopping:
             connection.abort()
             return
@@ -267,6 +267,7 @@ class Broker:
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
+            self.visits.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
             if packet.qos and connection.version == MQTT_5_0:
                 connection.send_packet(answer(packet.packet_id, refused))
             elif connection.version != MQTT_5_0:
@@ -293,7 +294,7 @@ class Broker:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
         assert connection.session is not None
-        if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
+        if not self.access.verdicts.may_publish(connection.session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
 
@@ -470,8 +471,8 @@ class Broker:
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
                 self.door.sweep(self.now)
+                self.visits.notices.sweep()
                 self.clients.sweep(self.now)
-                self.notices.sweep()
             if self.now - self._known >= KNOWN_SECONDS:
                 self._known = self.now
                 self.memory.note_known()

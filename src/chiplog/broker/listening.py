@@ -90,4 +90,6 @@ class _Lobby(asyncio.Protocol):
 
     def _failed(self, guest: Guest, error: OSError) -> None:
         self._broker.door.forget(guest)
-        self._broker.notices.info("no TLS handshake", guest.host, **{"from": guest.peer, "reason": str(error)})
+        self._broker.visits.notices.info(
+            "no TLS handshake", guest.host, **{"from": guest.peer, "reason": str(error)}
+        )
