@@ -197,16 +197,21 @@ def test_clients_that_are_in_are_counted_apart(tmp_path):
 
 def test_what_comes_while_a_password_is_checked_is_bounded(tmp_path, monkeypatch):
     """A client that sends on before it is known to anybody isn't read from."""
-    users, checked = tmp_path / "users", threading.Event()
+    users, asked, checked = tmp_path / "users", threading.Event(), threading.Event()
     users.write_text(f"ann:{Password.of(b'secret')}\n")
     works = Password.is_of
-    monkeypatch.setattr(Password, "is_of", lambda self, tried: checked.wait(60) and works(self, tried))
+
+    def is_of(self, tried):
+        asked.set()
+        return checked.wait(60) and works(self, tried)
+
+    monkeypatch.setattr(Password, "is_of", is_of)
     limits = Limits(connect_seconds=0.5)
     access = Access(users=str(users))
     with local(tmp_path / "log", limits=limits, access=access) as here:  # noqa: SIM117
         with opened(here.port) as client:
             client.sendall(packed(Connect("c", user_name="ann", password=b"secret")))
-            until(lambda: here.broker.access._waiting)
+            assert asked.wait(60)
             client.setblocking(False)
             sent, message = 0, packed(Publish("t", bytes(10_000))) * 10
             deadline = time.monotonic() + 3

@@ -134,7 +134,7 @@ class Door:
     def _turn_away(self, guest: Guest, why: str) -> None:
         self.forget(guest)
         self.turned_away += 1
-        self._broker.visits.notices.warning("turned away", guest.host, **{"from": guest.peer, "reason": why})
+        self._broker.visits.notices.warning("turned away", guest.host, from_=guest.peer, reason=why)
         guest.abort()
 
     async def see_off(self) -> None:

@@ -56,6 +56,6 @@ class SharedBuffers:
             for connection in self.unsent.holders():
                 connection.hold_back()
         while (worst := self.unsent.surplus()) is not None:
-            self._notices.warning("aborted", worst.peer_host, **{"from": worst.peer, "reason": "it doesn't read"})
+            self._notices.warning("aborted", worst.peer_host, from_=worst.peer, reason="it doesn't read")
             self.unsent.drop(worst)
             worst.abort()
