@@ -15,6 +15,7 @@ What is where, each importing only from those before it:
     chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
     chiplog.bounds     what an option may be
     chiplog.times      times as nanoseconds and as text
+    chiplog.notices    log lines for operators, limited in number and length
     chiplog.forks      what a forked child must let go of
     chiplog.shared     words that processes share through memory
     chiplog.watches    telling when a directory has changed

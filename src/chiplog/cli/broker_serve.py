@@ -23,6 +23,7 @@ _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss
 
 def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     """Its options."""
+    parser.set_defaults(serves=True)
     _add_listening(parser)
     add = parser.add_argument
     add("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
