@@ -99,7 +99,7 @@ def partial_payloads(site: Site) -> None:
 @attack("jobs byte-at-a-time", memory_mib=16, short=0.5)
 def byte_at_a_time(site: Site) -> None:
     """20 connections whose commands come a byte at a time, 100,000 bytes in all."""
-    data = b"".join(add(number, payload=bytes(50)) for number in range(40))
+    data = b"".join(add(number, b"bytes", bytes(50)) for number in range(10**7, 10**7 + 40))
     site.pump({site.dial(): pieces(data, 1) for _ in range(20)}, seconds=25)
 
 
@@ -129,10 +129,10 @@ def large_results(site: Site) -> None:
     result = bytes(1_000_000)
 
     def commands() -> Iterator[bytes]:
-        for number in range(1, site.many(300) + 1):
+        for number in range(2 * 10**7, 2 * 10**7 + site.many(300)):
             yield (
-                add(number)
-                + b"lease h 0\r\n"
+                add(number, b"results")
+                + b"lease results 0\r\n"
                 + b"complete %b %d\r\n" % (job(number), len(result))
                 + result
                 + b"\r\n"

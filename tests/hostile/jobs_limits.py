@@ -7,10 +7,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.hostile import jobs_attacks
 from tests.hostile.attacks import attack
-from tests.hostile.jobs_attacks import DAY_MS, MIB, add, job, with_token
+from tests.hostile.jobs_attacks import DAY_MS, MIB, with_token
 from tests.hostile.servers import TOKEN
 from tests.hostile.site import Site, Unmet
+
+
+def job(number: int) -> bytes:
+    """An id that no other attack has."""
+    return jobs_attacks.job(number + 10**9)
+
+
+def add(number: int, name: bytes = b"limits", payload: bytes = b"x", **times: int) -> bytes:
+    return jobs_attacks.add(number + 10**9, name, payload, **times)
 
 
 def limit(name: str, *words: str, **more: Any) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
@@ -28,27 +38,27 @@ def answers(site: Site, *pairs: tuple[bytes, bytes]) -> None:
             raise Unmet(f"{data[:60]!r} is answered {found!r}, not {expected!r}")
 
 
-def sized(number: int, size: int, name: bytes = b"h") -> bytes:
+def sized(number: int, size: int, name: bytes = b"limits") -> bytes:
     return add(number, name, bytes(size))
 
 
 @limit("sizes", short=1)
 def sizes(site: Site) -> None:
-    """Payloads and results of 1 MiB are taken, a byte more is refused, and the connection goes on."""
+    """Payloads and results of 1 MiB are taken, a byte more is refused."""
     answers(
         site,
-        (sized(1, MIB), b"+OK"),
-        (sized(2, MIB + 1), b"-CLIENT-ERROR Invalid payload size"),
-        (b"delete %b\r\n" % job(1), b"+OK"),
-        (add(3, b"res"), b"+OK"),
+        (sized(101, MIB), b"+OK"),
+        (b"delete %b\r\n" % job(101), b"+OK"),
+        (add(103, b"res"), b"+OK"),
+        (sized(102, MIB + 1), b"-CLIENT-ERROR Invalid payload size"),
     )
     one = site.job_client()
     site.ask(one, b"lease res 0\r\n")
     site.line(one), site.line(one)
-    found = site.ask(one, b"complete %b %d\r\n" % (job(3), MIB + 1) + bytes(MIB + 1) + b"\r\n")
+    found = site.ask(site.job_client(), b"complete %b %d\r\n" % (job(103), MIB + 1) + bytes(MIB + 1) + b"\r\n")
     if not found.startswith(b"-CLIENT-ERROR Invalid"):
         raise Unmet(f"a result of 1 MiB and a byte is answered {found!r}")
-    found = site.ask(one, b"complete %b %d\r\n" % (job(3), MIB) + bytes(MIB) + b"\r\n")
+    found = site.ask(one, b"complete %b %d\r\n" % (job(103), MIB) + bytes(MIB) + b"\r\n")
     if found != b"+OK":
         raise Unmet(f"a result of 1 MiB is answered {found!r}")
 

@@ -43,6 +43,8 @@ class Outcome:
     """Of that, what the machine can't be blamed for."""
     newcomer_ms: float = 0.0
     rounds: int = 0
+    ended: bool = False
+    """Whether the server was gone in the end."""
     memory_mib: float = 0.0
     left_mib: float = 0.0
     disk_mib: float = 0.0
@@ -70,7 +72,7 @@ def besiege(attack: Attack, *, slack: float = 1.0) -> Outcome:
             time.sleep(0.3)
             _besiege(attack, site, probe, outcome)
         _judge(attack, outcome, slack)
-        if outcome.rounds:
+        if not outcome.ended:
             _end(attack, site, outcome)
     return outcome
 
@@ -78,18 +80,19 @@ def besiege(attack: Attack, *, slack: float = 1.0) -> Outcome:
 def besiege_in_short(attacks: list[Attack], *, slack: float) -> list[Outcome]:
     """Smaller ones, one after the other against the same server, without waiting until it has calmed down."""
     outcomes = []
-    with _served(attacks[0]) as site, contextlib.closing(_probe(attacks[0], site)) as probe:
-        for attack in attacks:
-            outcome = Outcome(attack.name, attack.about)
-            outcomes.append(outcome)
-            site.scale = attack.short
-            if attack.prepare is not None:
-                attack.prepare(site)
-            _besiege(attack, site, probe, outcome, short=True)
-            _judge(attack, outcome, slack)
-            _check(attack, site, outcome.problems, "")
-            if not outcome.rounds:
-                return outcomes
+    with _served(attacks[0]) as site:
+        with contextlib.closing(_probe(attacks[0], site)) as probe:
+            for attack in attacks:
+                outcome = Outcome(attack.name, attack.about)
+                outcomes.append(outcome)
+                site.scale = attack.short
+                if attack.prepare is not None:
+                    attack.prepare(site)
+                _besiege(attack, site, probe, outcome, short=True)
+                _judge(attack, outcome, slack, short=True)
+                _check(attack, site, outcome.problems, "")
+                if outcome.ended:
+                    return outcomes
         _stop(site, outcome.problems)
     return outcomes
 
@@ -125,7 +128,8 @@ def _besiege(attack: Attack, site: Site, probe: Probe, outcome: Outcome, *, shor
         _run(attack, site, problems)
         outcome.seconds = time.monotonic() - began
         outcome.sent_bytes = site.sent
-        if server.process.poll() is not None:
+        outcome.ended = server.process.poll() is not None
+        if outcome.ended:
             problems.append(f"the server has ended: {server.said()[-300:]}")
             return
         if not short:
@@ -217,13 +221,14 @@ def _seen(report: dict[str, Any], outcome: Outcome) -> None:
             outcome.problems.append(f"{what} failed {found['wrong_count']} times: {found['wrong'][0]}")
 
 
-def _judge(attack: Attack, outcome: Outcome, slack: float) -> None:
+def _judge(attack: Attack, outcome: Outcome, slack: float, *, short: bool = False) -> None:
+    left_max = max(attack.left_mib, attack.memory_mib) if short else attack.left_mib  # it had no time to shrink
     disk_max = attack.disk * outcome.sent_bytes / MIB + attack.disk_mib
     for what, found, bound in (
         ("another client waited {:,.0f} ms", outcome.stall_ms, attack.latency_ms * slack),
         ("a newcomer waited {:,.0f} ms", outcome.newcomer_ms, attack.newcomer_ms * slack),
         ("the server grew by {:,.0f} MiB", outcome.memory_mib, attack.memory_mib),
-        ("it is {:,.0f} MiB larger afterwards", outcome.left_mib, attack.left_mib),
+        ("it is {:,.0f} MiB larger afterwards", outcome.left_mib, left_max),
         ("{:,.0f} MiB were written", outcome.disk_mib, disk_max),
         ("idle, with the attackers there, it uses {:.2f} processors", outcome.idle_cpu, attack.idle_cpu * slack),
         ("idle, after they left, it uses {:.2f} processors", outcome.left_cpu, attack.idle_cpu * slack),
