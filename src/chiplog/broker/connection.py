@@ -41,7 +41,7 @@ from chiplog.broker.mqtt import (
     encode,
 )
 from chiplog.broker.sessions import Session
-from chiplog.broker.visits import Visit, reason_text
+from chiplog.broker.visits import Visit
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -400,7 +400,7 @@ class Connection(asyncio.Protocol):
         """End the connection because of what the client did, and tell it why, if its version can."""
         if self._closing:
             return
-        self.visit.why = self.visit.why or f"{reason_text(reason)}: {why}"
+        self.visit.why = self.visit.why or why
         if self.session is None:
             self.broker.visits.refused(self.visit.event, self, reason=self.visit.why)
         told: Properties = {"reason_string": why[:1000]}
