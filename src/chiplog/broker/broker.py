@@ -163,7 +163,7 @@ class Broker:
         self.subscriptions.restore()
         self.clients.restore()
         self.memory.flush()
-        for work in (self._tick(), self.keeping.run(), self.system.run()):
+        for work in (self._tick(), self.keeping.run(), self.system.run(), self.memory.tend()):
             self.later(work)
 
     def _open_appender(self) -> Appender:
@@ -321,6 +321,7 @@ class Broker:
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
             session.received[packet_id] = time_ns
+            self.memory.taking[session] = None
             self.intake.when_failed(functools.partial(session.received.pop, packet_id, None))
         self.turn_soon()
 
@@ -483,8 +484,7 @@ class Broker:
         end = self.history.end
         for session in moved:
             if session.durable and session.client_id in self.memory.sessions:
-                for cursor in session.cursors.values():
-                    self.memory.note_at(session, cursor, session.at(cursor, end))
+                self.memory.note_places(session)
         for group in self.subscriptions.groups.values():
             at = self.subscriptions.group_at(group, end)
             if self.memory.groups.get(group.key) != at:

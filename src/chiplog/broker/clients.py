@@ -28,6 +28,7 @@ from chiplog.broker.mqtt import (
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import reason_text
 from chiplog.broker.wills import Wills
+from chiplog.errors import ChiplogError
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
 
@@ -118,6 +119,7 @@ class Clients:
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
         session.owner = access.owner(packet.user_name)
         self._judge(session, connection)
+        self._note(session, present)
         connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
         broker.visits.happened(
@@ -129,15 +131,31 @@ class Clients:
             keep_alive=packet.keep_alive,
         )
         self._connack(connection, present, told)
-        if session.durable or present:
-            broker.memory.note_session(session)
-            broker.memory.flush()
         broker.subscriptions.join(session)
         if session.in_flight or session.released:
             session.resending = True
             broker.later(self._resume(session, connection))
         else:
             broker.has_room(session)
+
+    def _note(self, session: Session, present: bool) -> None:
+        """A client is here: that is known after a crash, too. If it can't be, there is no half of a session."""
+        if not (session.durable or present):
+            return
+        memory, ended_ns = self._broker.memory, session.ended_ns
+        session.ended_ns = None
+        memory.note_session(session)
+        try:
+            memory.flush()
+        except (OSError, ChiplogError) as error:
+            session.will = None
+            if present:
+                session.ended_ns = ended_ns or time.time_ns()
+                memory.note_session(session)
+                self._expire_later(session)
+            else:
+                self.end(session)
+            raise BadPacket(ReasonCode.SERVER_UNAVAILABLE, f"sessions can't be written: {error}") from None
 
     async def _resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""

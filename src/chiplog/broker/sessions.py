@@ -74,6 +74,8 @@ class Cursor:
         """Whether it has everything, and gets what comes as it comes."""
         self.reading = False
         self.subs: dict[str, Sub] = {}
+        self.noted: Position | None = None
+        """The position that the log of sessions has for it."""
         self.done: set[Position] = set()
         """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
         self._cache: dict[bytes, Verdict | None] = {}

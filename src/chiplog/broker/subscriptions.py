@@ -95,7 +95,6 @@ class Subscriptions:
                     "subscribe refused", connection, filter=wanted.filter, reason=reason_text(code)
                 )
         if session.durable:
-            broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Suback(packet.packet_id, codes))
         for name, sub in retained:
@@ -124,6 +123,7 @@ class Subscriptions:
                     ReasonCode.PROTOCOL_ERROR, "a shared subscription can't leave out the client's own"
                 )
             self._share(session, wanted.filter, parsed.filter, sub)
+            broker.memory.note_sub(session, wanted.filter, sub, shared=True)
             return wanted.qos
         if parsed.when is not None:
             return self._replay(session, wanted.filter, parsed, sub)
@@ -132,6 +132,7 @@ class Subscriptions:
             sub = sub._replace(since=before.since)  # nothing is missed by subscribing again
         session.main.add(parsed.filter, sub)
         broker.routes.add(session.main, parsed.filter, sub)
+        broker.memory.note_sub(session, parsed.filter, sub)
         if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None):
             retained.append((parsed.filter, sub))
         return wanted.qos
@@ -178,6 +179,7 @@ class Subscriptions:
         sub = sub._replace(since=Position(0, 0))
         cursor.add(parsed.filter, sub)
         broker.routes.add(cursor, parsed.filter, sub)
+        broker.memory.note_replay(session, cursor)
         return sub.qos
 
     # -- UNSUBSCRIBE
@@ -189,7 +191,6 @@ class Subscriptions:
         broker.turn()
         codes = [self._unsubscribe_one(session, name) for name in packet.filters]
         if session.durable:
-            broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
@@ -201,6 +202,7 @@ class Subscriptions:
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes
+        self._broker.memory.note_unsub(session, name)
         if name in session.groups:
             self._leave_group(session, name)
             del session.groups[name]
