@@ -338,3 +338,12 @@ def test_a_run_that_took_the_id_of_a_job_goes_when_that_job_comes_back():
     assert (machine.jobs[IDS[1]] is old, machine.answered, waiter.gone) == (True, [waiter], True)
     assert machine.lease(Leaser(None, [b"q"]), START, 0) is old
     assert machine.lease(Leaser(None, [b"q"]), START, 0) is None
+
+
+@pytest.mark.parametrize("priority", [-(2**31), 2**31 - 1])
+def test_a_job_of_the_first_or_last_priority_that_there_is_has_its_place(priority):
+    machine = Machine(START)
+    for number, given in enumerate((0, priority, 1, -1)):
+        machine.add(machine.new_job(IDS[number], b"q", 1000, 60_000, START, b"", given), START)
+    leased = [machine.lease(Leaser(None, [b"q"]), START, 0) for _ in range(4)]
+    assert [job.priority for job in leased if job is not None] == sorted((0, priority, 1, -1), reverse=True)

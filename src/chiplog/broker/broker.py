@@ -32,6 +32,7 @@ from chiplog.broker.batches import Batch, Stored
 from chiplog.broker.clients import Clients
 from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
+from chiplog.broker.door import Door
 from chiplog.broker.history import History
 from chiplog.broker.intake import Intake
 from chiplog.broker.keeping import Keeping
@@ -53,8 +54,10 @@ from chiplog.broker.mqtt import (
 from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
 from chiplog.broker.sessions import Session
+from chiplog.broker.shared_buffers import SharedBuffers
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
+from chiplog.broker.visits import Visits, reason_text
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.files import OSFiles
 from chiplog.formats.messages import Messages
@@ -87,6 +90,7 @@ class Broker:
         file_bytes: int = SEGMENT_BYTES,
         limits: Limits | None = None,
         access: Access | None = None,
+        mode: int | None = None,
     ) -> None:
         check_whole("sync_interval_ms", sync_interval_ms, most=TIMER_MS_MAX)
         check_whole("file_bytes", file_bytes)
@@ -96,9 +100,11 @@ class Broker:
         self.now = time.monotonic()
         """The time, as of this turn."""
         self._options: dict[str, Any] = {"sync": sync, "sync_interval_ms": sync_interval_ms, "timeout": 0}
-        self.stream = Stream(f"{self.path}/messages", format=Messages())
+        self.stream = Stream(f"{self.path}/messages", format=Messages(), mode=mode)
         self._file_bytes = file_bytes
-        self.memory = Memory(f"{self.path}/sessions", self.limits, **self._options)
+        self.memory = Memory(f"{self.path}/sessions", self.limits, mode=mode, **self._options)
+        self.visits, self.door = Visits(), Door(self)
+        self.shared = SharedBuffers(self.limits, self.visits.notices)
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
@@ -180,6 +186,7 @@ class Broker:
 
     def reload(self) -> None:
         """Read the files of users and rules again; they count at once, also for those who are here."""
+        self.turn()  # what was published before is before
         self.access.reload()
         self.clients.judge_again()
 
@@ -196,19 +203,17 @@ class Broker:
         for connection in list(self.clients.connections):
             if connection.session is not None and connection.version == MQTT_5_0:
                 connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
-            connection.close()
-        deadline = self.loop.time() + 2
-        while self.clients.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self.clients.connections):
-            connection.abort()
-        await asyncio.sleep(0)
+                connection.linger()
+            else:
+                connection.close()
+        await self.door.see_off()
         for connection in list(self.clients.connections):
             self.clients.left(connection)
         self.memory.note_known()
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()
         self.access.close()
+        self.visits.notices.close()
         self._executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
@@ -219,11 +224,12 @@ class Broker:
         finally:
             self.intake.appender.close()
 
-    def later(self, work: Coroutine[None, None, None]) -> None:
+    def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something beside the rest."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -243,17 +249,16 @@ class Broker:
     def arrived(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.now = time.monotonic()
-        connection.heard = self.now
-        if self._stopping or len(self.clients.connections) >= self.limits.clients_max:
-            logger.warning("broker: there are too many clients, %s was turned away", connection.peer)
+        if not self.door.let_near(connection) or self._stopping:
             connection.abort()
             return
         self.clients.connections.add(connection)
-        self.system.clients_max = max(self.system.clients_max, len(self.clients.connections))
 
     def left(self, connection: Connection) -> None:
-        """And is closed."""
+        """A connection was closed, or is about to be."""
+        self.shared.partial.drop(connection)
         self.clients.left(connection)
+        self.door.left(connection)
 
     # -- into the log
 
@@ -262,6 +267,7 @@ class Broker:
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
+            self.visits.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
             if packet.qos and connection.version == MQTT_5_0:
                 connection.send_packet(answer(packet.packet_id, refused))
             elif connection.version != MQTT_5_0:
@@ -288,7 +294,7 @@ class Broker:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
         assert connection.session is not None
-        if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
+        if not self.access.verdicts.may_publish(connection.session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
 
@@ -464,6 +470,8 @@ class Broker:
                 self._note_progress()
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
+                self.door.sweep(self.now)
+                self.visits.notices.sweep()
                 self.clients.sweep(self.now)
             if self.now - self._known >= KNOWN_SECONDS:
                 self._known = self.now

@@ -138,6 +138,12 @@ class Delivery:
     def _share(self, group: Group, batch: Batch, rows: array[int]) -> int:
         """Each row to one member: as many to each as it has room for, in turns."""
         members = [member for member in group.in_turn() if self._can_take(member)]
+        group.waits_for = None
+        if not all(member.rights.reads_all for member in group.members):
+            codes, topics = batch.topics
+            wanted = {topics[codes[row]] for row in rows}
+            if not all(group.readers(topic, self.memory.sessions).all for topic in wanted):
+                return self._share_by_rights(group, batch, rows, members)
         taken = 0
         while members and taken < len(rows):
             share = -(-(len(rows) - taken) // len(members))
@@ -147,6 +153,31 @@ class Delivery:
             assert verdict is not None
             taken += self._send(member, group, batch, rows[taken : taken + share], verdict)
         return taken
+
+    def _share_by_rights(self, group: Group, batch: Batch, rows: array[int], members: list[Session]) -> int:
+        """Where not every member may read every topic: each row by itself.
+
+        What only a member may read whose client isn't here waits for it. What no member may read is passed over.
+        """
+        codes, topics = batch.topics
+        for taken, row in enumerate(rows):
+            readers = group.readers(topics[codes[row]], self.memory.sessions)
+            if not readers.all and not readers.some:
+                if readers.away:
+                    group.waits_for = readers.some
+                    return taken
+                continue
+            for member in members:
+                if readers.all or member in readers.some:
+                    verdict = judge([group.members[member]])
+                    assert verdict is not None
+                    if self._send(member, group, batch, array("q", [row]), verdict):
+                        members.append(members.pop(members.index(member)))
+                        break
+            else:
+                group.waits_for = None if readers.all else readers.some
+                return taken
+        return len(rows)
 
     def _can_take(self, session: Session) -> bool:
         connection = session.connection
@@ -279,6 +310,8 @@ class Delivery:
     def send_retained(self, session: Session, message: Stored, verdict: Verdict) -> bool:
         """A message that was kept for who subscribes; False if there is no room for it now."""
         connection = session.connection
+        if not session.rights.may_read(message.topic):
+            return True
         qos = min(message.qos, verdict.qos)
         if connection is None or not connection.ready or (qos and not session.room()):
             return False
@@ -313,7 +346,8 @@ class Delivery:
 
     def _has_taker(self, cursor: Cursor) -> bool:
         if isinstance(cursor, Group):
-            return any(self._can_take(member) for member in cursor.members)
+            takers = cursor.members if cursor.waits_for is None else cursor.waits_for
+            return any(self._can_take(member) for member in takers)
         return cursor.session is not None and self._can_take(cursor.session)
 
     def _catch_up(self, cursor: Cursor, batch: Batch) -> None:
@@ -426,10 +460,10 @@ class Delivery:
                 if session.in_flight.get(packet_id) is not sent:
                     continue  # it has arrived meanwhile
                 data = None
-                if message is not None:
+                if message is not None and session.rights.may_read(message.topic):
                     data = packet_of(connection, message, sent.qos, packet_id, time.time_ns(), dup=True)
                 if data is None:
-                    del session.in_flight[packet_id]  # it has expired, or retention has taken it
+                    del session.in_flight[packet_id]  # expired, taken by retention, or not for it any more
                 else:
                     connection.send(data)
                     again.add(packet_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from chiplog.broker.batches import Stored
 from chiplog.broker.limits import NEVER
 from chiplog.broker.mqtt import PACKET_ID_MAX, PacketType, Will, matches, property_bytes
+from chiplog.broker.rights import NOTHING, Rights
 from chiplog.log.position import Position
 
 if TYPE_CHECKING:
@@ -108,7 +109,13 @@ class Cursor:
 
     def _judge(self, topic: bytes, position: Position) -> Verdict | None:
         text = topic.decode()
+        if self.session is not None and not self.session.rights.may_read(text):
+            return None
         return judge([sub for name, sub in self.subs.items() if sub.since <= position and matches(name, text)])
+
+    def judge_again(self) -> None:
+        """Its client has other rights now."""
+        self._cache.clear()
 
     def next_change(self, position: Position) -> Position | None:
         """Where, after a position, the next of its subscriptions begins; None if all have."""
@@ -145,6 +152,10 @@ class Session:
 
     def __init__(self, client_id: str, position: Position, in_flight_max: int) -> None:
         self.client_id = client_id
+        self.owner: str | None = None
+        """The user whose client made it: empty for clients without a name, None if nobody checked names."""
+        self.rights: Rights = NOTHING
+        """What its client may do, by the rules of now. Nothing while it isn't here."""
         self.connection: Connection | None = None
         self.expiry_seconds = 0
         self.ended_ns: int | None = None

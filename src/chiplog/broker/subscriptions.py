@@ -22,6 +22,7 @@ from chiplog.broker.mqtt import (
 )
 from chiplog.broker.routes import Group
 from chiplog.broker.sessions import Cursor, Session, Sub, judge
+from chiplog.broker.visits import reason_text
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 
@@ -54,7 +55,9 @@ class Subscriptions:
             for name, sub in cursor.subs.items():
                 self._broker.routes.add(cursor, name, sub)
         for key, sub in session.groups.items():
-            self._group(key, parse_filter(key).filter).members[session] = sub
+            group = self._group(key, parse_filter(key).filter)
+            group.members[session] = sub
+            group.judge_again()
 
     def leave(self, session: Session) -> None:
         """It isn't any more: others of its groups get what it hasn't acknowledged."""
@@ -70,8 +73,11 @@ class Subscriptions:
             group = self.groups.get(key)
             if group is not None:
                 group.holders.discard(session.client_id)
+                group.judge_again()
                 if not group.holders:
                     self._drop_group(group)
+                elif not group.live:
+                    self._broker.loop.call_soon(self._broker.delivery.pump, group)
 
     # -- SUBSCRIBE
 
@@ -83,6 +89,11 @@ class Subscriptions:
         identifier = (packet.properties.get("subscription_identifiers") or [0])[0]
         retained: list[tuple[str, Sub]] = []
         codes = [self._subscribe_one(session, wanted, identifier, retained) for wanted in packet.subscriptions]
+        for wanted, code in zip(packet.subscriptions, codes, strict=True):
+            if code >= 0x80:
+                broker.visits.refused(
+                    "subscribe refused", connection, filter=wanted.filter, reason=reason_text(code)
+                )
         if session.durable:
             broker.memory.note_session(session)
             broker.memory.flush()
@@ -102,7 +113,7 @@ class Subscriptions:
             parsed = parse_filter(wanted.filter)
         except BadPacket as error:
             return error.reason_code if connection.version == MQTT_5_0 else ReasonCode.UNSPECIFIED_ERROR
-        if not broker.access.may_subscribe(connection.user, session.client_id, parsed.filter):
+        if not session.rights.may_subscribe(parsed.filter):
             return ReasonCode.NOT_AUTHORIZED
         if session.subscriptions() >= broker.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED
@@ -182,18 +193,11 @@ class Subscriptions:
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
-    def revoke(self, session: Session) -> bool:
-        """Take away what its user may not get any more; whether there was anything."""
-        connection, revoked = session.connection, False
-        assert connection is not None
-        for name in [*session.main.subs, *filter(None, session.cursors), *session.groups]:
-            if not self._broker.access.may_subscribe(
-                connection.user, session.client_id, parse_filter(name).filter
-            ):
-                logger.warning("broker: %s may not get %s any more", session.client_id, name)
-                self._unsubscribe_one(session, name)
-                revoked = True
-        return revoked
+    def judge_again(self) -> None:
+        """Rights have changed: nothing that is remembered counts any more."""
+        self._broker.routes.judge_again()
+        for group in self.groups.values():
+            group.judge_again()
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes
@@ -202,6 +206,7 @@ class Subscriptions:
             del session.groups[name]
             group = self.groups[name]
             group.holders.discard(session.client_id)
+            group.judge_again()
             if not group.holders:
                 self._drop_group(group)
             return ReasonCode.SUCCESS
@@ -233,6 +238,7 @@ class Subscriptions:
         group = self._group(key, name)
         group.holders.add(session.client_id)
         group.members[session] = sub
+        group.judge_again()
         session.groups[key] = sub
         self._broker.loop.call_soon(self._broker.delivery.pump, group)
 
@@ -241,6 +247,7 @@ class Subscriptions:
         if group is None or session not in group.members:
             return
         del group.members[session]
+        group.judge_again()
         for packet_id, sent in list(session.in_flight.items()):
             if sent.cursor is group and sent.qos == 1:
                 del session.in_flight[packet_id]

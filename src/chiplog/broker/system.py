@@ -77,7 +77,7 @@ class System:
         for cursor, verdict in self._broker.routes.of(message.topic.encode()):
             takers: list[Session] = [] if cursor.session is None else [cursor.session]
             if isinstance(cursor, Group):
-                takers = cursor.in_turn()[:1]
+                takers = [one for one in cursor.in_turn() if one.rights.may_read(message.topic)][:1]
             for session in takers:
                 connection = session.connection
                 if connection is not None and connection.ready:

@@ -21,7 +21,7 @@ cdef class Job(Timer):
     cdef public long long result_offset
     cdef public long long ttl_ms
     cdef public unsigned int ttr_ms
-    cdef public int priority
+    cdef public long long priority
     cdef public int segment
     cdef public int result_segment
     cdef public unsigned int add_bytes
