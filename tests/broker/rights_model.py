@@ -113,8 +113,8 @@ def some_law(rng: random.Random) -> Law:
 class Message:
     topic: str
     payload: bytes
-    law: int
-    """The number of the law under which it was published."""
+    law: int = -1
+    """The number of the law under which it was published, if it was."""
 
 
 @dataclass
@@ -206,7 +206,7 @@ class Model:
     # -- messages
 
     def message(self, topic: str) -> Message:
-        found = Message(topic, b"%d" % len(self.by_payload), len(self.laws) - 1)
+        found = Message(topic, b"%d" % len(self.by_payload))
         self.by_payload[found.payload] = found
         return found
 
@@ -255,6 +255,7 @@ class Model:
             if not isinstance(packet, Publish):
                 continue
             message = self.by_payload[packet.payload]
+            assert message.law >= 0, f"{packet} should never have been published\n{self.story()}"
             first = max(message.law, client.law)
             allowed = any(
                 law.allows(client.user, client.client_id, message.topic, "read") for law in self.laws[first:]
