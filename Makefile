@@ -13,7 +13,7 @@ SANITIZE_SECONDS ?= 600
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize promise load kill cluster pipeline readers clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise load kill cluster pipeline readers clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ explore: $(VENV)/.ready
 fuzz: $(VENV)/.ready
 	$(RUN) -m tests.jobs.fuzz --seed $(FUZZ_SEED)
 	$(RUN) -m tests.broker.fuzz --seed $(FUZZ_SEED)
+
+## make hostile  hostile clients against the three servers: the others' latency, memory, disk; ONLY=words picks some
+hostile: $(VENV)/.ready
+	$(RUN) -m tests.hostile $(if $(ONLY),--only "$(ONLY)")
 
 ## make sanitize  compiled modules under sanitizers, all parsers searched for SANITIZE_SECONDS=600; SANITIZE_SEED=0
 sanitize: $(VENV)/.ready
