@@ -102,24 +102,17 @@ class Clients:
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
         connection.accept(session, packet, broker.access.may_publish_all(packet.user_name, client_id))
         session.connection, session.ended_ns = connection, None
-        if present and broker.subscriptions.revoke(session):
-            session.start_over()  # what is in flight may be what it may not get
         who = {"client_id": client_id, "peer": connection.peer, "user": connection.user}
         logger.info("broker: %s is here, from %s", client_id, connection.peer, extra=who)
         self._connack(connection, present, told)
         if session.durable or present:
             broker.memory.note_session(session)
             broker.memory.flush()
-        broker.subscriptions.join(session)
-        if session.in_flight or session.released:
-            session.resending = True
-            broker.later(self._resume(session, connection))
-        else:
-            broker.has_room(session)
+        broker.subscriptions.join(session, connection, present=present)
 
-    async def _resume(self, session: Session, connection: Connection) -> None:
+    async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
-        await self._broker.delivery.resend(session, connection)
+        await self._broker.catchup.resend(session, connection)
         self._broker.has_room(session)
 
     def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
@@ -140,7 +133,7 @@ class Clients:
         if session is not None:
             return session, True
         session = Session(client_id, self._broker.history.end, self._broker.limits.in_flight_max)
-        session.main.live = True
+        session.main.go_live(self._broker.history.end)
         self.sessions[client_id] = session
         return session, False
 
@@ -192,7 +185,7 @@ class Clients:
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
-                cursor.fall_behind(broker.history.end)
+                cursor.fall_behind(broker.delivery.given(cursor))
         session.ended_ns = time.time_ns()
         logger.info("broker: %s is gone", session.client_id, extra={"client_id": session.client_id})
         will, session.will = session.will, None

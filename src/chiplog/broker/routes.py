@@ -1,43 +1,24 @@
-"""Who gets what: live cursors by topic, and groups that share their messages.
+"""Who gets what: live cursors by topic.
 
-Only clients that are connected are in here. What a topic leads to is remembered until somebody subscribes,
-unsubscribes, comes or goes.
+Only clients that are connected are in here, and groups. What a topic leads to is remembered until a subscription
+changes that could match it: one whose first level is a word leaves the topics of all other first levels alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from chiplog.broker.mqtt import Trie
-from chiplog.broker.sessions import Cursor, Session, Sub, Verdict, judge
-from chiplog.log.position import Position
+from chiplog.broker.sessions import Cursor, Sub, Verdict, judge
 
-__all__ = ["Group", "Routes"]
+__all__ = ["Routes"]
 
-_CACHE_MAX = 65_536
+_TOPICS_MAX = 65_536
+_BYTES_MAX = 16 << 20
+"""Of topics that are remembered, with what they lead to."""
+_ENTRY_BYTES, _CURSOR_BYTES = 300, 80
 
 Route = tuple[tuple[Cursor, Verdict], ...]
-
-
-class Group(Cursor):
-    """A shared subscription: each message goes to one of those who share it."""
-
-    def __init__(self, key: str, filter: str, position: Position) -> None:  # noqa: A002
-        super().__init__(key, None, position)
-        self.filter = filter
-        self.members: dict[Session, Sub] = {}
-        """Those who are connected."""
-        self.holders: set[str] = set()
-        """The ids of all whose sessions have it."""
-        self.returned: list[Position] = []
-        """What was sent to a member who left without acknowledging it."""
-        self._turn = 0
-        self.add(filter, Sub(2))
-
-    def in_turn(self) -> list[Session]:
-        """Members, beginning with another one each time."""
-        members = list(self.members)
-        self._turn += 1
-        first = self._turn % len(members) if members else 0
-        return members[first:] + members[:first]
 
 
 class Routes:
@@ -46,6 +27,10 @@ class Routes:
     def __init__(self) -> None:
         self._trie: Trie[Cursor, Sub] = Trie()
         self._cache: dict[bytes, Route] = {}
+        self._topics: dict[bytes, list[bytes]] = {}
+        """Topics that are remembered, by their first level."""
+        self._bytes = 0
+        self._changes = 0
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -53,25 +38,72 @@ class Routes:
     def add(self, cursor: Cursor, filter: str, sub: Sub) -> None:  # noqa: A002
         """A subscription counts from now on."""
         self._trie.add(filter, cursor, sub)
-        self._cache.clear()
+        self._changed(filter)
 
     def remove(self, cursor: Cursor, filter: str) -> None:  # noqa: A002
-        """And no longer."""
-        self._trie.remove(filter, cursor)
-        self._cache.clear()
+        """A subscription counts no longer."""
+        if self._trie.remove(filter, cursor) is not None:
+            self._changed(filter)
+
+    def known(self, topic: bytes) -> Route | None:
+        """All cursors that want a topic, each once, if that is remembered."""
+        return self._cache.get(topic)
 
     def of(self, topic: bytes) -> Route:
         """All cursors that want a topic, each once."""
         route = self._cache.get(topic)
         if route is None:
-            if len(self._cache) >= _CACHE_MAX:
-                self._cache.clear()
-            route = self._cache[topic] = self._find(topic)
+            finding = self.find(topic)
+            while route is None:
+                try:
+                    next(finding)
+                except StopIteration as found:
+                    route = found.value
         return route
 
-    def _find(self, topic: bytes) -> Route:
+    def find(self, topic: bytes) -> Generator[None, None, Route]:
+        """The same for a topic that isn't remembered, with breaks: it may take long, and things may change."""
+        changes = self._changes
         subs: dict[Cursor, list[Sub]] = {}
-        for cursor, sub in self._trie.match(topic):
+        for cursor, sub in (yield from self._trie.walk(topic)):
             subs.setdefault(cursor, []).append(sub)
-        found = ((cursor, judge(those)) for cursor, those in subs.items())
-        return tuple((cursor, verdict) for cursor, verdict in found if verdict is not None)
+        found = ((cursor, what_it_gets(cursor, topic, those)) for cursor, those in subs.items())
+        route = tuple((cursor, verdict) for cursor, verdict in found if verdict is not None)
+        if changes == self._changes:
+            self._remember(topic, route)
+        return route
+
+    # -- what is remembered
+
+    def forget(self) -> None:
+        """What any topic leads to may have changed."""
+        self._cache.clear()
+        self._topics.clear()
+        self._bytes = 0
+        self._changes += 1
+
+    def _remember(self, topic: bytes, route: Route) -> None:
+        weight = _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route)
+        if weight > _BYTES_MAX // 4:
+            return
+        if len(self._cache) >= _TOPICS_MAX or self._bytes + weight > _BYTES_MAX:
+            self.forget()
+        self._cache[topic] = route
+        self._topics.setdefault(topic.partition(b"/")[0], []).append(topic)
+        self._bytes += weight
+
+    def _changed(self, filter: str) -> None:  # noqa: A002
+        first = filter.partition("/")[0]
+        if first in ("+", "#"):
+            self.forget()
+            return
+        self._changes += 1
+        for topic in self._topics.pop(first.encode(), ()):
+            route = self._cache.pop(topic, None)
+            if route is not None:
+                self._bytes -= _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route)
+
+
+def what_it_gets(cursor: Cursor, topic: bytes, subs: list[Sub]) -> Verdict | None:  # noqa: ARG001
+    """What a cursor gets of a topic, by its subscriptions that match; None if nothing."""
+    return judge(subs)
