@@ -15,9 +15,12 @@ What is where, each importing only from those before it:
     chiplog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
     chiplog.bounds     what an option may be
     chiplog.times      times as nanoseconds and as text
+    chiplog.notices    log lines for operators, limited in number and length
     chiplog.forks      what a forked child must let go of
+    chiplog.modes      who may read and write the files of a log
     chiplog.shared     words that processes share through memory
     chiplog.watches    telling when a directory has changed
+    chiplog.locks      locks on files, which processes and threads take turns with
     chiplog.files      the only module that touches the filesystem
     chiplog.formats    how bytes lie in a segment
     chiplog.log        the engine: Stream, Appender, Cursor, Cleaner

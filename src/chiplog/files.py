@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
-import logging
 import os
 import stat
 import sys
@@ -21,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from chiplog.errors import LockTimeout
-from chiplog.forks import forking, let_go_in_children
+from chiplog.locks import take_lock
+from chiplog.modes import PRIVATE, check_mode, make_directory, open_or_create
 from chiplog.shared import OSShared
 from chiplog.watches import InotifyWatch, PollWatch
 
@@ -34,19 +32,16 @@ __all__ = [
     "OSFiles",
     "Shared",
     "Watch",
+    "disk",
     "removed_on_failure",
     "write_all",
 ]
 
-logger = logging.getLogger("chiplog")
-
 BLOCK_BYTES = 4096
 """What disks write at once, and a page of memory."""
 _SETTLED_NS = 2_000_000_000  # a directory's time of change may be as coarse as this
-_SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
 _DIRECT: int | None = getattr(os, "O_DIRECT", None)
-_LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
 class File(Protocol):
@@ -187,6 +182,13 @@ class Files(Protocol):
         """A name for the time since the machine last started: what was cached then is still cached."""
 
 
+def disk(files: Files | None, mode: int | None) -> Files:
+    """The disk that a log is on: the one that was given, or the operating system's with a mode for new logs."""
+    if files is not None and mode is not None:
+        raise ValueError("mode is for the operating system's files: give OSFiles(mode), or no files")
+    return files or OSFiles(PRIVATE if mode is None else mode)
+
+
 def write_all(file: File, data: bytes | memoryview) -> None:
     """Write every byte, in as many calls as it takes."""
     view = memoryview(data)
@@ -314,31 +316,13 @@ def _write_after_close(_: Any) -> int:
     raise ValueError("write to a closed file")
 
 
-class OSLock:
-    """flock(2) on a file of its own: across processes, and across the threads of one."""
-
-    def __init__(self, fd: int, *, exclusive: bool) -> None:
-        self._fd = fd
-        self._pid = os.getpid()
-        if exclusive:
-            let_go_in_children(self)
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            if os.getpid() == self._pid:  # in a child only closed: to unlock it would be to unlock the parent's
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the descriptor too
-            os.close(fd)
-
-    _forked = release
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            self.release()
-
-
 class OSFiles:
-    """The filesystem of the operating system."""
+    """The filesystem of the operating system. New logs get this mode; see modes.py."""
+
+    mode = PRIVATE
+
+    def __init__(self, mode: int = PRIVATE) -> None:
+        self.mode = check_mode(mode)
 
     def make_dir(self, path: str) -> None:
         missing = []
@@ -348,7 +332,7 @@ class OSFiles:
             place = os.path.dirname(place)
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(directory)
+                make_directory(directory, self.mode)
             self.sync_dir(os.path.dirname(directory))
 
     def list_dir(self, path: str) -> list[str]:
@@ -376,13 +360,13 @@ class OSFiles:
         return OSFile(fd)
 
     def open_append(self, path: str) -> File:
-        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+        return OSFile(open_or_create(path, os.O_RDWR | os.O_APPEND, self.mode))
 
     def open_update(self, path: str) -> File:
-        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        return OSFile(open_or_create(path, os.O_RDWR, self.mode))
 
     def open_shared(self, path: str, count: int) -> Shared:
-        return OSShared(path, count)
+        return OSShared(path, count, self.mode)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
@@ -399,23 +383,7 @@ class OSFiles:
         return status.st_size, (status.st_dev, status.st_ino)
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
-        operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            with forking:  # no child has the descriptor of an exclusive lock that it doesn't know of
-                fd = _open_lock_file(path, exclusive=exclusive)
-                lock = OSLock(fd, exclusive=exclusive)
-            try:
-                if deadline is None:
-                    _wait_flock(fd, operation, path)
-                else:
-                    _poll_flock(fd, operation, max(deadline - time.monotonic(), 0), path)
-                if _is_where_others_look(fd, path):
-                    return lock
-            except BaseException:
-                lock.release()
-                raise
-            lock.release()
+        return take_lock(path, exclusive=exclusive, timeout=timeout, mode=self.mode)
 
     def watch(self, path: str) -> Watch:
         if sys.platform == "linux":
@@ -434,55 +402,3 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return f"unknown-{os.urandom(8).hex()}"  # equal to none: each start counts as a reboot
-
-
-def _open_lock_file(path: str, *, exclusive: bool) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            if exclusive:
-                raise error from None
-            # Nobody can have cleaned a log without this file: reading a copy on read-only media is fine.
-            return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _is_where_others_look(fd: int, path: str) -> bool:
-    """Whether a locked file still has its name: one that was removed while we waited keeps nobody away."""
-    found = os.fstat(fd)
-    try:
-        named = os.stat(path)
-    except FileNotFoundError:
-        return stat.S_ISDIR(found.st_mode)  # on read-only media, where nobody can make the file
-    return os.path.samestat(found, named) or stat.S_ISDIR(found.st_mode)
-
-
-def _wait_flock(fd: int, operation: int, path: str) -> None:
-    try:
-        _poll_flock(fd, operation, _SILENT_SECONDS, path)
-    except LockTimeout:
-        logger.warning("waiting for %s, which another process or thread holds", path)
-        fcntl.flock(fd, operation)
-
-
-def _poll_flock(fd: int, operation: int, timeout: float, path: str) -> None:
-    # flock has no timeout of its own, and an alarm signal would be the program's, not ours.
-    deadline = time.monotonic() + timeout
-    attempt = 0
-    while True:
-        try:
-            fcntl.flock(fd, operation | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            rest = deadline - time.monotonic()
-            if not rest > 0:
-                raise LockTimeout(
-                    f"{path} is locked by another process or thread (waited {timeout:.3g} s): "
-                    "close it there, or give a longer timeout"
-                ) from None
-            time.sleep(min(rest, _LOCK_POLL_SECONDS[min(attempt, len(_LOCK_POLL_SECONDS) - 1)]))
-            attempt += 1

@@ -6,6 +6,8 @@ import errno
 import mmap
 import os
 
+from chiplog.modes import PRIVATE, open_or_create
+
 __all__ = ["OSShared"]
 
 _WORD_BYTES = 8
@@ -14,9 +16,9 @@ _WORD_BYTES = 8
 class OSShared:
     """Words of a file that is mapped into memory."""
 
-    def __init__(self, path: str, count: int) -> None:
+    def __init__(self, path: str, count: int, mode: int = PRIVATE) -> None:
         size = count * _WORD_BYTES
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_or_create(path, os.O_RDWR, mode)
         try:
             missing = size - os.fstat(fd).st_size
             # Written, and not left to be filled in by the filesystem: on a full disk that would be a signal.

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from chiplog import LockTimeout, Stream, files
+from chiplog import LockTimeout, Stream, files, locks
 
 HOLD = (
     "import sys; from chiplog import Stream\n"
@@ -80,7 +80,7 @@ def test_waiting_ends_when_the_holder_is_killed(stream, hold):
 
 
 def test_who_waits_long_for_a_lock_is_told(stream, monkeypatch, caplog):
-    monkeypatch.setattr("chiplog.files._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("chiplog.locks._SILENT_SECONDS", 0.01)
     held = stream.appender()
     thread = threading.Thread(target=lambda: stream.appender().close())
     thread.start()
@@ -131,7 +131,7 @@ def test_lock_files_are_empty_and_stay(stream, tmp_path):
     for name in ("append.lock", "read.lock"):
         file = tmp_path / "log" / name
         assert file.read_bytes() == b""
-        assert file.stat().st_mode & 0o777 == 0o644
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, 
 
 
 def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path, monkeypatch):
-    path, flock, waits = tmp_path / "some.lock", files._poll_flock, []
+    path, flock, waits = tmp_path / "some.lock", locks._poll_flock, []
 
     def removed_while_waiting(*arguments) -> None:
         if not waits:
@@ -154,7 +154,7 @@ def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path,
         waits.append(arguments)
         flock(*arguments)
 
-    monkeypatch.setattr(files, "_poll_flock", removed_while_waiting)
+    monkeypatch.setattr(locks, "_poll_flock", removed_while_waiting)
     held = files.OSFiles().lock(str(path), exclusive=True, timeout=30)
     with pytest.raises(LockTimeout):
         files.OSFiles().lock(str(path), exclusive=True, timeout=0)

@@ -271,6 +271,7 @@ OPTIONS = [
     Option("Stream.scan", "batch_rows", 1, COUNT_MAX, scan),
     Option("Stream", "magic", 0, 2**32 - 1, mark),
     Option("Stream", "version", 0, 2**32 - 1, mark),
+    Option("Stream", "mode", 0o600, 0o666, mark),
     Option("KeepLast", "byte_count", 0, BYTES_MAX, clean),
     Option("KeepLast", "segments", 0, BYTES_MAX, clean),
     Option("CommitLog", "queue_max_writes", 1, BYTES_MAX, commit),
@@ -280,6 +281,7 @@ OPTIONS = [
     Option("CommitLog", "flush_interval_ms", 1e-3, TIMER_MS_MAX, commit),
     Option("CommitLog", "segment_bytes", 1, BYTES_MAX, commit),
     Option("CommitLog", "timeout", 0, math.inf, commit),
+    Option("CommitLog", "mode", 0o600, 0o666, commit),
     Option("M3", "chunk_bytes", CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, commit_m3),
     Option("convert", "segment_bytes", 1, BYTES_MAX, convert_log),
     Option("StateLog", "sync_interval_ms", 1, TIMER_MS_MAX, keep),
@@ -288,10 +290,13 @@ OPTIONS = [
     Option("StateLog", "segment_bytes", 1, BYTES_MAX, keep),
     Option("StateLog", "journal_bytes", 0, JOURNAL_BYTES_MAX, keep, tried=1 << 16),
     Option("StateLog", "timeout", 0, math.inf, keep),
+    Option("StateLog", "mode", 0o600, 0o666, keep),
     Option("Destinations.add", "ack_timeout", 0, TIMER_SECONDS_MAX, copy),
     Option("Destinations.add", "interval", 0, TIMER_SECONDS_MAX, copy),
+    Option("Destinations.add", "mode", 0o600, 0o666, copy),
     Option("ReplicaServer", "port", 0, 65_535, hold_copies, tried=0),
     Option("ReplicaServer", "connections_max", 1, COUNT_MAX, hold_copies),
+    Option("ReplicaServer", "mode", 0o600, 0o666, hold_copies),
     Option("MessageLogWriter", "buffer_bytes", 1, 1 << 40, write_messages),
     Option("MessageLogWriter", "flush_interval_ms", 1, TIMER_MS_MAX, write_messages),
     Option("MessageLogWriter", "file_bytes", 1, BYTES_MAX, write_messages),
@@ -299,9 +304,12 @@ OPTIONS = [
     Option("MessageLogWriter", "retain_seconds", 0, AGE_SECONDS_MAX, write_messages),
     Option("MessageLogWriter", "retain_bytes", 0, BYTES_MAX, write_messages),
     Option("MessageLogWriter", "timeout", 0, math.inf, write_messages),
+    Option("MessageLogWriter", "mode", 0o600, 0o666, write_messages),
     Option("Journal", "sync_interval_ms", 1, TIMER_MS_MAX, journal),
     Option("Journal", "segment_bytes", 1, BYTES_MAX, journal),
+    Option("Journal", "mode", 0o600, 0o666, journal),
     Option("LocalServer", "port", 0, 65_535, serve_jobs, tried=0),
+    Option("LocalServer", "mode", 0o600, 0o666, serve_jobs),
     Option("Client", "timeout", 1, TIMER_SECONDS_MAX, ask),
     Option("Client", "connect_timeout", 1, TIMER_SECONDS_MAX, ask),
     Option("Client", "retry_seconds", 0, TIMER_SECONDS_MAX, ask),
@@ -312,6 +320,7 @@ OPTIONS = [
     Option("Worker", "connect_timeout", 1, TIMER_SECONDS_MAX, work),
     Option("Broker", "sync_interval_ms", 1, TIMER_MS_MAX, serve_messages),
     Option("Broker", "file_bytes", 1, BYTES_MAX, serve_messages),
+    Option("Broker", "mode", 0o600, 0o666, serve_messages),
     Option("Broker.listen", "port", 0, 65_535, listen, tried=0),
     *(Option("Limits", name, least, most, serve_within) for name, (least, most) in LIMITS.items()),
     Option("CrashDisk", "sector_bytes", 1, 1 << 20, crash),
@@ -348,7 +357,7 @@ def wrong_values(option: Option) -> Iterator[Any]:
 def test_an_option_beyond_that_is_refused_by_its_name(option: Option, tmp_path: Path) -> None:
     for number, value in enumerate(wrong_values(option)):
         place = tmp_path / str(number)
-        shown = ".*" if option.name in ("magic", "version") else re.escape(repr(value))
+        shown = ".*" if option.name in ("magic", "version", "mode") else re.escape(repr(value))
         with pytest.raises((ValueError, TypeError), match=rf"^{option.name} is {shown}: expected"):
             option.use(place, **{option.name: value})
 

@@ -95,3 +95,26 @@ def test_the_daemon_ends_its_own_workers_and_nobody_else():
         os.kill(stranger, signal.SIGKILL)
         child.kill()
         child.wait()
+
+
+def test_sparks_logging_is_configured_by_a_file_that_nobody_else_can_write(tmp_path):
+    """Whoever knows its name before it is there could make it, and have Spark run what it says."""
+    code = (
+        "import os; from chiplog.spark.session import _log4j_file; path = _log4j_file(); "
+        "folder = os.stat(os.path.dirname(path)); "
+        "assert _log4j_file() == path and 'rootLogger' in open(path).read(); "
+        "print(path, oct(folder.st_mode & 0o777), folder.st_uid == os.getuid())"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert [rest for _, *rest in told] == [["0o700", "True"]] * 2
+    assert told[0][0] != told[1][0]
+    assert list(tmp_path.iterdir()) == []  # removed with the process

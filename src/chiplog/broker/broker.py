@@ -98,6 +98,7 @@ class Broker:
         file_bytes: int = SEGMENT_BYTES,
         limits: Limits | None = None,
         access: Access | None = None,
+        mode: int | None = None,
     ) -> None:
         check_whole("sync_interval_ms", sync_interval_ms, most=TIMER_MS_MAX)
         check_whole("file_bytes", file_bytes)
@@ -107,9 +108,9 @@ class Broker:
         self.now = time.monotonic()
         """The time, as of this turn."""
         self._options: dict[str, Any] = {"sync": sync, "sync_interval_ms": sync_interval_ms, "timeout": 0}
-        self.stream = Stream(f"{self.path}/messages", format=Messages())
+        self.stream = Stream(f"{self.path}/messages", format=Messages(), mode=mode)
         self._file_bytes = file_bytes
-        self.memory = Memory(f"{self.path}/sessions", self.limits, **self._options)
+        self.memory = Memory(f"{self.path}/sessions", self.limits, mode=mode, **self._options)
         self.executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.clock = MessageClock()

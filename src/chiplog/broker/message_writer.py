@@ -67,13 +67,14 @@ class MessageLogWriter:
         timeout: float | None = None,
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
+        mode: int | None = None,
     ) -> None:
         check_whole("buffer_bytes", buffer_bytes, most=_BUFFER_BYTES_MAX)
         check_whole("file_bytes", file_bytes)
         check_number("flush_interval_ms", flush_interval_ms, least=1, most=TIMER_MS_MAX, or_none="for never")
         check_number("retain_seconds", retain_seconds, most=AGE_SECONDS_MAX, or_none="to keep everything")
         check_whole("retain_bytes", retain_bytes, least=0, or_none="to keep everything")
-        self.stream = Stream(path, format="messages", files=files, clock=clock)
+        self.stream = Stream(path, format="messages", files=files, clock=clock, mode=mode)
         self._format = Messages()
         self._buffer_bytes = buffer_bytes
         self._retain_seconds = retain_seconds

@@ -37,7 +37,8 @@ PATHS = ("/", "/mqtt")
 HANDSHAKE_BYTES_MAX = 64 << 10
 CLOSE_SECONDS = 1.0
 """For a client to answer that it is to close, before the socket is."""
-_LOGGER = logging.getLogger("chiplog.websockets")
+_LOGGER = logging.Logger("chiplog.websockets", logging.CRITICAL + 1)
+"""For the library, which would log every frame, passwords too. It is in no hierarchy: nothing turns it on."""
 
 
 class WebSocket(asyncio.Protocol):

@@ -25,6 +25,7 @@ import io
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -164,7 +165,12 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
     except SystemExit as end:  # argparse has told why
         return end.code if isinstance(end.code, int) else codes.FINE
     verbose = verbose or options.verbose
-    with _logging(verbose, quiet=name in ("verify", "repair", "stats")):
+    level = logging.DEBUG if verbose else logging.WARNING
+    if getattr(options, "serves", False):
+        level = min(level, logging.INFO)
+    elif name in ("verify", "repair", "stats") and not verbose:
+        level = logging.CRITICAL  # they report the same themselves
+    with _logging(level):
         try:
             code: int = module.run(options)
             sys.stdout.flush()
@@ -194,19 +200,22 @@ def _close_stdout() -> None:
 
 
 @contextmanager
-def _logging(verbose: bool, quiet: bool) -> Iterator[None]:
-    """Send the log's own messages to stderr; those of a command that reports the same itself only if verbose."""
+def _logging(level: int) -> Iterator[None]:
+    """Send the log's own messages to stderr. A server's, and verbose ones, have a time and a level."""
     logger = logging.getLogger("chiplog")
     handler = logging.StreamHandler()
-    layout = "%(asctime)s %(levelname)s %(message)s" if verbose else "chiplog: %(message)s"
-    handler.setFormatter(logging.Formatter(layout))
-    level, propagate = logger.level, logger.propagate
+    layout = logging.Formatter("chiplog: %(message)s")
+    if level <= logging.INFO:
+        layout = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        layout.converter = time.gmtime
+    handler.setFormatter(layout)
+    before, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.CRITICAL if quiet else logging.WARNING)
+    logger.setLevel(level)
     logger.propagate = False
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(level)
+        logger.setLevel(before)
         logger.propagate = propagate

@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
         "the version of a new log's content (default: 1); an existing log must have it",
     )
     parser.add_argument("--positions", action="store_true", help="print the position of each record")
+    options.add_mode(parser, "a new log's files")
     options.add_timeout(parser, "for another appender to close the log")
     return parser
 
@@ -104,6 +105,7 @@ def _stream(chosen: argparse.Namespace) -> Stream:
         chosen.log,
         magic=MAGIC if chosen.magic is None else chosen.magic,
         version=VERSION if chosen.version_number is None else chosen.version_number,
+        mode=chosen.mode,
     )
 
 

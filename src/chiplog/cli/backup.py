@@ -18,6 +18,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("log", metavar="LOG", help="the log's directory")
     parser.add_argument("target", metavar="TARGET", help="the directory to make, which must not exist or be empty")
     options.add_known_header(parser)
+    options.add_mode(parser, "the copy's files")
     options.add_timeout(parser, "for a cleaner to finish")
     return parser
 
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 def run(chosen: argparse.Namespace) -> int:
     stream = options.open_log(chosen.log, chosen)
     with Progress(f"copying {chosen.log}") as progress:
-        done = stream.backup(chosen.target, progress=progress, timeout=chosen.timeout)
+        done = stream.backup(chosen.target, progress=progress, timeout=chosen.timeout, mode=chosen.mode)
     if chosen.json:
         print_json(
             {

@@ -181,7 +181,7 @@ def _append_synced(stream: Stream, payload: bytes, size: int, seconds: float) ->
 
 
 def _write(path: str, frame: bytes, seconds: float) -> Measure:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         calls, elapsed = _repeat(lambda: os.write(descriptor, frame), len(frame), seconds, PHASE_BYTES_MAX)
     finally:
@@ -190,7 +190,7 @@ def _write(path: str, frame: bytes, seconds: float) -> Measure:
 
 
 def _write_synced(path: str, frame: bytes, seconds: float) -> Measure:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def step() -> None:
         os.write(descriptor, frame)

@@ -23,12 +23,14 @@ _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss
 
 def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     """Its options."""
+    parser.set_defaults(serves=True)
     _add_listening(parser)
     add = parser.add_argument
     add("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
     add("--sync", choices=_POLICIES, default="os", help="what an acknowledgement means (os)")
     add("--sync-interval", type=_milliseconds, default=1000, metavar="MS", help="with --sync interval (1000)")
     add("--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="of a file (64MiB)")
+    options.add_mode(parser, "the files of new logs")
     add("--users", metavar="FILE", help="users and password hashes, as chiplog broker passwd writes them")
     add("--acl", metavar="FILE", help="what users may publish and subscribe to")
     add("--allow-anonymous", action="store_true", help="let clients in without a name, from anywhere")
@@ -172,6 +174,7 @@ async def _serve(chosen: argparse.Namespace, access: Access, tls: ssl.SSLContext
         file_bytes=chosen.file_bytes,
         limits=_limits(chosen),
         access=access,
+        mode=chosen.mode,
     )
     await broker.open()
     try:

@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
         default="raise",
         help="at damage in the source: fail with exit code 4 (default), or leave out what can't be read",
     )
+    options.add_mode(parser)
     options.add_timeout(parser, "for a cleaner of the source to finish")
     return parser
 
@@ -82,6 +83,7 @@ def run(chosen: argparse.Namespace) -> int:
             on_corruption=chosen.on_corruption,
             progress=progress,
             timeout=chosen.timeout,
+            mode=chosen.mode,
         )
     if report.torn:
         say(f"{chosen.source} ends in a torn tail, which was left out")

@@ -51,6 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
     flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
     flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
+    options.add_mode(parser, "a new command log's files", "-cmdlog-mode", "--cmdlog-mode")
     flag(
         "max-clients",
         type=options.positive_count,
@@ -87,6 +88,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
         sync_interval_ms=chosen.cmdlog_sync_int,
         segment_bytes=chosen.cmdlog_seg_size,
         on_corruption="skip" if chosen.cmdlog_skip_damage else "raise",
+        mode=chosen.mode,
     )
     gc.disable()  # a million jobs are a million objects that no collection would free
     try:

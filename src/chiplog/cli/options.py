@@ -19,6 +19,7 @@ from chiplog.errors import ChiplogError
 from chiplog.formats import Captain
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
+from chiplog.modes import PRIVATE, check_mode
 from chiplog.times import parse_duration, parse_time
 
 T = TypeVar("T")
@@ -122,6 +123,18 @@ def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files", *names: str) -> None:
+    """The option of every command that makes a log."""
+    parser.add_argument(
+        *(names or ("--mode",)),
+        dest="mode",
+        type=file_mode,
+        metavar="MODE",
+        default=PRIVATE,
+        help=f"of {what}, as chmod takes it: 640 lets the group read (default: 600)",
+    )
+
+
 def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
     """The options that say what a log's segments start with."""
     parser.add_argument("--magic", type=u32, metavar="NUMBER", help=magic)
@@ -198,6 +211,17 @@ def count(text: str) -> int:
     if len(text) > 15 or int(text) > BYTES_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX}")
     return int(text)
+
+
+def file_mode(text: str) -> int:
+    """A file's mode, in octal digits."""
+    digits = text.removeprefix("0o")
+    try:
+        return check_mode(int(digits, 8) if re.fullmatch(r"[0-7]{3,4}", digits, re.ASCII) else -1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no mode of files that their owner may read and write: expected one such as 600 or 640"
+        ) from None
 
 
 def positive_count(text: str) -> int:

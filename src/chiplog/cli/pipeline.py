@@ -65,6 +65,7 @@ _FOR = {
     "partition_by": ("ingest",),
     "follow": ("ingest",),
     "every": ("ingest",),
+    "mode": ("ingest",),
 }
 
 
@@ -183,6 +184,12 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
         type=options.some_seconds,
         metavar="SECONDS",
         help="ingest: how fresh with --follow (default: 10)",
+    )
+    parser.add_argument(
+        "--mode",
+        type=options.file_mode,
+        metavar="MODE",
+        help="ingest: of a new table's directories, as of their files: 640 lets the group read (default: 600)",
     )
 
 

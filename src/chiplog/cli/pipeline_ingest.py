@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chiplog.cli.output import human_bytes, human_duration, plural
 from chiplog.cli.pipeline_results import Result, add_rows, made
 from chiplog.cli.progress import Progress
+from chiplog.modes import PRIVATE
 from chiplog.spark.pipeline.report import Report
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
             every_seconds=chosen.every or 10.0,
             recursive=chosen.recursive,
             on_corruption=chosen.on_corruption or "fail",
+            mode=PRIVATE if chosen.mode is None else chosen.mode,
             stop=stop,
             progress=progress,
         )

@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dir", required=True, metavar="DIR", help="where the copies are kept, in a folder per log"
     )
+    options.add_mode(parser, "new copies' files")
     parser.add_argument("--token-file", metavar="FILE", help="a file with a token that who connects must send")
     parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain: TLS is needed then")
     parser.add_argument("--tls-key", metavar="FILE", help="its key")
@@ -71,6 +72,7 @@ def run(chosen: Any) -> int:
         token=token,
         tls=tls,
         connections_max=chosen.max_connections,
+        mode=chosen.mode,
     )
     with server:
         say(f"keeping copies at {serving.shown(*server.address)}, in {chosen.dir}")

@@ -18,6 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as-of", type=options.time_or_position, metavar="WHEN", help="as it was at a time, or a position"
     )
+    options.add_mode(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -25,7 +26,14 @@ def run(chosen: argparse.Namespace) -> int:
     target = chosen.target
     with Progress(f"restoring {chosen.source}") as progress:
         try:
-            report = restore(chosen.source, target, chosen.as_of, progress=progress, timeout=chosen.timeout)
+            report = restore(
+                chosen.source,
+                target,
+                chosen.as_of,
+                progress=progress,
+                timeout=chosen.timeout,
+                mode=chosen.mode,
+            )
         except PlaceTaken as error:
             raise codes.UsageError(str(error)) from None
     if chosen.json:

@@ -31,6 +31,7 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Stream
 from chiplog.log.verify import verify
 from chiplog.log.walk import OnCorruption, Walk
+from chiplog.modes import PRIVATE
 
 SEGMENT_BYTES = 64 << 20
 _BATCH_ITEMS = 4096
@@ -67,6 +68,7 @@ def convert(
     on_corruption: OnCorruption = "raise",
     progress: Progress | None = None,
     timeout: float | None = None,
+    mode: int = PRIVATE,
 ) -> ConvertReport:
     """Write a new log at `target`, which must not exist or be empty. `series` is for payloads of their own."""
     check_whole("segment_bytes", segment_bytes)
@@ -79,7 +81,7 @@ def convert(
     reader = _reader(source, fmt, series, on_corruption)
     lock = source._directory.files.lock(f"{source.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
     try:
-        writer = _Writer(part, fmt, segment_bytes)
+        writer = _Writer(part, fmt, segment_bytes, mode)
         try:
             writer.open()
             _copy(reader, writer, sum(info.byte_count for info in source.segments()), progress)
@@ -236,12 +238,12 @@ def _item(fmt: M3, series: Series, datapoint: Datapoint, unit: int, annotation: 
 class _Writer:
     """Segments of a new log, each record with a time of its own, which an appender would stamp anew."""
 
-    def __init__(self, path: str, fmt: Format, segment_bytes: int) -> None:
+    def __init__(self, path: str, fmt: Format, segment_bytes: int, mode: int) -> None:
         self.format = fmt
         self.folder = f"{path}/{fmt.folder}" if fmt.folder else path
         self.records = self.segments = self.byte_count = 0
         self._segment_bytes = segment_bytes
-        self._files = OSFiles()
+        self._files = OSFiles(mode)
         self._number = 0 if isinstance(fmt, M3) else 1
         self._file: File | None = None
         self._size = 0

@@ -114,7 +114,7 @@ class CommitLog:
     most `queue_timeout` seconds (None for ever, 0 not at all), and then gets QueueFull. Under `behind` what
     was written is synced every `flush_bytes` bytes and every `flush_interval_ms` milliseconds. Segments are
     rotated by `rotate_logs`, and by `segment_bytes` if that is given. `on_failure` says what happens when the
-    disk fails: see `FailurePolicy`.
+    disk fails: see `FailurePolicy`. `mode` is that of a new log's files.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class CommitLog:
         timeout: float | None = None,
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
+        mode: int | None = None,
     ) -> None:
         try:
             self.strategy = Strategy(strategy)
@@ -150,7 +151,7 @@ class CommitLog:
         self.path = os.path.join(os.fspath(path), self._format.folder) if self._format.folder else os.fspath(path)
         if self._format.folder:
             refuse_others(files or OSFiles(), os.fspath(path), "a commit log in M3's format", kind="m3")
-        self.stream = Stream(self.path, format=self._format, files=files, clock=clock)
+        self.stream = Stream(self.path, format=self._format, files=files, clock=clock, mode=mode)
         self._segment_bytes = _NEVER if segment_bytes is None else segment_bytes
         self._waits = self.strategy is Strategy.WAIT
         self._flush_bytes = flush_bytes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chiplog.errors import AppenderClosed, BadCommand, ChiplogError
-from chiplog.files import Files
+from chiplog.files import Files, disk
 from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import read_commands
@@ -55,9 +55,11 @@ class Journal:
         on_corruption: OnCorruption = "raise",
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
+        mode: int | None = None,
     ) -> None:
+        place = disk(files, mode)
         self.stream = (
-            None if path is None else Stream(path, magic=MAGIC, version=VERSION, files=files, clock=clock)
+            None if path is None else Stream(path, magic=MAGIC, version=VERSION, files=place, clock=clock)
         )
         self.waits = sync == "always" and path is not None
         """Whether a write takes as long as a sync."""

@@ -31,9 +31,10 @@ class LocalServer:
         host: str = "127.0.0.1",
         port: int = 0,
         token: bytes | None = None,
+        mode: int | None = None,
     ) -> None:
         check_whole("port", port, least=0, most=65_535)
-        self._journal = Journal(None if path is None else os.fspath(path), sync=sync)
+        self._journal = Journal(None if path is None else os.fspath(path), sync=sync, mode=mode)
         self._token = token
         self._host, self._port = host, port
         self._ready = threading.Event()

@@ -136,7 +136,7 @@ class Appender:
         files, path = self._directory.files, self._directory.path
         self._directory.check(to_append=True)
         refuse_others(files, path, "a log", fmt=self._directory.format)
-        files.make_dir(path)
+        self._directory.make()
         with contextlib.ExitStack() as undo:
             self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
             undo.callback(self._lock.release)

@@ -24,6 +24,7 @@ from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly
 from chiplog.log.walk import Walk
 from chiplog.log.watermark import Watermark, read_own_from
+from chiplog.modes import PRIVATE
 
 __all__ = ["Backup", "back_up"]
 
@@ -46,13 +47,18 @@ class Backup:
 
 
 def back_up(
-    directory: Directory, target: str, *, progress: Progress | None = None, timeout: float | None = None
+    directory: Directory,
+    target: str,
+    *,
+    progress: Progress | None = None,
+    timeout: float | None = None,
+    mode: int = PRIVATE,
 ) -> Backup:
     """Copy a log to a directory that isn't there yet, or is empty."""
     target = os.path.abspath(target)
     part = f"{target}.part"
     _check_target(directory, target)
-    files = OSFiles()
+    files = OSFiles(mode)
     files.make_dir(os.path.dirname(target))
     shutil.rmtree(part, ignore_errors=True)
     lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=timeout)

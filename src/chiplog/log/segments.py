@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from bisect import bisect_right
@@ -23,7 +24,7 @@ from itertools import pairwise
 from typing import Self
 
 from chiplog._kernel_py import TIME_MAX, TRUNCATED
-from chiplog.errors import LogNotFound, UnknownFormat
+from chiplog.errors import LockTimeout, LogNotFound, UnknownFormat
 from chiplog.files import File, Files
 from chiplog.formats import FORMATS, Format, named_format
 from chiplog.log.end import read_end, visible_bytes
@@ -215,6 +216,12 @@ class Directory:
         except IsADirectoryError:
             # Not passed over: its number would be given to a segment that can't be made.
             raise UnknownFormat(f"{path} is a directory with the name of a segment: move it away") from None
+
+    def make(self) -> None:
+        """Make the directory, durably, and the file that readers lock: those of another user couldn't make it."""
+        self.files.make_dir(self.path)
+        with contextlib.suppress(LockTimeout):
+            self.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=0).release()
 
     def sync(self) -> None:
         self.files.sync_dir(self.path)

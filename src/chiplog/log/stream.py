@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from chiplog._kernel_scan import read_clock
 from chiplog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from chiplog.errors import BadPosition, LogNotFound
-from chiplog.files import Files, OSFiles
+from chiplog.files import Files, OSFiles, disk
 from chiplog.formats import Captain, Format, detect, named_format
 from chiplog.formats.captain import MAGIC, VERSION
 from chiplog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
@@ -26,6 +26,7 @@ from chiplog.log.metrics import Metrics
 from chiplog.log.position import Position
 from chiplog.log.segments import READ_LOCK, Directory, SegmentReader, read_exactly, segments_elsewhere
 from chiplog.log.walk import LOG_START, Block, OnCorruption, Walk
+from chiplog.modes import PRIVATE
 from chiplog.times import TimeLike, parse_time
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Stream:
     segment and are checked on every read, so that one program's log isn't taken for another's;
     `Stream.open(path)` takes them from the files. A `format` other than captain, "m3" or "messages", has neither.
     `files` is the disk, the operating system's by default; `clock` gives the nanoseconds that records are
-    stamped with, `time.time_ns` by default.
+    stamped with, `time.time_ns` by default. `mode` is that of the files of a new log, 0o600 by default: only its
+    user reads it. A log that exists keeps its own.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Stream:
         format: str | Format = "captain",  # noqa: A002 - the name that users know
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
+        mode: int | None = None,
     ) -> None:
         self.path = os.fspath(path)
         if not self.path:
@@ -86,7 +89,7 @@ class Stream:
         self.format: Format = Captain(magic, version) if format == "captain" else named_format(format)
         self.metrics = Metrics()
         self._clock = clock
-        self._directory = Directory(files or OSFiles(), self.path, self.format)
+        self._directory = Directory(disk(files, mode), self.path, self.format)
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
@@ -263,18 +266,24 @@ class Stream:
             lock.release()
 
     def backup(
-        self, target: PathLike, *, progress: Callable[[int, int], None] | None = None, timeout: float | None = None
+        self,
+        target: PathLike,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        timeout: float | None = None,
+        mode: int = PRIVATE,
     ) -> Backup:
         """Copy the log as it is now to a new directory: whole, on stable storage, and read back.
 
         Others may append and read meanwhile; cleaners wait. The copy is a log, closed in order, in which positions
         are those of this one. Damage raises CorruptRecord: `chiplog repair` mends, and a copy of the files keeps
-        the evidence. `progress(done_bytes, total_bytes)` is called as it goes on.
+        the evidence. `progress(done_bytes, total_bytes)` is called as it goes on. `mode` is that of the
+        copy's files.
         """
         from chiplog.log.backup import back_up
 
         self._directory.check()
-        return back_up(self._directory, os.fspath(target), progress=progress, timeout=timeout)
+        return back_up(self._directory, os.fspath(target), progress=progress, timeout=timeout, mode=mode)
 
     def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""

@@ -11,6 +11,7 @@ from chiplog.bounds import BYTES_MAX, COUNT_MAX
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 from chiplog.log.walk import OnCorruption
+from chiplog.modes import check_mode
 from chiplog.times import parse_time
 
 PARTITION_BYTES = 64 << 20
@@ -59,13 +60,15 @@ class WriteOptions:
     segment_bytes: int = 64 << 20
     magic: int | None = None
     version: int | None = None
+    mode: int | None = None
+    """Of new files; None for as open as the folder is, and private if there is none."""
 
 
 _READ = (
     "path", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
     "partitionBytes", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
 )  # fmt: skip
-_WRITE = ("path", "key", "segmentBytes", "magic", "version", "checkpointLocation")
+_WRITE = ("path", "key", "segmentBytes", "magic", "version", "fileMode", "checkpointLocation")
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -99,6 +102,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         segment_bytes=_size(options, "segmentBytes", 64 << 20),
         magic=_number(options, "magic"),
         version=_number(options, "version"),
+        mode=_mode(options, "fileMode"),
     )
 
 
@@ -150,6 +154,15 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
         return int(options[name], 0) if name in options else None
     except ValueError:
         raise BadOption(f"{name} is {options[name]!r}: expected a number, such as 0x6370746e") from None
+
+
+def _mode(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return check_mode(int(options[name], 8))
+    except ValueError:
+        raise BadOption(f"{name} is {options[name]!r}: expected a mode of files, such as 600 or 640") from None
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:

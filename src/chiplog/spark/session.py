@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,11 +123,12 @@ def _load_pyspark() -> Any:
     return SparkSession
 
 
+@functools.cache
 def _log4j_file() -> str:
     """Spark's own configuration shows warnings while it starts, before a level can be set."""
-    path = Path(tempfile.gettempdir()) / f"chiplog-log4j2-{os.getuid()}.properties"
-    if not path.exists() or path.read_text() != _LOG4J:
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(_LOG4J)
-        part.replace(path)
+    # In a directory of this process alone: whoever could write a file with a known name could configure Spark.
+    folder = tempfile.mkdtemp(prefix="chiplog-log4j2-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "log4j2.properties"
+    path.write_text(_LOG4J)
     return str(path)

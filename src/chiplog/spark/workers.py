@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chiplog.files import OSLock
+from chiplog.locks import OSLock
 
 _PLACE = "/tmp"
 _PREFIX = "chiplog-spark-"

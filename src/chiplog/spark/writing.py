@@ -27,6 +27,7 @@ from chiplog.files import OSFiles
 from chiplog.formats.captain import MAGIC, VERSION
 from chiplog.log.stream import Stream
 from chiplog.log.tenants import refuse_others
+from chiplog.modes import mode_like
 from chiplog.spark.options import BadOption, WriteOptions
 from chiplog.spark.remote import is_remote
 
@@ -67,6 +68,7 @@ class _Staged:
         refuse_others(OSFiles(), options.path, "a folder of logs from Spark", kind="batches")
         self._options = options
         self._run = uuid.uuid4().hex
+        self._mode = mode_like(options.path) if options.mode is None else options.mode
 
     def _staging(self, name: str) -> str:
         return os.path.join(self._options.path, f"{_STAGING}{name}")
@@ -98,6 +100,7 @@ class _Staged:
             path,
             magic=MAGIC if options.magic is None else options.magic,
             version=VERSION if options.version is None else options.version,
+            mode=self._mode,
         )
         return stream.appender(segment_bytes=options.segment_bytes)
 
@@ -120,7 +123,7 @@ class _Staged:
 
     def _publish(self, staging: str, name: str, messages: list[Any]) -> None:
         """Keep what the tasks that count have written, and put it in place in one step."""
-        files = OSFiles()
+        files = OSFiles(self._mode)
         target = os.path.join(self._options.path, name)
         if os.path.exists(target):
             shutil.rmtree(staging, ignore_errors=True)  # it was committed before: this is a retry

@@ -256,6 +256,7 @@ class Destinations:
         token: str | bytes | None = None,
         tls: ssl.SSLContext | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        mode: int | None = None,
         first: Callable[[], object] | None = None,
     ) -> str:
         """A directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows; returns its name.
@@ -265,6 +266,7 @@ class Destinations:
         interval          seconds between two sendings; by default at once, and 10 for what fsspec reaches
         token, tls        of a replica server; tls is True, or a context
         storage_options   for fsspec
+        mode              of the files of a new copy in a directory, 0o600 by default
         first             called once all of that is known to make sense, before the copy begins
         """
         if ack not in ACKS:
@@ -275,7 +277,13 @@ class Destinations:
         chosen = told if name is None else name
         remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")
         target = make_target(
-            where, self._log, synced=ack == "synced", token=token, tls=tls, storage_options=storage_options
+            where,
+            self._log,
+            synced=ack == "synced",
+            token=token,
+            tls=tls,
+            storage_options=storage_options,
+            mode=mode,
         )
         if first is not None:
             first()

@@ -17,6 +17,7 @@ from chiplog.errors import BadFrame, ReplicaError
 from chiplog.files import OSFiles
 from chiplog.log.position import Position
 from chiplog.log.segments import Directory
+from chiplog.modes import PRIVATE
 from chiplog.state.identity import Identity
 from chiplog.state.manifest import FOLDER, Manifest, Part, named_manifests, newest
 from chiplog.state.mirror import FORMAT, Mirror, Snapshot
@@ -50,6 +51,7 @@ def fetch(
     storage_options: Mapping[str, Any] | None = None,
     *,
     progress: Callable[[int, int], object] | None = None,
+    mode: int = PRIVATE,
 ) -> Fetched:
     """Make a new state log at `path`, which must not exist or be empty, of the copy at a URL.
 
@@ -65,7 +67,7 @@ def fetch(
         for attempt in range(1, ATTEMPTS + 1):
             manifest = _newest(storage)
             try:
-                _make(storage, manifest, place, progress)
+                _make(storage, manifest, place, OSFiles(mode), progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
                     raise ReplicaError(f"{storage.where} changes faster than it can be read: {error}") from error
@@ -88,9 +90,14 @@ def _newest(storage: Storage) -> Manifest:
     return found[0]
 
 
-def _make(storage: Storage, manifest: Manifest, place: str, progress: Callable[[int, int], object] | None) -> None:
+def _make(
+    storage: Storage,
+    manifest: Manifest,
+    place: str,
+    files: OSFiles,
+    progress: Callable[[int, int], object] | None,
+) -> None:
     beside = f"{place}.fetching-{os.urandom(4).hex()}"
-    files = OSFiles()
     try:
         mirror = Mirror(Directory(files, beside, FORMAT))
         try:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chiplog.errors import NotReplicated, ReplicaError, Superseded
+from chiplog.files import disk
 from chiplog.log.position import Position
 from chiplog.state.copies import Copies
 from chiplog.state.destinations import DestinationHealth
@@ -55,10 +56,12 @@ class Follower:
         codec: Codec | None = None,
         token: str | bytes | None = None,
         tls: ssl.SSLContext | bool | None = None,
+        mode: int | None = None,
     ) -> None:
         need_msgspec()
         self._address = parse_address(where)
         self._path = path
+        self._files = disk(None, mode)
         self._replay = replay
         self._reset = reset
         self._codec: Codec = EventCodec(types) if codec is None else codec
@@ -86,7 +89,7 @@ class Follower:
         """Replay the copy that is here, if any, and follow from there on."""
         if self._thread is not None:
             raise ValueError("this follower is open")
-        self._copies = Copies(self._path)
+        self._copies = Copies(self._path, self._files)
         try:
             if self._replayed is None:
                 self._reset()  # of what an earlier opening has left in memory
@@ -177,7 +180,7 @@ class Follower:
         if self._copies.is_gone():
             logger.warning("%s was removed or replaced: a new copy is needed", self._path)
             self._copies.close()
-            self._copies = Copies(self._path)
+            self._copies = Copies(self._path, self._files)
             if self._copies.whole is None:
                 self._replayed = _NOWHERE
         return self._copies

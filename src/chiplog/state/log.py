@@ -34,7 +34,7 @@ from typing import Any, Self, TypeVar
 
 from chiplog.bounds import AGE_SECONDS_MAX, check_number, check_whole
 from chiplog.errors import AppenderClosed, ChiplogError, LockTimeout
-from chiplog.files import Files, Lock, OSFiles
+from chiplog.files import Files, Lock, disk
 from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from chiplog.log.index import SegmentIndex
 from chiplog.log.position import Position, Positions
@@ -142,14 +142,15 @@ class StateLog:
         timeout: float | None = 0,
         promote: bool | Identity = False,
         files: Files | None = None,
+        mode: int | None = None,
     ) -> None:
         check_whole("rotate_bytes", rotate_bytes)
         check_number(
             "rotate_seconds", rotate_seconds, above=True, most=AGE_SECONDS_MAX, or_none="for rotate_bytes alone"
         )
-        slot = whole_slot(path, files)
-        self.stream = Stream(path if slot is None else slot, format=FORMAT, files=files)
-        self._files = files or OSFiles()
+        self._files = disk(files, mode)
+        slot = whole_slot(path, self._files)
+        self.stream = Stream(path if slot is None else slot, format=FORMAT, files=self._files)
         self._copies_path = copies_around(path, self._files)
         self._copies_lock: Lock | None = None
         self._replay = replay

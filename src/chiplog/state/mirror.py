@@ -136,7 +136,7 @@ class Mirror:
 
     def _open(self) -> None:
         files = self._directory.files
-        files.make_dir(self.path)
+        self._directory.make()
         self._note(read_snapshot(files, self.path))
         self.damaged = False
         if self.snapshot is None and files.stat(f"{self.path}/{_REPLACED}") is not None:

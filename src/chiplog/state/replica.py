@@ -23,6 +23,7 @@ from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Su
 from chiplog.files import OSFiles
 from chiplog.log.position import Position
 from chiplog.log.tenants import refuse_others
+from chiplog.modes import PRIVATE
 from chiplog.state.claim import refuse_other
 from chiplog.state.copies import Copies
 from chiplog.state.identity import Identity
@@ -53,8 +54,8 @@ CLAIMS_MAX = 20  # that a primary makes, while another one writes the copy
 class _Hosted:
     """One log, its copies, and who is connected for it."""
 
-    def __init__(self, path: str) -> None:
-        self.copies = Copies(path)
+    def __init__(self, path: str, files: OSFiles) -> None:
+        self.copies = Copies(path, files)
         self.lock = threading.RLock()
         self.primary: Link | None = None
         self._lineage = 0
@@ -116,11 +117,13 @@ class ReplicaServer:
         token: str | bytes | None = None,
         tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        mode: int = PRIVATE,
     ) -> None:
         need_msgspec()
         check_whole("port", port, least=0, most=65_535)
         check_whole("connections_max", connections_max, most=COUNT_MAX)
         self.path = path
+        self._files = OSFiles(mode)
         self._address = (host, port)
         self._token = as_token(token)
         self._tls = tls
@@ -136,8 +139,8 @@ class ReplicaServer:
 
     def start(self) -> Self:
         """Listen; `address` tells where."""
-        refuse_others(OSFiles(), self.path, "a replica server's copies", kind="replica")
-        os.makedirs(self.path, exist_ok=True)
+        refuse_others(self._files, self.path, "a replica server's copies", kind="replica")
+        self._files.make_dir(self.path)
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         self._socket = socket.create_server(self._address, family=family, backlog=128)
         self._spawn(self._accept, self._socket)
@@ -258,7 +261,7 @@ class ReplicaServer:
                 if len(self._logs) >= LOGS_MAX:
                     raise ReplicaError(f"there are {LOGS_MAX} logs here already")
                 try:
-                    self._logs[name] = _Hosted(os.path.join(self.path, name))
+                    self._logs[name] = _Hosted(os.path.join(self.path, name), self._files)
                 except LockTimeout:
                     raise ReplicaError(f"another process has the copy of {name}") from None
             return self._logs[name]

@@ -30,6 +30,7 @@ from chiplog.log.segments import READ_LOCK
 from chiplog.log.stream import Bound, Stream
 from chiplog.log.verify import verify
 from chiplog.log.walk import Block
+from chiplog.modes import PRIVATE
 from chiplog.state.mirror import FORMAT
 from chiplog.state.reading import Span, open_source, reading, span_of
 from chiplog.state.replaying import EVENT
@@ -69,11 +70,13 @@ def restore(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     timeout: float | None = None,
+    mode: int = PRIVATE,
 ) -> RestoreReport:
     """Make a new log at `path`, which must not exist or be empty, with the state that `source` had.
 
     The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
     `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
+    `mode` is that of the new log's files.
     """
     if taken := in_the_way(path):
         raise PlaceTaken(f"{taken}: a restore makes a new log")
@@ -85,25 +88,24 @@ def restore(
         stream = open_source(folder)
         with reading(stream, timeout):
             span = span_of(stream, as_of)
-            writer = _write(stream, span, part, place, progress)
+            writer = _write(stream, span, _Writer(part, stream, mode), place, progress)
     return RestoreReport(
         os.fspath(path), span, writer.events, writer.records, len(writer.numbers), writer.byte_count
     )
 
 
-def _write(stream: Stream, span: Span, part: str, place: str, progress: Progress | None) -> _Writer:
-    """Copy to `part`, and put that in its place when it is whole."""
-    writer = _Writer(part, stream)
+def _write(stream: Stream, span: Span, writer: _Writer, place: str, progress: Progress | None) -> _Writer:
+    """Copy beside the place, and put that there when it is whole."""
     try:
-        OSFiles().make_dir(part)
+        writer.files.make_dir(writer.folder)
         _copy(stream, span, writer, progress)
         writer.finish()
         _check(writer)
-        os.rename(part, place)
-        OSFiles().sync_dir(os.path.dirname(place))
+        os.rename(writer.folder, place)
+        writer.files.sync_dir(os.path.dirname(place))
     except BaseException:
         writer.close()
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(writer.folder, ignore_errors=True)
         raise
     return writer
 
@@ -132,18 +134,18 @@ def _check(writer: _Writer) -> None:
 class _Writer:
     """Segments of a new log, of the same numbers and with the same records."""
 
-    def __init__(self, folder: str, source: Stream) -> None:
+    def __init__(self, folder: str, source: Stream, mode: int) -> None:
         self.folder = folder
         self.records = self.events = self.byte_count = 0
         self.numbers: list[int] = []
         self._format = source.format
-        self._files = OSFiles()
+        self.files = OSFiles(mode)
         self._file: File | None = None
 
     def write(self, block: Block) -> None:
         if not self.numbers or self.numbers[-1] != block.segment:
             self._seal()
-            self._file = self._files.open_append(f"{self.folder}/{self._format.segment_name(block.segment)}")
+            self._file = self.files.open_append(f"{self.folder}/{self._format.segment_name(block.segment)}")
             self.numbers.append(block.segment)
             self._put(self._format.header())
         offsets, first, last = block.scan.offsets, block.first, block.last
@@ -168,7 +170,7 @@ class _Writer:
     def finish(self) -> None:
         """Everything is on the disk after this."""
         self._seal()
-        self._files.sync_dir(self.folder)
+        self.files.sync_dir(self.folder)
 
     def close(self) -> None:
         if self._file is not None:

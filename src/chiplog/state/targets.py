@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from chiplog.errors import BadFrame, LockTimeout, ReplicaError
-from chiplog.files import Files, OSFiles
+from chiplog.files import Files, OSFiles, disk
 from chiplog.log.position import Position
 from chiplog.state.claim import Claim, Known
 from chiplog.state.copies import SLOTS, Copies, refuse_a_log
@@ -219,8 +219,12 @@ def make_target(
     token: str | bytes | None = None,
     tls: ssl.SSLContext | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    mode: int | None = None,
 ) -> Target:
     """The target that an address means."""
+    local = "://" not in where or urlsplit(where).scheme == "file"
+    if mode is not None and not local:
+        raise ValueError(f"{where}: mode is for directories")
     scheme = urlsplit(where).scheme if "://" in where else ""
     if scheme == "replica":
         return ReplicaTarget(parse_address(where), owner, synced=synced, token=token, tls=tls)
@@ -229,7 +233,7 @@ def make_target(
     if scheme in ("", "file"):
         path = unquote(urlsplit(where).path) if scheme else where
         _check_directory(path, owner.path)
-        return DirectoryTarget(path, owner, synced=synced)
+        return DirectoryTarget(path, owner, synced=synced, files=disk(None, mode))
     from chiplog.state.remote import RemoteTarget  # only who uses it needs fsspec
 
     return RemoteTarget(where, owner, storage_options)

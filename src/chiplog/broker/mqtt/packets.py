@@ -127,8 +127,9 @@ class Connect:
     keep_alive: int = 0
     will: Will | None = None
     user_name: str | None = None
-    password: bytes | None = None
-    properties: Properties = field(default_factory=_none)
+    password: bytes | None = field(default=None, repr=False)
+    properties: Properties = field(default_factory=_none, repr=False)
+    """Neither is shown: what is logged of a packet, by whichever library, has no secret in it."""
 
 
 @dataclass(slots=True)
@@ -275,7 +276,7 @@ class Auth:
 
     type: ClassVar = PacketType.AUTH
     reason_code: int = 0
-    properties: Properties = field(default_factory=_none)
+    properties: Properties = field(default_factory=_none, repr=False)
 
 
 Packet = (

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from chiplog.bounds import check_number
 from chiplog.log.position import Position
 from chiplog.log.trace import trace
+from chiplog.modes import PRIVATE, check_mode
 from chiplog.spark.options import PARTITION_BYTES, BadOption
 from chiplog.spark.pipeline.ingest_files import (
     MergeTask,
@@ -122,6 +123,7 @@ def ingest(
     on_corruption: str = "fail",
     fail_on_data_loss: bool = True,
     moved: bool = False,
+    mode: int = PRIVATE,
     stop: threading.Event | None = None,
     progress: Progress | None = None,
 ) -> IngestReport:
@@ -136,9 +138,10 @@ def ingest(
     over with `on_corruption="skip"`; so are records that were cleaned away unread, with
     `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
 
-    The target is a folder that the driver and all executors have at this path. With `once=False` it looks for
-    more every `every_seconds`, until `stop` is set, which ends it after the commit that is under way. `progress`
-    is called with how many bytes of log are done, and how many there are; also from another thread.
+    The target is a folder that the driver and all executors have at this path. A new one belongs to its user
+    alone; `mode=0o640` lets the group read it, too. With `once=False` it looks for more every `every_seconds`,
+    until `stop` is set, which ends it after the commit that is under way. `progress` is called with how many
+    bytes of log are done, and how many there are; also from another thread.
     """
     plan = Plan(
         codec=codec,
@@ -150,6 +153,7 @@ def ingest(
         on_corruption=on_corruption,
         fail_on_data_loss=fail_on_data_loss,
         moved=moved,
+        mode=check_mode(mode),
         compact_below=compact_below,
         commit_bytes=max(COMMIT_BYTES, PARTITION_BYTES * _TASKS_PER_CORE * parallelism(spark)),
     )
@@ -197,7 +201,7 @@ class Ingest:
             raise BadOption(f"{target}: tables are written to local filesystems only")
         self._shape = shape_of(self._plan)
         self._format = format_of(self._plan.table, self._plan.catalog, self._plan.table_name)
-        self._table = Table(self._target, self._format, reached=self._reached)
+        self._table = Table(self._target, self._format, reached=self._reached, mode=self._plan.mode)
         self._about: About
         self._positions: dict[str, Position] = {}
         self._traces: dict[str, str] = {}

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from chiplog.log.position import Position
 from chiplog.log.walk import OnCorruption
+from chiplog.modes import PRIVATE
 from chiplog.spark.codecs import codec_of
 from chiplog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
 from chiplog.spark.pipeline.ingest_files import Piece, Shape
@@ -47,6 +48,8 @@ class Plan:
     catalog: str | None = None
     table_name: str | None = None
     """Of an Iceberg table, its catalog and its name there, if not the usual ones."""
+    mode: int = PRIVATE
+    """Of the files of a new table: its directories are as open as that says."""
 
 
 def standing_of(plan: Plan) -> Standing:

@@ -38,6 +38,7 @@ from chiplog.errors import ChiplogError, LockTimeout, LogNotFound
 from chiplog.files import OSFiles, removed_on_failure, write_all
 from chiplog.log.position import Position
 from chiplog.log.tenants import refuse_others
+from chiplog.modes import PRIVATE, mode_like
 from chiplog.spark.options import BadOption
 
 FOLDER = "_chiplog"
@@ -193,12 +194,14 @@ class Table:
     `reached` is called with the name of each step of a commit after it is done, so that tests can end it there.
     """
 
-    def __init__(self, path: str, fmt: Format, *, reached: Callable[[str], None] = _nothing) -> None:
+    def __init__(
+        self, path: str, fmt: Format, *, reached: Callable[[str], None] = _nothing, mode: int = PRIVATE
+    ) -> None:
         self.path = path
         self.state = State()
         self._format = fmt
         self._reached = reached
-        self._files = OSFiles()
+        self._files = OSFiles(mode_like(f"{path}/{FOLDER}", mode))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
