@@ -7,7 +7,8 @@
 A value that isn't plain is quoted, its control characters are escaped, and a long one is cut: a client can neither
 begin a line of its own nor pretend to be a field. Of each event, each address gets `burst` lines in a window, and
 all addresses together `lines_max`; what is over that is counted, and the count is a line when the window ends.
-Events are counted whether or not they are logged: `counts` is for metrics.
+Events are counted whether or not they are logged: `counts` is for metrics. For a handler of a program's own, each
+record has the words as `event` and the values, as they are, as `fields`.
 
 >>> text("watch"), text('a\\nb "c"'), text(None), text(7), text("x" * 1000)[-8:]
 ('watch', '"a\\\\nb \\\\"c\\\\""', '-', '7', 'x…(1000)')
@@ -98,8 +99,10 @@ class Notices:
                 self._more[left_out] = self._more.get(left_out, 0) + 1
                 return
             self._lines[event] = lines + 1
-        shown = " ".join(f"{name.rstrip('_')}={text(value)}" for name, value in fields.items())
-        self._logger.log(level, "%s: %s %s", self._source, event, shown)
+        named = {name.rstrip("_"): value for name, value in fields.items()}
+        shown = " ".join(f"{name}={text(value)}" for name, value in named.items())
+        extra = {"event": event, "fields": named}
+        self._logger.log(level, "%s: %s %s", self._source, event, shown, extra=extra)
 
     def _end_window(self) -> None:
         with self._lock:

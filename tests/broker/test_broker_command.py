@@ -429,7 +429,8 @@ def test_every_option_of_a_subcommand_is_described(name):
 def test_who_comes_and_goes_is_logged_with_fields(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "chiplog"), local(tmp_path / "log") as here:
         here.client(client_id="me").close()
-        until(lambda: any("me is gone" in record.getMessage() for record in caplog.records))
-    came = next(record for record in caplog.records if "me is here" in record.getMessage())
-    assert came.client_id == "me"
-    assert came.peer.startswith("127.0.0.1:")
+        until(lambda: any("disconnected" in record.getMessage() for record in caplog.records))
+    came = next(record for record in caplog.records if "broker: connected" in record.getMessage())
+    assert came.event == "connected"
+    assert came.fields["client"] == "me"
+    assert came.fields["from"].startswith("127.0.0.1:")

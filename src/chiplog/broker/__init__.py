@@ -21,6 +21,10 @@ clients.py         who comes and goes
 subscriptions.py   who wants what
 memory.py          what must be known after a crash
 access.py          who may do what; passwords.py and rules.py read the files that say it
+rights.py          what rules mean for a client: what it may publish, read and subscribe to
+logins.py          passwords are checked, one at a time, and guessing is slow
+wills.py           what lost clients leave behind
+visits.py          what operators read about clients
 listening.py       where clients come in
 websocket.py       connections inside of WebSockets
 limits.py          how much of anything

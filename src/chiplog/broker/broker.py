@@ -65,6 +65,7 @@ from chiplog.broker.sessions import Cursor, Session
 from chiplog.broker.slices import Slices
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
+from chiplog.broker.visits import Visits, reason_text
 from chiplog.errors import AppenderFailed, ChiplogError
 from chiplog.files import OSFiles
 from chiplog.formats.messages import Messages
@@ -118,6 +119,7 @@ class Broker:
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
         self.acknowledgements = Acknowledgements(self)
+        self.visits = Visits()
         self.system, self.keeping = System(self), Keeping(self)
         self.handlers: dict[type, Callable[[Session, Any], None]] = {
             Pubrec: self.acknowledgements.received,
@@ -210,6 +212,7 @@ class Broker:
 
     def reload(self) -> None:
         """Read the files of users and rules again; they count at once, also for those who are here."""
+        self.turn()  # what was published before is before
         self.access.reload()
         self.clients.judge_again()
 
@@ -239,6 +242,7 @@ class Broker:
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()
         self.access.close()
+        self.visits.notices.close()
         self.executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
@@ -275,7 +279,8 @@ class Broker:
         self.now = time.monotonic()
         connection.heard = self.now
         if self._stopping or len(self.clients.connections) >= self.limits.clients_max:
-            logger.warning("broker: there are too many clients, %s was turned away", connection.peer)
+            connection.visit.why = "too many clients"
+            self.visits.refused("connect refused", connection, reason=connection.visit.why)
             connection.abort()
             return
         self.clients.connections.add(connection)
@@ -292,6 +297,7 @@ class Broker:
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
+            self.visits.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
             if packet.qos and connection.version == MQTT_5_0:
                 connection.send_packet(answer(packet.packet_id, refused))
             elif connection.version != MQTT_5_0:
@@ -318,7 +324,7 @@ class Broker:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
         assert connection.session is not None
-        if not self.access.may_publish(connection.user, connection.session.client_id, packet.topic):
+        if not self.access.verdicts.may_publish(connection.session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         return None
 
@@ -451,6 +457,7 @@ class Broker:
                 self._note_progress()
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
+                self.visits.notices.sweep()
                 self.clients.sweep(self.now)
             if self.now - self._known >= KNOWN_SECONDS:
                 self._known = self.now

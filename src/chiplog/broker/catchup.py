@@ -254,10 +254,10 @@ class CatchUp:
                 if session.in_flight.get(packet_id) is not sent:
                     continue  # it has arrived meanwhile
                 data = None
-                if message is not None:
+                if message is not None and session.rights.may_read(message.topic):
                     data = self._again(session, connection, packet_id, message)
                 if data is None:
-                    del session.in_flight[packet_id]  # it has expired, or retention has taken it
+                    del session.in_flight[packet_id]  # expired, taken by retention, or not for it any more
                 else:
                     connection.send(data)
                     again.add(packet_id)

@@ -1,4 +1,9 @@
-"""Clients come and go: CONNECT, takeover, wills, and sessions that end by themselves."""
+"""Clients come and go: CONNECT, takeover, and sessions that end by themselves.
+
+A session belongs to its user. A client of another user that comes with the same id is turned away, whether or not
+the session's own client is connected. A session whose user is gone from the file is ended when somebody comes with
+its id. One that nobody owns, as those of a broker without users, is the first user's that comes for it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,10 @@ from chiplog.broker.mqtt import (
     Disconnect,
     Properties,
     ReasonCode,
-    Will,
 )
-from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.sessions import Session
+from chiplog.broker.visits import reason_text
+from chiplog.broker.wills import Wills
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
 
@@ -43,7 +48,7 @@ class Clients:
         self.connections: set[Connection] = set()
         self.sessions = broker.memory.sessions
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._wills: dict[str, tuple[asyncio.TimerHandle, Will]] = {}
+        self._wills = Wills(broker)
 
     def restore(self) -> None:
         """After a start: everybody is away since now at the latest."""
@@ -52,12 +57,16 @@ class Clients:
                 session.ended_ns = time.time_ns()
                 self._broker.memory.note_session(session)
             self._expire_later(session)
+            self._judge_away(session)
 
     # -- coming
 
     def connect(self, connection: Connection, packet: Connect) -> None:
         """A CONNECT: whether it may come in. If that takes a while to find out, what it sends next waits."""
-        allowed = self._broker.access.admit(packet.user_name, packet.password, connection.peer_host)
+        access, visit = self._broker.access, connection.visit
+        visit.claims(packet)
+        visit.known = access.password_of(packet.user_name)
+        allowed = access.admit(packet.user_name, packet.password, connection.peer_host)
         if not isinstance(allowed, Future):
             self._admit(connection, packet, allowed)
             return
@@ -72,12 +81,16 @@ class Clients:
 
     def _admit(self, connection: Connection, packet: Connect, refused: ReasonCode | None) -> None:
         """A session for it, or a reason why not."""
+        access, visit = self._broker.access, connection.visit
+        if refused is None and access.password_of(packet.user_name) != visit.known:
+            refused = ReasonCode.BAD_USER_NAME_OR_PASSWORD  # the users have changed while it waited
         if refused is not None:
-            raise BadPacket(refused, "the user name or password isn't right, or nobody may come in without one")
+            visit.event = "login refused"
+            raise BadPacket(refused, reason_text(refused))
         broker, limits = self._broker, self._broker.limits
         if packet.will is not None:
             topic = packet.will.topic
-            if topic.startswith("$") or not broker.access.may_publish(packet.user_name, packet.client_id, topic):
+            if topic.startswith("$") or not access.may_publish(packet.user_name, packet.client_id, topic):
                 raise BadPacket(ReasonCode.NOT_AUTHORIZED, "its will may not be published")
         if "authentication_method" in packet.properties:
             raise BadPacket(
@@ -90,8 +103,8 @@ class Clients:
             if packet.version != MQTT_5_0 and not packet.clean_start:
                 raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session to be kept needs a client id")
             client_id = told["assigned_client_identifier"] = f"chiplog-{secrets.token_hex(8)}"
-        connection.user = packet.user_name
-        session, present = self._session(client_id, packet)
+        connection.user, visit.client_id = packet.user_name, client_id
+        session, present = self._session(connection, client_id, packet)
         session.will = packet.will
         self._expiry(session, packet, told)
         session.in_flight_max = min(limits.in_flight_max, packet.properties.get("receive_maximum", 65_535))
@@ -100,31 +113,39 @@ class Clients:
             told["server_keep_alive"] = limits.keep_alive_max
         sender = {"from": client_id}
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
-        connection.accept(session, packet, broker.access.may_publish_all(packet.user_name, client_id))
+        session.owner = access.owner(packet.user_name)
+        self._judge(session, connection)
+        connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
-        who = {"client_id": client_id, "peer": connection.peer, "user": connection.user}
-        logger.info("broker: %s is here, from %s", client_id, connection.peer, extra=who)
+        broker.visits.happened(
+            "connected",
+            connection,
+            version=packet.version,
+            session="resumed" if present else "new",
+            expiry=session.expiry_seconds,
+            keep_alive=packet.keep_alive,
+        )
         self._connack(connection, present, told)
         if session.durable or present:
             broker.memory.note_session(session)
             broker.memory.flush()
-        broker.subscriptions.join(session, connection, present=present)
+        broker.subscriptions.join(session, connection)
 
     async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
         await self._broker.catchup.resend(session, connection)
         self._broker.has_room(session)
 
-    def _session(self, client_id: str, packet: Connect) -> tuple[Session, bool]:
+    def _session(self, connection: Connection, client_id: str, packet: Connect) -> tuple[Session, bool]:
         """The session of a client: the one it had, or a new one; and whether it had one."""
+        session = self._own(connection, client_id)
         if client_id in self._timers:
             self._timers.pop(client_id).cancel()
-        if client_id in self._wills and not packet.clean_start:
-            self._wills.pop(client_id)[0].cancel()  # it is back in time
-        session = self.sessions.get(client_id)
+        if not packet.clean_start:
+            self._wills.cancel(client_id)
         if session is not None and session.connection is not None:
             old = session.connection
-            old.refuse(ReasonCode.SESSION_TAKEN_OVER, "another connection has taken the session over")
+            old.refuse(ReasonCode.SESSION_TAKEN_OVER, f"taken over from {connection.peer}")
             self.left(old, taken_over=not packet.clean_start)
             session = self.sessions.get(client_id)
         if session is not None and packet.clean_start:
@@ -136,6 +157,17 @@ class Clients:
         session.main.go_live(self._broker.history.end)
         self.sessions[client_id] = session
         return session, False
+
+    def _own(self, connection: Connection, client_id: str) -> Session | None:
+        """The session of a client id, if it is this user's. Raises BadPacket if it is another's."""
+        access, session = self._broker.access, self.sessions.get(client_id)
+        if session is None or access.may_take(connection.user, session.owner):
+            return session
+        if session.connection is not None or not access.is_orphan(session.owner):
+            connection.visit.event = "takeover refused"
+            raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is another user's")
+        self.end(session)
+        return None
 
     def _expiry(self, session: Session, packet: Connect, told: Properties) -> None:
         if packet.version == MQTT_5_0:
@@ -170,6 +202,7 @@ class Clients:
                 )
             session.expiry_seconds = min(wanted, self._broker.limits.session_expiry_max)
         connection.normal_end = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        connection.visit.why = "disconnect" if connection.normal_end else "disconnect with will"
         connection.close()
 
     def left(self, connection: Connection, *, taken_over: bool = False) -> None:
@@ -187,10 +220,10 @@ class Clients:
             if cursor.live:
                 cursor.fall_behind(broker.delivery.given(cursor))
         session.ended_ns = time.time_ns()
-        logger.info("broker: %s is gone", session.client_id, extra={"client_id": session.client_id})
+        broker.visits.ended(connection)
         will, session.will = session.will, None
         if will is not None and not connection.normal_end:
-            self._will_later(session, will, taken_over=taken_over)
+            self._wills.left(session, connection, will, taken_over=taken_over)
         if not session.durable and not taken_over:
             self.end(session)
         else:
@@ -206,10 +239,7 @@ class Clients:
             del self.sessions[session.client_id]
             broker.memory.note("end", session.client_id)
             broker.memory.try_flush()
-        if session.client_id in self._wills:  # the end of its session is the latest moment for it
-            timer, will = self._wills.pop(session.client_id)
-            timer.cancel()
-            self._publish_will(session.client_id, will)
+        self._wills.due(session.client_id)
 
     def _expire_later(self, session: Session) -> None:
         expires = session.expires_ns()
@@ -223,43 +253,42 @@ class Clients:
             return
         expires = session.expires_ns()
         if expires is not None and expires <= time.time_ns():
-            logger.info("broker: the session of %s has expired", session.client_id)
+            self._broker.visits.notices.info("session expired", "", client=session.client_id, user=session.owner)
             self.end(session)
         else:
             self._expire_later(session)
 
-    def _will_later(self, session: Session, will: Will, *, taken_over: bool) -> None:
-        delay = will.properties.get("will_delay_interval", 0)
-        if taken_over and delay:
-            return  # it is back already
-        delay = min(delay, session.expiry_seconds) if session.durable else 0
-        if not delay:
-            self._publish_will(session.client_id, will)
-        else:
-            timer = self._broker.loop.call_later(delay, self._will_due, session.client_id, will)
-            self._wills[session.client_id] = timer, will
-
-    def _will_due(self, client_id: str, will: Will) -> None:
-        self._wills.pop(client_id, None)
-        self._publish_will(client_id, will)
-
-    def _publish_will(self, client_id: str, will: Will) -> None:
-        kept = kept_properties(will.properties, will.qos, sender=client_id, retain=will.retain)
-        self._broker.put(will.topic, will.payload, kept)
-
-    # -- looking after them
+    # -- rights
 
     def judge_again(self) -> None:
         """Who may do what has changed."""
         access = self._broker.access
-        for connection in list(self.connections):
-            session = connection.session
-            if session is not None:
-                connection.publish_all = access.may_publish_all(connection.user, session.client_id)
-                if access.knows(connection.user):
-                    self._broker.subscriptions.revoke(session)
-                else:
-                    connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
+        self._broker.subscriptions.judge_again()
+        for session in list(self.sessions.values()):
+            connection = session.connection
+            if connection is None:
+                self._judge_away(session)
+            elif not access.knows(connection.user):
+                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
+            elif access.password_of(connection.user) != connection.visit.known:
+                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user has another password")
+            else:
+                self._judge(session, connection)
+                connection.publish_all = session.rights.publishes_all
+                self._broker.has_room(session)
+
+    def _judge(self, session: Session, connection: Connection) -> None:
+        """What a client may do now."""
+        session.rights = self._broker.access.rights(connection.user, session.client_id)
+        for cursor in session.cursors.values():
+            cursor.judge_again()
+
+    def _judge_away(self, session: Session) -> None:
+        """What the client of a session may do that isn't here: its groups need to know that, and nobody else."""
+        if session.groups:
+            session.rights = self._broker.access.rights_of_owner(session.owner, session.client_id)
+
+    # -- looking after them
 
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""

@@ -40,6 +40,7 @@ from chiplog.broker.mqtt import (
     encode,
 )
 from chiplog.broker.sessions import Session
+from chiplog.broker.visits import Visit, reason_text
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         self.version = UNKNOWN
         self.session: Session | None = None
         self.user: str | None = None
+        self.visit = Visit()
         self.ready = False
         """Whether it takes messages: connected, and its socket keeps up."""
         self.particular = False
@@ -103,7 +105,9 @@ class Connection(asyncio.Protocol):
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broker.arrived(self)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.visit.why:
+            self.visit.why = "connection lost" if error is None else f"connection lost: {error}"
         self._closing = True
         self._file = -1
         self.ready = False
@@ -192,8 +196,8 @@ class Connection(asyncio.Protocol):
 
     def _may_publish(self, session: Session, topics: list[bytes]) -> bool:
         """Whether messages may be published to all of these."""
-        access = self.broker.access
-        return all(access.may_publish(self.user, session.client_id, topic.decode()) for topic in topics)
+        verdicts, rights = self.broker.access.verdicts, session.rights
+        return all(verdicts.may_publish(rights, topic.decode()) for topic in topics)
 
     def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
         """Messages of which some may not be published: each gets its own answer."""
@@ -314,8 +318,9 @@ class Connection(asyncio.Protocol):
         """End the connection because of what the client did, and tell it why, if its version can."""
         if self._closing:
             return
-        who = self.session.client_id if self.session is not None else self.peer
-        logger.info("broker: %s is disconnected: %s", who, why)
+        self.visit.why = self.visit.why or f"{reason_text(reason)}: {why}"
+        if self.session is None:
+            self.broker.visits.refused(self.visit.event, self, reason=self.visit.why)
         told: Properties = {"reason_string": why[:1000]}
         if self.session is None:
             if self.version != UNKNOWN:

@@ -46,6 +46,12 @@ FIGURES = {
     "groups": Figure("shared_subscriptions/count", False, "groups that share a subscription"),
     "retained_messages": Figure("retained messages/count", False, "topics with a retained message"),
     "write_failures": Figure("log/failures", True, "writes to the log that failed"),
+    "refused_logins": Figure("refused/logins", True, "clients whose name or password wasn't right"),
+    "refused_connects": Figure("refused/connects", True, "clients that were turned away for another reason"),
+    "refused_takeovers": Figure("refused/takeovers", True, "clients with the id of another user's client"),
+    "refused_publishes": Figure("refused/publishes", True, "messages that clients may not publish"),
+    "refused_subscriptions": Figure("refused/subscriptions", True, "filters that clients may not subscribe to"),
+    "refused_wills": Figure("refused/wills", True, "wills that may not be published any more"),
 }
 
 
@@ -75,6 +81,7 @@ def figures_of(broker: Broker) -> dict[str, float]:
         "groups": len(broker.subscriptions.groups),
         "retained_messages": len(broker.memory.retained),
         "write_failures": broker.failures,
+        **{f"refused_{what}": count for what, count in broker.visits.refusals().items()},
     }
 
 

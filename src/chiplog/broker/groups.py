@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from chiplog.broker.mqtt import parse_filter
 from chiplog.broker.sessions import Cursor, Session, Sub
@@ -19,9 +19,23 @@ from chiplog.log.position import Position
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "Readers"]
 
 _NUMBERS = count()
+_READERS_MAX = 4096
+"""Topics for which a group remembers who may read them, each member counting as one."""
+_READERS_CHARS_MAX = 256
+
+
+class Readers(NamedTuple):
+    """Who of a group may read a topic."""
+
+    all: bool
+    """Whether every member that is connected may."""
+    some: frozenset[Session]
+    """Otherwise those that may."""
+    away: bool
+    """Whether one may whose client isn't here."""
 
 
 class Group(Cursor):
@@ -43,7 +57,48 @@ class Group(Cursor):
         self._out: list[tuple[Position, int, Session, int]] = []
         """A heap of what is under way to members: where it is in the log, a number, the member, the packet id."""
         self._out_max = 1000
+        self.waits_for: frozenset[Session] | None = None
+        """The members that may read its next message, if not all may; none of them, if their clients are away."""
+        self._reads_all: bool | None = None
+        self._readers: dict[bytes, Readers] = {}
+        self._readers_weight = 0
         self.add(filter, Sub(2))
+
+    # -- rights
+
+    def judge_again(self) -> None:
+        """Members have come or gone, or their rights have changed."""
+        super().judge_again()
+        self.waits_for = self._reads_all = None
+        self._readers.clear()
+        self._readers_weight = 0
+
+    def reads_all(self) -> bool:
+        """Whether every member may read every topic."""
+        if self._reads_all is None:
+            self._reads_all = all(member.rights.reads_all for member in self.members)
+        return self._reads_all
+
+    def readers(self, topic: bytes) -> Readers:
+        """Who may read a topic, by the rules of now."""
+        found = self._readers.get(topic)
+        if found is None:
+            text = topic.decode()
+            some = frozenset(member for member in self.members if member.rights.may_read(text))
+            everyone = len(some) == len(self.members)
+            away = not everyone and any(
+                session not in self.members and session.rights.may_read(text) for session in self.holders
+            )
+            found = Readers(everyone, frozenset() if everyone else some, away)
+            self._readers_weight += 1 + len(found.some)
+            if self._readers_weight > _READERS_MAX:
+                self._readers.clear()
+                self._readers_weight = 1 + len(found.some)
+            if len(topic) <= _READERS_CHARS_MAX:
+                self._readers[topic] = found
+        return found
+
+    # -- members
 
     def next_member(self) -> Session | None:
         """The member whose turn it is; None if all wait for room."""
@@ -66,12 +121,14 @@ class Group(Cursor):
     def add_member(self, member: Session, sub: Sub) -> None:
         """A client that is connected shares it."""
         self.members[member] = sub
+        self.judge_again()
         if member not in self.ready:
             member.waiting.pop(self, None)
             self.ready[member] = None
 
     def remove_member(self, member: Session) -> None:
         """It doesn't any more."""
+        self.judge_again()
         self.members.pop(member, None)
         self.ready.pop(member, None)
         member.waiting.pop(self, None)
@@ -198,12 +255,22 @@ class Groups:
 
     def _forget(self, session: Session, group: Group) -> None:
         group.holders.discard(session)
-        if not group.holders:
+        group.judge_again()
+        if group.holders:
+            self._settle(group)
+        else:
             self._broker.routes.remove(group, group.filter)
             self.all.pop(group.key, None)
             self.moved.pop(group, None)
             if self._broker.memory.groups.pop(group.key, None) is not None:
                 self._broker.memory.note("ungroup", group.key)
+
+    def judge_again(self) -> None:
+        """Rights have changed: members may get other messages than before."""
+        for group in self.all.values():
+            group.judge_again()
+            if not group.live:
+                self._broker.catchup.resume(group)
 
     def acknowledged(self, session: Session) -> None:
         """A client has acknowledged something, maybe of groups."""

@@ -223,6 +223,7 @@ class Memory:
 
     def _restore(self, told: dict[str, Any]) -> None:
         session = Session(told["id"], Position(0, 0), self._limits.in_flight_max)
+        session.owner = told.get("user")
         session.expiry_seconds, session.ended_ns = told["expiry"], told["ended"]
         for key, position, subs, done in told["cursors"]:
             cursor = session.cursors.setdefault(key, Cursor(key, session, Position(*position)))
@@ -248,6 +249,7 @@ def _told(session: Session, end: Position) -> dict[str, Any]:
     ]
     return {
         "id": session.client_id,
+        "user": session.owner,
         "expiry": session.expiry_seconds,
         "ended": session.ended_ns,
         "cursors": [

@@ -67,7 +67,8 @@ class Routes:
         subs: dict[Cursor, list[Sub]] = {}
         for cursor, sub in (yield from self._trie.walk(topic)):
             subs.setdefault(cursor, []).append(sub)
-        found = ((cursor, what_it_gets(cursor, topic, those)) for cursor, those in subs.items())
+        text = topic.decode()
+        found = ((cursor, what_it_gets(cursor, text, those)) for cursor, those in subs.items())
         route = tuple((cursor, verdict) for cursor, verdict in found if verdict is not None)
         if changes == self._changes:
             self._remember(topic, route)
@@ -75,8 +76,8 @@ class Routes:
 
     # -- what is remembered
 
-    def forget(self) -> None:
-        """What any topic leads to may have changed."""
+    def judge_again(self) -> None:
+        """What any topic leads to may have changed, as after a change of rights."""
         self._cache.clear()
         self._topics.clear()
         self._bytes = 0
@@ -87,7 +88,7 @@ class Routes:
         if weight > _BYTES_MAX // 4:
             return
         if len(self._cache) >= _TOPICS_MAX or self._bytes + weight > _BYTES_MAX:
-            self.forget()
+            self.judge_again()
         self._cache[topic] = route
         self._topics.setdefault(topic.partition(b"/")[0], []).append(topic)
         self._bytes += weight
@@ -95,7 +96,7 @@ class Routes:
     def _changed(self, filter: str) -> None:  # noqa: A002
         first = filter.partition("/")[0]
         if first in ("+", "#"):
-            self.forget()
+            self.judge_again()
             return
         self._changes += 1
         for topic in self._topics.pop(first.encode(), ()):
@@ -104,6 +105,7 @@ class Routes:
                 self._bytes -= _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route)
 
 
-def what_it_gets(cursor: Cursor, topic: bytes, subs: list[Sub]) -> Verdict | None:  # noqa: ARG001
+def what_it_gets(cursor: Cursor, text: str, subs: list[Sub]) -> Verdict | None:
     """What a cursor gets of a topic, by its subscriptions that match; None if nothing."""
-    return judge(subs)
+    session = cursor.session  # of a group's members each is looked at when it is to get something
+    return judge(subs) if session is None or session.rights.may_read(text) else None

@@ -1,13 +1,13 @@
-"""What users may publish and subscribe to, in a file as other brokers have it::
+"""What users may publish and read, in a file as mosquitto has it::
 
-    topic read announcements/#          # before any user: for those who come without a name
+    topic read announcements/#          # before any user: for clients without a name
     user ann
     topic readwrite sensors/#
-    topic deny sensors/secret/#         # whatever else allows it
+    topic deny sensors/secret/#         # ann gets the rest of sensors/#, and nothing of this
     pattern write devices/%c/+          # for everybody: %c is the client's id, %u the user's name
 
-`topic FILTER` alone means readwrite. A subscription is allowed if one rule covers all that it can match, and it
-can match nothing that is denied: afterwards no message has to be looked at.
+`topic FILTER` alone means readwrite. A word that isn't known is an error, with its line: a rule that was meant to
+close something must never open it. What the rules mean for a client is in `rights`.
 
 >>> covers("sensors/#", "sensors/+/temperature"), covers("sensors/+", "sensors/#"), covers("#", "$SYS/#")
 (True, False, False)
@@ -17,17 +17,20 @@ can match nothing that is denied: afterwards no message has to be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from chiplog.broker.mqtt import BadPacket, matches, parse_filter
+from chiplog.broker.mqtt import BadPacket, parse_filter
 from chiplog.broker.passwords import ANONYMOUS, read_text
 from chiplog.errors import BadAccessFile
 
 __all__ = ["Rule", "Rules", "covers", "overlaps"]
 
-_LINES = "topic [read|write|readwrite|deny] FILTER, or pattern with the same"
 _RIGHTS = {"read": (True, False), "write": (False, True), "readwrite": (True, True), "deny": (False, False)}
+_WORDS = "|".join(_RIGHTS)
+_LINES = f"user NAME, topic [{_WORDS}] FILTER, or pattern [{_WORDS}] FILTER"
+_MARKS = re.compile("%[cu]")
 
 
 class Rule(NamedTuple):
@@ -53,18 +56,18 @@ class Rules:
 
     @classmethod
     def read(cls, path: str) -> Rules:
-        """From a file."""
+        """Read a file."""
         return cls.parse(read_text(path), path)
 
     @classmethod
     def parse(cls, text: str, path: str) -> Rules:
-        """From a file's text."""
+        """Parse a file's text. Raises BadAccessFile for a line that makes no sense."""
         users: dict[str, list[Rule]] = {}
         patterns: list[Rule] = []
         user = ANONYMOUS
         for number, line in enumerate(text.split("\n"), 1):
             words = line.split(None, 1)
-            if not words or line.lstrip().startswith("#"):
+            if not words or words[0].startswith("#"):
                 continue
             rest = words[1].strip() if len(words) > 1 else ""
             try:
@@ -72,11 +75,11 @@ class Rules:
                     user = rest
                     users.setdefault(user, [])
                 elif words[0] == "topic" and rest:
-                    users.setdefault(user, []).append(_rule(rest))
+                    users.setdefault(user, []).append(_rule("topic", rest))
                 elif words[0] == "pattern" and rest:
-                    patterns.append(_rule(rest))
+                    patterns.append(_rule("pattern", rest))
                 else:
-                    raise ValueError(f"{line.strip()!r:.80}: expected user NAME, {_LINES}")
+                    raise ValueError(f"{line.strip()!r:.80}: expected {_LINES}")
             except ValueError as error:
                 raise BadAccessFile(f"{path}, line {number}: {error}") from None
         return cls(users, patterns)
@@ -85,39 +88,34 @@ class Rules:
         """The users that have rules."""
         return set(self._users)
 
-    def of(self, user: str | None, client_id: str) -> list[Rule]:
-        """All that count for a client."""
-        found = list(self._users.get(ANONYMOUS if user is None else user, ()))
+    def of_user(self, user: str | None) -> list[Rule]:
+        """A user's own rules; for None those of clients without a name."""
+        return self._users.get(ANONYMOUS if user is None else user, [])
+
+    def of_patterns(self, user: str | None, client_id: str) -> Iterator[Rule]:
+        """The patterns, filled in for a client. None apply to one whose id or name has a wildcard in it."""
+        if any(char in "+#" for char in (user or "") + client_id):
+            return
         for rule in self._patterns:
             filled = _filled(rule.filter, user, client_id)
             if filled is not None:
-                found.append(rule._replace(filter=filled))
-        return found
+                yield rule._replace(filter=filled)
 
 
-def may_publish(rules: Iterable[Rule], topic: str) -> bool:
-    """Whether a message may go to a topic."""
-    found = [rule for rule in rules if (rule.write or rule.denies) and matches(rule.filter, topic)]
-    return bool(found) and not any(rule.denies for rule in found)
-
-
-def may_publish_all(rules: Iterable[Rule]) -> bool:
-    """Whether messages may go everywhere, and nothing has to be looked at."""
-    rules = list(rules)
-    return any(rule.write and rule.filter == "#" for rule in rules) and not any(rule.denies for rule in rules)
-
-
-def may_subscribe(rules: Iterable[Rule], filter: str) -> bool:  # noqa: A002
-    """Whether everything that a filter matches may be read."""
-    rules = list(rules)
-    if any(rule.denies and overlaps(rule.filter, filter) for rule in rules):
-        return False
-    return any(rule.read and covers(rule.filter, filter) for rule in rules)
-
-
-def _rule(text: str) -> Rule:
-    first, _, rest = text.partition(" ")
-    rights, name = (_RIGHTS[first], rest.strip()) if first in _RIGHTS and rest.strip() else ((True, True), text)
+def _rule(kind: str, text: str) -> Rule:
+    first, *rest = text.split(None, 1)
+    name = rest[0] if rest else ""
+    if first in _RIGHTS and name:
+        rights = _RIGHTS[first]
+    elif first in _RIGHTS:
+        raise ValueError(f"{kind} {first}: what? For a topic of that name write {kind} readwrite {first}")
+    elif name:
+        raise ValueError(
+            f"{first!r:.80} is none of {_WORDS}. If it begins the name of a topic with a space in it, "
+            f"write {kind} readwrite {text:.80}"
+        )
+    else:
+        rights, name = (True, True), text
     try:
         if parse_filter(name).filter != name:
             raise ValueError(f"{name!r}: rules are for filters without $share or $replay before them")
@@ -127,13 +125,16 @@ def _rule(text: str) -> Rule:
 
 
 def _filled(filter: str, user: str | None, client_id: str) -> str | None:  # noqa: A002
-    """A pattern for a client; None if it isn't for it, or the client's name would change what it means."""
-    for mark, value in (("%c", client_id), ("%u", user)):
-        if mark in filter:
-            if value is None or not value or any(c in "+#/" for c in value):
-                return None
-            filter = filter.replace(mark, value)  # noqa: A001
-    return filter
+    """A pattern for a client; None if it isn't for it, or the client's name would change what it means.
+
+    In one pass: a client whose id is `%u` is called that, and not like its user.
+    """
+    values = {"%c": client_id, "%u": user}
+    for mark in set(_MARKS.findall(filter)):
+        value = values[mark]
+        if not value or any(char in "+#/" for char in value):
+            return None
+    return _MARKS.sub(lambda found: values[found[0]] or "", filter)
 
 
 def covers(rule: str, filter: str) -> bool:  # noqa: A002

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from chiplog import kernel
 from chiplog.broker.batches import RETAIN, SLOW, Batch, Stored
 from chiplog.broker.clock import MessageClock
-from chiplog.broker.groups import Group
+from chiplog.broker.groups import Group, Readers
 from chiplog.broker.memory import Memory
 from chiplog.broker.mqtt import PACKET_ID_MAX, ReasonCode
 from chiplog.broker.outgoing import packet_of
@@ -102,6 +102,8 @@ class Sender:
     def has_taker(self, cursor: Cursor) -> bool:
         """Whether there is a client that takes what is read at a cursor now."""
         if isinstance(cursor, Group):
+            if cursor.waits_for is not None:
+                return self._has_reader(cursor, cursor.waits_for)
             while cursor.ready:
                 member = next(iter(cursor.ready))
                 if self.can_take(member):
@@ -109,6 +111,15 @@ class Sender:
                 cursor.has_no_room(member)
             return False
         return cursor.session is not None and self.can_take(cursor.session)
+
+    def _has_reader(self, group: Group, readers: frozenset[Session]) -> bool:
+        """Whether one of the members that may read a group's next message can take it now."""
+        for member in readers:
+            if member in group.ready:
+                if self.can_take(member):
+                    return True
+                group.has_no_room(member)
+        return False
 
     # -- one cursor
 
@@ -152,7 +163,12 @@ class Sender:
     def _share(self, group: Group, batch: Batch, rows: array[int]) -> int:
         """Each row to one member: as many to each as it has room for, in turns."""
         taken = 0
-        self._moved[group] = None
+        self._moved[group], group.waits_for = None, None
+        if not group.reads_all():
+            codes, topics = batch.topics
+            wanted = {topics[codes[row]] for row in rows}
+            if not all(group.readers(topic).all for topic in wanted):
+                return self._share_by_rights(group, batch, rows)
         while taken < len(rows) and (member := group.next_member()) is not None:
             if not self.can_take(member):
                 group.has_no_room(member)
@@ -166,6 +182,39 @@ class Sender:
             if got < share and self.can_take(member):
                 break  # it has had as much as anybody gets at a time
         return taken
+
+    def _share_by_rights(self, group: Group, batch: Batch, rows: array[int]) -> int:
+        """Where not every member may read every topic: each row by itself, some at a time.
+
+        What only a member may read whose client isn't here waits for it. What no member may read is passed over.
+        """
+        codes, topics = batch.topics
+        for taken, row in enumerate(islice(rows, SINGLY_MAX)):
+            readers = group.readers(topics[codes[row]])
+            if not readers.all and not readers.some:
+                if readers.away:
+                    group.waits_for = readers.some
+                    return taken
+            elif not self._share_one(group, batch, row, readers):
+                group.waits_for = None if readers.all else readers.some
+                return taken
+        return min(len(rows), SINGLY_MAX)
+
+    def _share_one(self, group: Group, batch: Batch, row: int, readers: Readers) -> bool:
+        """A row to a member that may read it; False if none has room."""
+        for _ in range(len(group.ready)):
+            member = group.next_member()
+            if member is None or not (readers.all or member in readers.some):
+                continue
+            if not self.can_take(member):
+                group.has_no_room(member)
+                continue
+            verdict = judge([group.members[member]])
+            assert verdict is not None
+            member.shares[group] = None
+            if self._send(member, group, batch, array("q", [row]), verdict):
+                return True
+        return False
 
     def _send(self, session: Session, cursor: Cursor, batch: Batch, rows: array[int], verdict: Verdict) -> int:
         connection = session.connection
@@ -352,7 +401,7 @@ class Sender:
     def send_retained(self, session: Session, message: Stored, verdict: Verdict) -> None:
         """A message that was kept for whoever subscribes, to a client that can take one."""
         connection = session.connection
-        if connection is None:
+        if connection is None or not session.rights.may_read(message.topic):
             return
         qos, place = min(message.qos, verdict.qos), Position(0, 0)
         try:

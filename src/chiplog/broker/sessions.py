@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from chiplog.broker.batches import Stored
 from chiplog.broker.limits import NEVER
 from chiplog.broker.mqtt import PACKET_ID_MAX, PacketType, Shapes, Will, property_bytes
+from chiplog.broker.rights import NOTHING, Rights
 from chiplog.log.position import Position
 
 if TYPE_CHECKING:
@@ -118,8 +119,15 @@ class Cursor:
         return found
 
     def _judge(self, topic: bytes, position: Position) -> Verdict | None:
-        found = [self.subs[name] for name in self._shapes.matching(topic.decode()) if name in self.subs]
+        text = topic.decode()
+        if self.session is not None and not self.session.rights.may_read(text):
+            return None
+        found = [self.subs[name] for name in self._shapes.matching(text) if name in self.subs]
         return judge([sub for sub in found if sub.since <= position])
+
+    def judge_again(self) -> None:
+        """Its client has other rights now."""
+        self._cache.clear()
 
     def effort(self) -> int:
         """How many filters have to be tried for a topic that wasn't seen before."""
@@ -169,6 +177,10 @@ class Session:
 
     def __init__(self, client_id: str, position: Position, in_flight_max: int) -> None:
         self.client_id = client_id
+        self.owner: str | None = None
+        """The user whose client made it: empty for clients without a name, None if nobody checked names."""
+        self.rights: Rights = NOTHING
+        """What its client may do, by the rules of now. Nothing while it isn't here."""
         self.connection: Connection | None = None
         self.expiry_seconds = 0
         self.ended_ns: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from chiplog.broker.mqtt import (
     replay_since_ns,
 )
 from chiplog.broker.sessions import Cursor, Session, Sub, judge
+from chiplog.broker.visits import reason_text
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
 
@@ -52,23 +53,17 @@ class Subscriptions:
 
     # -- with a client's connection
 
-    def join(self, session: Session, connection: Connection, *, present: bool) -> None:
+    def join(self, session: Session, connection: Connection) -> None:
         """A client is here: its cursors may be live, once all of its subscriptions count again.
 
         Until then `resending` holds messages back. Then comes what was under way when it left, and then the rest.
         """
         session.resending = True
-        self._do(session, connection, self._joining(session, present))
+        self._do(session, connection, self._joining(session))
 
-    def _joining(self, session: Session, present: bool) -> Iterator[None]:
+    def _joining(self, session: Session) -> Iterator[None]:
         broker, connection = self._broker, session.connection
         assert connection is not None
-        if present:
-            revoked = yield from self._revoking(session, connection)
-            if revoked:
-                session.start_over()  # what is in flight may be what it may not get
-                broker.memory.note_session(session)
-                broker.memory.try_flush()
         for cursor in list(session.cursors.values()):
             if not cursor.live:
                 session.behind[cursor] = None
@@ -176,7 +171,12 @@ class Subscriptions:
         codes: list[int] = []
         retained: list[str] = []
         for wanted in packet.subscriptions:
-            codes.append(self._subscribe_one(session, connection, wanted, identifier, starts, retained))
+            code = self._subscribe_one(session, connection, wanted, identifier, starts, retained)
+            codes.append(code)
+            if code >= 0x80:
+                broker.visits.refused(
+                    "subscribe refused", connection, filter=wanted.filter, reason=reason_text(code)
+                )
             yield
         if session.durable:
             broker.memory.note_session(session)
@@ -202,7 +202,7 @@ class Subscriptions:
             parsed = parse_filter(wanted.filter)
         except BadPacket as error:
             return error.reason_code if connection.version == MQTT_5_0 else ReasonCode.UNSPECIFIED_ERROR
-        if not broker.access.may_subscribe(connection.user, session.client_id, parsed.filter):
+        if not session.rights.may_subscribe(parsed.filter):
             return ReasonCode.NOT_AUTHORIZED
         if session.subscriptions() >= broker.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED
@@ -294,23 +294,11 @@ class Subscriptions:
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
-    def revoke(self, session: Session) -> None:
-        """Take away what a client's user may not get any more."""
-        assert session.connection is not None
-        self._broker.slices.start(session, self._revoking(session, session.connection))
-
-    def _revoking(self, session: Session, connection: Connection) -> Generator[None, None, bool]:
-        """Returns whether there was anything."""
-        access, revoked = self._broker.access, False
-        for name in [*session.main.subs, *filter(None, session.cursors), *session.groups]:
-            if session.connection is not connection:
-                break
-            if not access.may_subscribe(connection.user, session.client_id, parse_filter(name).filter):
-                logger.warning("broker: %s may not get %s any more", session.client_id, name)
-                self._unsubscribe_one(session, name)
-                revoked = True
-            yield
-        return revoked
+    def judge_again(self) -> None:
+        """Rights have changed: nothing that is remembered counts any more."""
+        self._broker.delivery.abandon()
+        self._broker.routes.judge_again()
+        self.groups.judge_again()
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from chiplog.broker.batches import Stored
@@ -77,7 +78,7 @@ class System:
         for cursor, verdict in self._broker.routes.of(message.topic.encode()):
             takers: list[Session] = [] if cursor.session is None else [cursor.session]
             if isinstance(cursor, Group):
-                takers = list(filter(None, [cursor.next_member()]))
+                takers = list(islice((one for one in cursor.ready if one.rights.may_read(message.topic)), 1))
             for session in takers:
                 connection = session.connection
                 if connection is not None and connection.ready:

@@ -33,6 +33,11 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     options.add_mode(parser, "the files of new logs")
     add("--users", metavar="FILE", help="users and password hashes, as chiplog broker passwd writes them")
     add("--acl", metavar="FILE", help="what users may publish and subscribe to")
+    add(
+        "--shared-client-ids",
+        action="store_true",
+        help="let a client take over the session of its id from a client of another user, as MQTT has it",
+    )
     add("--allow-anonymous", action="store_true", help="let clients in without a name, from anywhere")
     add(
         "--retain-age",
@@ -118,7 +123,12 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _access(chosen: argparse.Namespace) -> Access:
     try:
-        return Access(users=chosen.users, rules=chosen.acl, anonymous=chosen.allow_anonymous)
+        return Access(
+            users=chosen.users,
+            rules=chosen.acl,
+            anonymous=chosen.allow_anonymous,
+            shared_client_ids=chosen.shared_client_ids,
+        )
     except OSError as error:
         raise codes.UsageError(f"{error.filename}: {error.strerror}") from None
 
