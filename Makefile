@@ -9,9 +9,11 @@ CRASH_SEED ?= 0
 EXPLORE_SECONDS ?= 60
 EXPLORE_SEED ?= 0
 FUZZ_SEED ?= 0
+SANITIZE_SECONDS ?= 600
+SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz promise load kill cluster pipeline readers clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise load kill cluster pipeline readers clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -77,6 +79,14 @@ explore: $(VENV)/.ready
 fuzz: $(VENV)/.ready
 	$(RUN) -m tests.jobs.fuzz --seed $(FUZZ_SEED)
 	$(RUN) -m tests.broker.fuzz --seed $(FUZZ_SEED)
+
+## make hostile  hostile clients against the three servers: the others' latency, memory, disk; ONLY=words picks some
+hostile: $(VENV)/.ready
+	$(RUN) -m tests.hostile $(if $(ONLY),--only "$(ONLY)")
+
+## make sanitize  compiled modules under sanitizers, all parsers searched for SANITIZE_SECONDS=600; SANITIZE_SEED=0
+sanitize: $(VENV)/.ready
+	$(RUN) -m tests.sanitize --seconds $(SANITIZE_SECONDS) --seed $(SANITIZE_SEED)
 
 ## make promise  200,000 messages through a broker that is killed 20 times, to subscribers that are cut off 1,000 times
 promise: $(VENV)/.ready

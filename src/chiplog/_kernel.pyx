@@ -100,12 +100,20 @@ cdef inline void store_u64(unsigned char *p, uint64_t value) noexcept nogil:
     store_u32(p + 4, <uint32_t>value)
 
 
+cdef const unsigned char *NO_BYTES = b""
+
+
+cdef inline const unsigned char *address(const Py_buffer *view) noexcept nogil:
+    """Where a buffer's bytes are. An empty one may be at NULL, which C doesn't allow in a copy of no bytes either."""
+    return NO_BYTES if view.buf == NULL else <const unsigned char *>view.buf
+
+
 def crc32c(data, uint32_t crc=0):
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            crc = crc32c_update(crc, <const unsigned char *>view.buf, view.len)
+            crc = crc32c_update(crc, address(&view), view.len)
     finally:
         PyBuffer_Release(&view)
     return crc
@@ -116,7 +124,7 @@ def crc32c_portable(data, uint32_t crc=0):
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            crc = crc32c_update_portable(crc, <const unsigned char *>view.buf, view.len)
+            crc = crc32c_update_portable(crc, address(&view), view.len)
     finally:
         PyBuffer_Release(&view)
     return crc
@@ -137,7 +145,7 @@ cdef class _View:
         self.held = False
         PyObject_GetBuffer(source, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
         self.held = True
-        self.data = <const unsigned char *>self.view.buf
+        self.data = address(&self.view)
         self.size = self.view.len
 
     def __dealloc__(self):
@@ -187,6 +195,8 @@ cdef int reserve(Stretch *stretch, int64_t more) noexcept nogil:
 
 
 cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size) noexcept nogil:
+    if size == 0:
+        return 0  # there may be no memory yet to copy it to
     if reserve(stretch, size):
         return -1
     memcpy(stretch.data + stretch.size, data, size)

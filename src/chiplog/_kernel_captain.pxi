@@ -86,9 +86,7 @@ cdef bytes encode_record(const unsigned char *time, payload):
     PyObject_GetBuffer(payload_bytes(payload) if isinstance(payload, str) else payload, &view, PyBUF_SIMPLE)
     try:
         out = PyBytes_FromStringAndSize(NULL, record_bytes(view.len))
-        put_record(
-            <unsigned char *>PyBytes_AS_STRING(out), time, time_crc, <const unsigned char *>view.buf, view.len
-        )
+        put_record(<unsigned char *>PyBytes_AS_STRING(out), time, time_crc, address(&view), view.len)
         return out
     finally:
         PyBuffer_Release(&view)

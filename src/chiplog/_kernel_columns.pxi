@@ -60,11 +60,12 @@ def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, 
         raise ValueError("offsets has too little room")
     cdef int64_t *start = items(starts)
     cdef int64_t *end = items(ends)
-    cdef int32_t *place = <int32_t *>places.data
+    cdef unsigned char *place = <unsigned char *>places.data  # aligned or not
     cdef unsigned char *target = <unsigned char *>out.data
     cdef int64_t at = 0, size, outside = -1
+    cdef int32_t offset = 0
     with nogil:
-        place[0] = 0
+        memcpy(place, &offset, sizeof(offset))
         for i in range(first, last):
             if start[i] < 0 or end[i] < start[i] or end[i] > view.size:
                 outside = i
@@ -75,7 +76,8 @@ def gather(buffer, array starts, array ends, Py_ssize_t first, Py_ssize_t last, 
                 break
             memcpy(target + at, view.data + start[i], size)
             at += size
-            place[i - first + 1] = <int32_t>at
+            offset = <int32_t>at
+            memcpy(place + sizeof(offset) * <size_t>(i - first + 1), &offset, sizeof(offset))
     if outside >= 0:
         raise ValueError(f"range {outside} lies outside of its buffer")
     return at
@@ -89,14 +91,15 @@ def microseconds(array times, Py_ssize_t first, Py_ssize_t last, out):
     if target.size // <Py_ssize_t>sizeof(int64_t) < last - first:
         raise ValueError("out has too little room")
     cdef int64_t *time = items(times)
-    cdef int64_t *micro = <int64_t *>target.data
-    cdef int64_t low = INT64_MAX, high = INT64_MIN
+    cdef unsigned char *micro = <unsigned char *>target.data  # aligned or not
+    cdef int64_t low = INT64_MAX, high = INT64_MIN, whole
     cdef Py_ssize_t i
     with nogil, cython.cdivision(True):
         for i in range(first, last):
             low = min(low, time[i])
             high = max(high, time[i])
-            micro[i - first] = time[i] / 1000
+            whole = time[i] / 1000
+            memcpy(micro + sizeof(whole) * <size_t>(i - first), &whole, sizeof(whole))
     return first == last or (low > INT64_MIN and high < INT64_MAX)
 
 
@@ -293,7 +296,7 @@ cdef class KeySet:
             ):
                 return 0
             at = (at + 1) & (self.slot_count - 1)
-        if self.arena_bytes + length > self.arena_room:
+        if self.arena == NULL or self.arena_bytes + length > self.arena_room:  # the first key may be empty
             room = max(self.arena_room * 2, self.arena_bytes + length, <uint64_t>65536)
             grown = PyMem_RawRealloc(self.arena, room)
             if grown == NULL:

@@ -100,6 +100,8 @@ cdef class Inbox:
         cdef InboxRow *rows = <InboxRow *>self.rows.data
         cdef int64_t row, count = self.flags.size - self.run_row
         cdef array starts = new_column(count), ends = new_column(count)
+        if count == 0:
+            return []
         for row in range(count):
             items(starts)[row] = rows[self.run_row + row].topic - self.run_start
             items(ends)[row] = rows[self.run_row + row].topic_end - self.run_start

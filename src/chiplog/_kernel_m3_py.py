@@ -175,6 +175,8 @@ def m3_find(buffer: Any, start: int, stop: int, final: bool) -> int:
     """
     view = memoryview(buffer).cast("B")
     check_range("find in", start, stop, len(view))
+    if start == stop:
+        return -1  # `re` takes no buffer at NULL, as an empty one may be
     budget = 64 * (stop - start) + 65_536
     for match in _LIKE_A_HEAD.finditer(view, start, stop):
         at = match.start()

@@ -125,8 +125,8 @@ cdef int say_number(Stretch *out, const unsigned char *p) except -1:
     return say(out, digits, snprintf(digits, 32, b"%lld", <long long><int64_t>bits))
 
 
-cdef int64_t say_value(Stretch *out, const unsigned char *buf, int64_t at) except -1:
-    """One element, which is known to be well-formed; where it ends."""
+cdef int64_t say_value(Stretch *out, const unsigned char *buf, int64_t at, int64_t stop, bint in_key) except -1:
+    """One element, which is known to be well-formed and to end before `stop`; where it ends."""
     cdef unsigned char marker = buf[at]
     cdef int64_t start = at + element_head(marker), end = start + element_content(buf + at)
     cdef int64_t children = element_children(buf + at), i
@@ -136,7 +136,10 @@ cdef int64_t say_value(Stretch *out, const unsigned char *buf, int64_t at) excep
         for i in range(children):
             if i:
                 say(out, b":" if is_map(marker) and i % 2 else b",", 1)
-            end = say_key(out, buf, end) if is_map(marker) and i % 2 == 0 else say_value(out, buf, end)
+            if is_map(marker) and i % 2 == 0:
+                end = say_key(out, buf, end, stop, in_key)
+            else:
+                end = say_value(out, buf, end, stop, in_key)
         say(out, b"}" if is_map(marker) else b"]", 1)
     elif is_text(marker):
         say_text(out, buf + start, end - start)
@@ -157,10 +160,16 @@ cdef int64_t say_value(Stretch *out, const unsigned char *buf, int64_t at) excep
     return end
 
 
-cdef int64_t say_key(Stretch *out, const unsigned char *buf, int64_t at) except -1:
-    """A key is a text; what isn't one is the text of its JSON."""
-    cdef int64_t begun = out.size, end = say_value(out, buf, at)
+cdef int64_t say_key(Stretch *out, const unsigned char *buf, int64_t at, int64_t stop, bint in_key) except -1:
+    """A key is a text; what isn't one is the text of its JSON. Within a key, a list or a map as a key is its bytes in
+    base64: texts of texts would double in length with each key inside of another."""
+    cdef int64_t begun = out.size, end
     cdef bytes said
+    if in_key and element_children(buf + at) >= 0:
+        end = skip_element(buf, at, stop)
+        say_base64(out, buf + at, end - at)
+        return end
+    end = say_value(out, buf, at, stop, not is_text(buf[at]))
     if not is_text(buf[at]):
         said = PyBytes_FromStringAndSize(<const char *>out.data + begun, out.size - begun)
         out.size = begun
@@ -195,7 +204,7 @@ def messages_json(buffer, array starts, array ends):
             if end[row] - start[row] == 1:
                 say(&out, b"{}", 2)  # as most have
             else:
-                say_value(&out, view.data, start[row])
+                say_value(&out, view.data, start[row], end[row], False)
             if out.size > 0x7FFFFFFF:
                 raise ValueError("too many properties at once")
             place[row + 1] = <int32_t>out.size

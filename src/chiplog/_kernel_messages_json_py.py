@@ -1,7 +1,8 @@
 """Properties of messages to JSON, in plain Python: the twin of `_kernel_messages_json.pxi`.
 
 What JSON hasn't got: bytes are texts in base64, an extension is `{"ext": its type, "data": base64}`, infinities
-and NaN are null, a key that is no text is the text of its JSON, and what is no UTF-8 in a text is U+FFFD.
+and NaN are null, a key that is no text is the text of its JSON, and what is no UTF-8 in a text is U+FFFD. Within a
+key, a list or a map as a key is its bytes in base64: texts of texts would double in length with each.
 
 >>> from array import array
 >>> messages_json(bytes.fromhex("82 a1 61 01 a1 62 c4 02 68 69"), array("q", [0]), array("q", [10]))
@@ -37,7 +38,7 @@ def messages_json(buffer: Any, starts: array[int], ends: array[int]) -> tuple[ar
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if not 0 <= start <= end <= len(view) or skip_properties(view, start, end) != (END, end):
             raise ValueError(f"row {row} has no properties")
-        out += _value(view, start)[0].encode()
+        out += _value(view, start, False)[0].encode()
         if len(out) > 0x7FFFFFFF:
             raise ValueError("too many properties at once")
         places.append(len(out))
@@ -62,14 +63,14 @@ def _number(view: memoryview, at: int, start: int) -> str:
     return str(int.from_bytes(view[at + 1 : start], "big", signed=marker >= 0xD0))
 
 
-def _value(view: memoryview, at: int) -> tuple[str, int]:
+def _value(view: memoryview, at: int, in_key: bool) -> tuple[str, int]:
     """One element, which is known to be well-formed, and where it ends."""
     marker = view[at]
     start = at + element_head(marker)
     end = start + element_content(view, at)
     children = element_children(view, at)
     if children >= 0:
-        return _container(view, marker, children, end)
+        return _container(view, marker, children, end, in_key)
     if is_text(marker):
         return _text(str(view[start:end], "utf-8", "replace")), end
     if 0xC4 <= marker <= 0xC6:
@@ -82,13 +83,15 @@ def _value(view: memoryview, at: int) -> tuple[str, int]:
     return _number(view, at, start), end
 
 
-def _container(view: memoryview, marker: int, children: int, end: int) -> tuple[str, int]:
+def _container(view: memoryview, marker: int, children: int, end: int, in_key: bool) -> tuple[str, int]:
     parts = []
     for i in range(children):
-        key = is_map(marker) and i % 2 == 0
-        plain = is_text(view[end])
-        said, end = _value(view, end)
-        parts.append(_text(said) if key and not plain else said)
+        start, odd_key = end, is_map(marker) and i % 2 == 0 and not is_text(view[end])
+        said, end = _value(view, start, in_key or odd_key)
+        if odd_key:
+            opaque = in_key and element_children(view, start) >= 0
+            said = _base64(view[start:end]) if opaque else _text(said)
+        parts.append(said)
     if not is_map(marker):
         return "[" + ",".join(parts) + "]", end
     return "{" + ",".join(f"{k}:{v}" for k, v in zip(parts[::2], parts[1::2], strict=True)) + "}", end

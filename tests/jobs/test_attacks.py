@@ -323,3 +323,12 @@ def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, dis
         sender.join()
         talk.close()
     assert max(sizes) < 3_000_000
+
+
+@pytest.mark.parametrize("priority", [-(2**31), 2**31 - 1])
+def test_a_job_of_the_first_or_last_priority_that_there_is_has_its_place(priority):
+    machine = Machine(START)
+    for number, given in enumerate((0, priority, 1, -1)):
+        machine.add(machine.new_job(IDS[number], b"q", 1000, 60_000, START, b"", given), START)
+    leased = [machine.lease(Leaser(None, [b"q"]), START, 0) for _ in range(4)]
+    assert [job.priority for job in leased if job is not None] == sorted((0, priority, 1, -1), reverse=True)

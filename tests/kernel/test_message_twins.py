@@ -205,6 +205,8 @@ def _json(value):
         (b"\x81\xa1k\xd3" + b"\xff" * 8, '{"k":-1}'),
         (b"\x81\xa1k\xcf" + b"\xff" * 8, '{"k":18446744073709551615}'),
         (b"\x81\xa1k\x82\x01\xc0\x91\x02\xc3", '{"k":{"1":null,"[2]":true}}'),
+        (b"\x81\xa1k\x81\x81\x01\x02\xc0", '{"k":{"{\\"1\\":2}":null}}'),
+        (b"\x81\xa1k\x81\x91\x81\x90\x02\xc0", '{"k":{"[{\\"kA==\\":2}]":null}}'),
         (b"\x81\xa1k\xd4\x05\xff", '{"k":{"ext":5,"data":"/w=="}}'),
         (b"\x81\xa1k\xa3a\xffb", '{"k":"a\ufffdb"}'),
         (b'\x81\xa1"\xa3\x01\n\x7f', '{"\\"":"\\u0001\\n\x7f"}'),
@@ -212,6 +214,13 @@ def _json(value):
 )
 def test_what_json_has_not_got_has_a_way_to_be_said(data, text):
     assert same("messages_json", data, array("q", [0]), array("q", [len(data)]))[1].decode() == text
+
+
+def test_keys_inside_of_keys_do_not_make_json_grow_without_bound():
+    quotes = b"\xa7" + b'"' * 7
+    data = b"\x81\xa1k" + b"\x81" * 14 + quotes + b"\x01" * 14
+    _, text = same("messages_json", data, array("q", [0]), array("q", [len(data)]))
+    assert len(text) < 20 * len(data), f"{len(data)} bytes become {len(text)}"
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class History:
             if told["bytes"] != segment_bytes:
                 return None  # of a file that has been written to since, or that isn't the same any more
             return [topic.encode() for topic in told["topics"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("%s is damaged and isn't used: %s", path, error)
             return None
         finally:

@@ -10,7 +10,7 @@
     append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
     pipeline.py pipeline_*.py          a command whose subcommands run on Spark
     replica.py                         keeps copies of state logs
-    serving.py                         what commands that serve have in common
+    serving.py aside.py                what commands that serve have in common; their log lines, on a thread
     jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
     broker.py broker_*.py              a command whose subcommands serve MQTT, or speak to a broker
     state.py state_*.py                a command whose subcommands read state logs
@@ -166,11 +166,12 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
         return end.code if isinstance(end.code, int) else codes.FINE
     verbose = verbose or options.verbose
     level = logging.DEBUG if verbose else logging.WARNING
-    if getattr(options, "serves", False):
+    serves = getattr(options, "serves", False)
+    if serves:
         level = min(level, logging.INFO)
     elif name in ("verify", "repair", "stats") and not verbose:
         level = logging.CRITICAL  # they report the same themselves
-    with _logging(level):
+    with _logging(level, serves=serves):
         try:
             code: int = module.run(options)
             sys.stdout.flush()
@@ -200,15 +201,19 @@ def _close_stdout() -> None:
 
 
 @contextmanager
-def _logging(level: int) -> Iterator[None]:
+def _logging(level: int, *, serves: bool) -> Iterator[None]:
     """Send the log's own messages to stderr. A server's, and verbose ones, have a time and a level."""
     logger = logging.getLogger("chiplog")
-    handler = logging.StreamHandler()
+    handler: logging.Handler = logging.StreamHandler()
     layout = logging.Formatter("chiplog: %(message)s")
     if level <= logging.INFO:
         layout = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
         layout.converter = time.gmtime
     handler.setFormatter(layout)
+    if serves:
+        from chiplog.cli.aside import Aside
+
+        handler = Aside(handler)
     before, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(level)
@@ -217,5 +222,6 @@ def _logging(level: int) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+        handler.close()
         logger.setLevel(before)
         logger.propagate = propagate

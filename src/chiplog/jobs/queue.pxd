@@ -19,7 +19,7 @@ cdef class Job(Timer):
     cdef public long long order
     cdef public long long ttl_ms
     cdef public unsigned int ttr_ms
-    cdef public int priority
+    cdef public long long priority
     cdef public int segment
     cdef public unsigned char max_attempts
     cdef public unsigned char max_fails

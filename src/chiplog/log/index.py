@@ -172,12 +172,20 @@ def decode_index(data: bytes) -> SegmentIndex | None:
     pairs: array[int] = array("q")
     pairs.frombytes(data[_LAYOUT.size : -4])
     pairs = _flip(pairs)
-    for column, end in ((pairs[: 2 * runs : 2], logical), (pairs[1 : 2 * runs : 2], physical)):
-        if any(a >= b for a, b in pairwise(column)) or (column and not 0 <= column[0] <= column[-1] < end):
-            return None  # runs ascend, and lie inside of the segment
+    if not _runs_fit(pairs[: 2 * runs : 2], pairs[1 : 2 * runs : 2], logical, physical):
+        return None
     return SegmentIndex(
         segment, physical, logical, records, first, last, tail, pairs[: 2 * runs], pairs[2 * runs :]
     )
+
+
+def _runs_fit(logical: array[int], physical: array[int], logical_end: int, physical_end: int) -> bool:
+    """Whether runs ascend, lie inside of the segment, and none reaches into the next one."""
+    for column, end in ((logical, logical_end), (physical, physical_end)):
+        if any(a >= b for a, b in pairwise(column)) or (column and not 0 <= column[0] <= column[-1] < end):
+            return False
+    gaps = (b - a for a, b in pairwise((*logical, logical_end)))
+    return all(b - a <= gap for (a, b), gap in zip(pairwise((*physical, physical_end)), gaps, strict=True))
 
 
 def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail: bytes) -> SegmentIndex | None:

@@ -429,7 +429,7 @@ def read_snapshot(files: Files, folder: str) -> Whole | None:
         found = json.loads(read_file(files, path))
         snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
         return Whole(snapshot, int(found["sequence"]), int(found["term"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
         return None
 

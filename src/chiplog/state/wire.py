@@ -266,7 +266,7 @@ class Fields:
 
         try:
             self._found: dict[str, Any] = msgpack.decode(body, type=dict[str, Any])
-        except DecodeError as error:
+        except (DecodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadFrame(f"{who} sends what is no map: {error}") from None
         self._who = who
 

@@ -1,0 +1,205 @@
+"""Each documented limit of the broker, from both sides: just within it, and just past it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chiplog.broker.mqtt import Connack, Connect, Disconnect, Publish, Pubrec, Suback, encode
+from tests.broker.talking import Talk
+from tests.hostile.attacks import attack
+from tests.hostile.broker_door import frame, head, second_port, upgrade, with_websockets
+from tests.hostile.site import Closed, Site, Unmet, packet
+
+QUOTA, TOO_LARGE, RECEIVE_MAX, BAD_ALIAS, BAD_FILTER = 0x97, 0x95, 0x93, 0x94, 0x8F
+
+
+def flags(*words: str) -> Callable[[Path], Sequence[str]]:
+    return lambda _: words
+
+
+def want(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise Unmet(otherwise)
+
+
+def ended(talk: Talk) -> int | None:
+    """The reason with which a client is disconnected; None if it isn't told."""
+    talk.socket.settimeout(5)
+    try:
+        found = talk.end()
+    except (OSError, Closed):
+        return None
+    return found.reason_code if isinstance(found, Disconnect | Connack) else None
+
+
+def limit(name: str, *words: str, **more: Any) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
+    if words:
+        more["flags"] = flags(*words)
+    return attack(f"broker limit {name}", limits=True, **more)
+
+
+@limit("clients", "--max-clients", "20")
+def clients(site: Site) -> None:
+    """15 more clients than 20 are refused with a reason, and come in once others have left."""
+    some: list[Talk] = []
+    refused = 0
+    for number in range(35):
+        talk = Talk(site.port)
+        try:
+            talk.socket.settimeout(5)
+            talk.send(Connect(f"limit{number}"))
+            refused += talk.expect(Connack).reason_code != 0
+        except (OSError, Closed):
+            refused += 1
+        some.append(talk)
+    for talk in some:
+        talk.close()
+    want(14 <= refused <= 18, f"{refused} of 35 clients were refused, where 20 may be there, two of the probe")
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        with contextlib.suppress(Unmet, OSError, Closed):
+            site.drop(site.mqtt("late"))
+            return
+        time.sleep(0.1)
+    raise Unmet("nobody comes in after others have left")
+
+
+@limit("packet", "--max-packet", "100KB")
+def packet_size(site: Site) -> None:
+    """A packet of 100 kB is taken, one a byte larger is refused with 0x95, before it has come."""
+    room = 100_000 - len(packet(Publish("size/a", bytes(99_000), 1, packet_id=1))) + 99_000
+    talk = site.mqtt("within")
+    want(talk.publish("size/a", bytes(room), 1) == 0, "a packet of 100 kB isn't taken")
+    talk.raw(head(0x30, 100_000 - 3))  # this head and that are 100,001 bytes
+    want(ended(talk) == TOO_LARGE, "a packet that is announced with a byte more isn't refused with 0x95")
+    with Talk(site.port) as other:
+        told = other.connect("told").properties.get("maximum_packet_size")
+        want(told == 100_000, f"CONNACK says that packets may have {told} bytes")
+
+
+@limit("subscriptions", "--max-subscriptions", "50", short=1)
+def subscriptions(site: Site) -> None:
+    """50 subscriptions are granted, the 51st gets 0x97; the same one again is none more."""
+    talk = site.mqtt("fifty")
+    codes = talk.subscribe(*(f"limit/{number}" for number in range(50)))
+    want(set(codes) == {0}, f"of 50 subscriptions some are refused: {set(codes)}")
+    codes = talk.subscribe("limit/50", "$share/g/limit/50", "$replay/-1s/limit/50")
+    want(codes == [QUOTA] * 3, f"past 50 subscriptions come {codes}, not 0x97")
+    want(talk.subscribe("limit/0") == [0], "one that it has already is refused, past the limit")
+    talk.unsubscribe("limit/0")
+    want(talk.subscribe("limit/50") == [0], "one more after one less is refused")
+
+
+@limit("in-flight", "--max-inflight", "10")
+def in_flight(site: Site) -> None:
+    """A subscriber that acknowledges nothing gets 10 messages, and the 11th after an acknowledgement."""
+    talk, publisher = site.mqtt("ten"), site.mqtt("publisher")
+    talk.subscribe("flight/#", qos=1)
+    for number in range(30):
+        publisher.publish("flight/a", b"%d" % number, 1)
+    found = [one for one in talk.drain() if isinstance(one, Publish)]
+    want(len(found) == 10, f"{len(found)} messages came, where 10 may be unacknowledged")
+    from chiplog.broker.mqtt import Puback
+
+    talk.send(Puback(found[0].packet_id))
+    want(talk.expect(Publish).payload == b"10", "after an acknowledgement the next one doesn't come")
+
+
+@limit("receive-maximum")
+def receive_maximum(site: Site) -> None:
+    """1,000 messages of QoS 2 may be unreleased; the 1,001st ends the connection with 0x93."""
+    talk = site.mqtt("receive")
+    with Talk(site.port) as other:
+        most = other.connect("told").properties.get("receive_maximum", 65_535)
+    for number in range(1, most + 1):
+        talk.send(Publish("receive/a", b"x", 2, packet_id=number))
+    for number in range(1, most + 1):
+        answer = talk.expect(Pubrec)
+        want(answer.reason_code < 0x80, f"message {number} of {most} is refused with {answer.reason_code}")
+    talk.send(Publish("receive/a", b"x", 2, packet_id=most + 1))
+    code = ended(talk)
+    want(code == RECEIVE_MAX, f"one more than {most} unreleased messages is answered {code}, not 0x93")
+
+
+@limit("topic-aliases")
+def topic_aliases(site: Site) -> None:
+    """As many aliases as CONNACK says may be defined; one more ends the connection with 0x94, and so does 0."""
+    with Talk(site.port) as other:
+        most = other.connect("told").properties.get("topic_alias_maximum", 0)
+    want(most > 0, "CONNACK allows no topic aliases")
+    talk = site.mqtt("aliases")
+    for number in range(1, most + 1):
+        talk.publish(f"alias/{number}", b"x", 1, properties={"topic_alias": number})
+    want(talk.publish("", b"x", 1, properties={"topic_alias": most}) in (0, 0x10), "an alias isn't known")
+    for wrong in (most + 1, 0):
+        other = site.mqtt(f"wrong{wrong}")
+        other.raw(encode(Publish("alias/x", b"x", properties={"topic_alias": wrong}), 5, from_server=False))
+        code = ended(other)
+        want(code in (BAD_ALIAS, 0x82), f"alias {wrong} is answered {code}, not 0x94")
+
+
+@limit("levels")
+def levels(site: Site) -> None:
+    """A filter of 200 levels is granted, one of 201 gets 0x8F; so do those with a prefix."""
+    talk = site.mqtt("levels")
+    want(talk.subscribe("/".join(["l"] * 200)) == [0], "a filter of 200 levels is refused")
+    codes = talk.subscribe("/".join(["l"] * 201), "/".join(["+"] * 201), "/".join([*["+"] * 200, "#"]))
+    want(set(codes) <= {BAD_FILTER, QUOTA}, f"filters of 201 levels get {codes}, not 0x8F")
+    many = "/".join(["l"] * 201)
+    codes = talk.subscribe(f"$share/g/{many}", f"$replay/all/{many}")
+    want(set(codes) <= {BAD_FILTER, QUOTA}, f"with a prefix, filters of 201 levels get {codes}")
+
+
+@limit("session-expiry", "--session-expiry", "2s")
+def session_expiry(site: Site) -> None:
+    """A session that asks for an hour is told 2 s, is there after 1 s and not after 4 s."""
+    with Talk(site.port) as talk:
+        told = talk.connect("expiry", clean=False, expiry=3600).properties.get("session_expiry_interval")
+    want(told == 2, f"CONNACK says that the session is kept for {told} s")
+    time.sleep(0.7)
+    with Talk(site.port) as talk:
+        want(talk.connect("expiry", clean=False, expiry=3600).session_present, "the session ended too early")
+    time.sleep(4)
+    with Talk(site.port) as talk:
+        present = talk.connect("expiry", clean=False, expiry=3600).session_present
+    want(not present, "the session outlives its limit")
+
+
+@limit("keep-alive")
+def keep_alive(site: Site) -> None:
+    """A client that promised a packet every 2 s is there after 2.5 s of silence, and not after 6 s."""
+    talk = site.mqtt("alive", keep_alive=2)
+    time.sleep(2.5)
+    talk.drain()
+    want(site.is_closed(talk.socket, 6), "a client that has been silent for 6 s is still there")
+
+
+@limit("websocket-handshake", flags=with_websockets, ports=2)
+def websocket_handshake(site: Site) -> None:
+    """A handshake with a few headers is answered, one of more than 64 KiB ends the connection."""
+    one = site.dial(port=second_port(site))
+    site.send(one, upgrade(b"X: y\r\n" * 20) + b"\r\n")
+    one.settimeout(5)
+    want(one.recv(4096).startswith(b"HTTP/1.1 101"), "a handshake with 20 headers is refused")
+    site.send(one, frame(packet(Connect("ws"))))
+    want(one.recv(4096)[:1] == b"\x82", "a CONNECT in a frame gets no answer")
+    other = site.dial(port=second_port(site))
+    site.send(other, upgrade() + b"X: " + b"y" * 70_000)
+    want(site.is_closed(other, 3), "a handshake of more than 64 KiB goes on")
+
+
+@limit("subscribe-empty")
+def subscribe_empty(site: Site) -> None:
+    """A SUBSCRIBE without a filter, and one with a filter that is none, get the documented answers."""
+    talk = site.mqtt("empty")
+    for wrong in (b"a/#/b", b"a+", b"#a", b"$share//a", b"$share/g", b"$replay/x"):
+        talk.raw(bytes([0x82, 6 + len(wrong), 0, 1, 0, 0, len(wrong)]) + wrong + b"\x00")
+        code = talk.expect(Suback).reason_codes[0]
+        want(code == BAD_FILTER, f"the filter {wrong!r} is answered {code}, not 0x8F")
+    other = site.mqtt("none")
+    other.raw(b"\x82\x03\x00\x01\x00")
+    want(ended(other) == 0x82, "a SUBSCRIBE without a filter isn't refused as a protocol error")
