@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
             elif first == _PUBACK and self.session is not None:
                 acks = kernel.active.mqtt_pubacks(data, at, end)
                 if acks.packet_ids:
-                    self.broker.acknowledged(self.session, acks.packet_ids)
+                    self.broker.acknowledgements.acknowledged(self.session, acks.packet_ids)
                     at = acks.end
                     continue
             after = self._take_one(data, at, end, limit)
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(packet, Publish):
             self._publish(session, packet)
         elif isinstance(packet, Puback):
-            broker.acknowledged(session, (packet.packet_id,))
+            broker.acknowledgements.acknowledged(session, (packet.packet_id,))
         elif isinstance(packet, Pingreq):
             self.send(_PINGRESP)
         elif isinstance(packet, Disconnect):
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
         if self.guest is not None:
             self.guest.held = True
 
-    def go_on(self, answer: Callable[..., None], packet: Connect, *found: Any) -> None:
+    def go_on(self, answer: Callable[..., None], packet: Connect | None, *found: Any) -> None:
         """What it waited for is known: answer, and take what has come meanwhile."""
         self._held = None
         if self.guest is not None:
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             self.refuse(error.reason_code, str(error))
         except Exception as error:
             self.fail(error)
-        if not self._closing:
+        if not self._closing and self._held is None:
             self.transport.resume_reading()
             rest, self._rest = bytes(self._rest), bytearray()
             self._need = 0
