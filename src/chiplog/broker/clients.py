@@ -131,12 +131,7 @@ class Clients:
             keep_alive=packet.keep_alive,
         )
         self._connack(connection, present, told)
-        broker.subscriptions.join(session)
-        if session.in_flight or session.released:
-            session.resending = True
-            broker.later(self._resume(session, connection))
-        else:
-            broker.has_room(session)
+        broker.subscriptions.join(session, connection)
 
     def _note(self, session: Session, present: bool) -> None:
         """A client is here: that is known after a crash, too. If it can't be, there is no half of a session."""
@@ -157,9 +152,9 @@ class Clients:
                 self.end(session)
             raise BadPacket(ReasonCode.SERVER_UNAVAILABLE, f"sessions can't be written: {error}") from None
 
-    async def _resume(self, session: Session, connection: Connection) -> None:
+    async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
-        await self._broker.delivery.resend(session, connection)
+        await self._broker.catchup.resend(session, connection)
         self._broker.has_room(session)
 
     def _session(self, connection: Connection, client_id: str, packet: Connect) -> tuple[Session, bool]:
@@ -180,7 +175,7 @@ class Clients:
         if session is not None:
             return session, True
         session = Session(client_id, self._broker.history.end, self._broker.limits.in_flight_max)
-        session.main.live = True
+        session.main.go_live(self._broker.history.end)
         self.sessions[client_id] = session
         return session, False
 
@@ -244,7 +239,7 @@ class Clients:
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
-                cursor.fall_behind(broker.history.end)
+                cursor.fall_behind(broker.delivery.given(cursor))
         session.ended_ns = time.time_ns()
         broker.visits.ended(connection)
         will, session.will = session.will, None

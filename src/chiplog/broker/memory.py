@@ -21,6 +21,7 @@ from typing import Any
 
 from chiplog.broker.batches import RETAIN, Batch, Stored
 from chiplog.broker.limits import Limits
+from chiplog.broker.retained import RetainedMessages
 from chiplog.broker.session_events import change, restored, sub_entry, told
 from chiplog.broker.sessions import Cursor, Session, Sub
 from chiplog.errors import AppenderFailed, BadEvent, ChiplogError, RecordTooLarge
@@ -36,6 +37,8 @@ HEAL_SECONDS, HEAL_SECONDS_MAX = 0.5, 30.0
 """Between two attempts to write a log that couldn't be written; longer each time, up to the second."""
 _BATCH_BYTES = 4 << 20
 """Events that are written together, about: far below what a log takes at once."""
+_OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
+"""What an event is of, if it isn't of a session."""
 _EVENT_BYTES = 64
 _ENTRY_BYTES = 8
 _SUBS_MAX = 1000
@@ -49,7 +52,7 @@ class Memory:
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Position] = {}
         """Where shared subscriptions have got to."""
-        self.retained: dict[str, Stored] = {}
+        self.retained = RetainedMessages()
         self.known_ns = 0
         """The time of the last message whose consequences are known."""
         self.run_slice: Callable[[Callable[[], None]], None] = lambda work: work()
@@ -68,6 +71,8 @@ class Memory:
         self._pending_bytes = 0
         self._noted: set[str] = set()
         """Sessions that the log has: only what changes of them is to be noted."""
+        self._new: set[str] = set()
+        """Those of them that aren't written yet."""
         self._let_go: dict[tuple[str, int], int] = {}
         self._healing = threading.Lock()
         self._make_log = functools.partial(
@@ -101,21 +106,28 @@ class Memory:
 
     def note(self, *event: Any) -> None:
         """A change."""
-        self._events.append(list(event))
         if event[0] == "end":
             self._noted.discard(event[1])
+            if event[1] in self._new:  # the log has never heard of it, or of its end
+                self._new.discard(event[1])
+                own = ("session", event[1])
+                self._events = [one for one in self._events if one[0] == "end" or _subject(one) != own]
+                return
+        self._events.append(list(event))
         self._pending_bytes += _EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
 
     def flush(self) -> None:
         """Write what was noted, as durably as the policy says."""
         if self._events:
             if self.is_ill:
+                self._bound_pending()
                 raise OSError(errno.EAGAIN, "the log of sessions couldn't be written, and is being written anew")
             events, self._events, self._pending_bytes = self._events, [], 0
             at = 0
             try:
                 while at < len(events):
                     at = self._write(events, at)
+                self._new.clear()
             except BaseException as error:
                 self._not_written(events[at:], error)
                 raise
@@ -142,10 +154,21 @@ class Memory:
         self._pending_bytes = sum(map(_bytes_of, self._events))
         if isinstance(error, AppenderFailed):
             self.is_ill = True
+        self._bound_pending()
+
+    def _bound_pending(self) -> None:
         if self._pending_bytes > self._limits.pending_bytes_max:
-            # All that there is will be written instead, once there is room: that is in memory anyway.
-            self._events, self._pending_bytes = [], 0
+            # All that there is will be written instead, once there is room: that is in memory anyway. What isn't
+            # there any more has to be remembered, as far as the log has it.
+            ends = [event for event in self._events if event[0] in ("end", "unretain", "ungroup")]
+            self._events = [event for event in ends if not self._is_there(*_subject(event))]
+            self._pending_bytes = 0
             self.is_ill = self._starts_over = True
+
+    def _is_there(self, kind: str, key: str) -> bool:
+        if kind == "session":
+            return (session := self.sessions.get(key)) is not None and session.durable
+        return key in (self.retained if kind == "retain" else self.groups)
 
     def try_flush(self) -> None:
         """The same, where nobody could be told that it failed: then it is written with what comes next."""
@@ -168,8 +191,13 @@ class Memory:
             log.open(replay=False)
             self._log, self._reopens = log, False
         if self._starts_over:
-            self._log.rotate()
-        self.is_ill = self._starts_over = False
+            self._starts_over = False
+            try:
+                self._log.rotate()
+            except BaseException:
+                self._starts_over = True
+                raise
+        self.is_ill = self._starts_over  # again, if too much has changed meanwhile
 
     async def tend(self) -> None:
         """Look now and then whether a log that couldn't be written can be again."""
@@ -209,6 +237,7 @@ class Memory:
         if not session.durable:
             self.note("end", client_id)
         elif client_id not in self._noted:
+            self._new.add(client_id)
             self.note("session", told(session, self.end(), self.written()))
             self._has(session)
         else:
@@ -296,10 +325,10 @@ class Memory:
     def retain(self, message: Stored) -> Stored | None:
         """Keep a message for its topic, or, if it is empty, none. What is kept now."""
         if not message.payload:
-            self.retained.pop(message.topic, None)
+            self.retained.remove(message.topic)
             return None
         if len(self.retained) < self._limits.retained_max or message.topic in self.retained:
-            self.retained[message.topic] = message
+            self.retained.add(message)
         return message
 
     # -- the state log's side
@@ -311,6 +340,7 @@ class Memory:
             if kind == "session" and (session := self.sessions.get(key)) is not None and session.durable:
                 log.update(["session", told(session, self.end(), self.written())])
                 self._has(session)
+                self._new.discard(key)
             elif kind == "retain" and (message := self.retained.get(key)) is not None:
                 log.update(["retain", key, message.time_ns, message.payload, message.properties])
             elif kind == "group" and (position := self.groups.get(key)) is not None:
@@ -319,6 +349,9 @@ class Memory:
         def tell_all(some: list[tuple[str, Any]]) -> None:
             if not self.is_ill:
                 self.flush()  # what was noted before comes before
+            else:  # it is part of what is told now
+                now = {one for one in some if self._is_there(*one)}
+                self._events = [event for event in self._events if _subject(event) not in now]
             for kind, key in some:
                 tell(kind, key)
 
@@ -356,9 +389,9 @@ class Memory:
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
         elif kind == "retain":
-            self.retained[rest[0]] = Stored(rest[1], rest[0], rest[2], rest[3])
+            self.retained.add(Stored(rest[1], rest[0], rest[2], rest[3]))
         elif kind == "unretain":
-            self.retained.pop(rest[0], None)
+            self.retained.remove(rest[0])
         elif kind == "group":
             self.groups[rest[0]] = Position(*rest[1:])
         elif kind == "ungroup":
@@ -367,6 +400,13 @@ class Memory:
             self.known_ns = rest[0]
         elif (found := self.sessions.get(rest[0])) is not None:
             change(found, kind, rest[1:])
+
+
+def _subject(event: list[Any]) -> tuple[str, str]:
+    """What an event is of."""
+    if event[0] == "session":
+        return "session", event[1]["id"]
+    return _OTHERS.get(event[0], "session"), str(event[1])
 
 
 def _latest(events: list[Any]) -> list[Any]:
