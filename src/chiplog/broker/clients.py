@@ -88,6 +88,9 @@ class Clients:
             visit.event = "login refused"
             raise BadPacket(refused, reason_text(refused))
         broker, limits = self._broker, self._broker.limits
+        known = self.sessions.get(packet.client_id)
+        if not broker.door.has_room() and (known is None or known.connection is None):
+            raise BadPacket(ReasonCode.SERVER_BUSY, "there are as many clients as there may be")
         if packet.will is not None:
             topic = packet.will.topic
             if topic.startswith("$") or not access.may_publish(packet.user_name, packet.client_id, topic):
@@ -129,16 +132,11 @@ class Clients:
         if session.durable or present:
             broker.memory.note_session(session)
             broker.memory.flush()
-        broker.subscriptions.join(session)
-        if session.in_flight or session.released:
-            session.resending = True
-            broker.later(self._resume(session, connection))
-        else:
-            broker.has_room(session)
+        broker.subscriptions.join(session, connection)
 
-    async def _resume(self, session: Session, connection: Connection) -> None:
+    async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
-        await self._broker.delivery.resend(session, connection)
+        await self._broker.catchup.resend(session, connection)
         self._broker.has_room(session)
 
     def _session(self, connection: Connection, client_id: str, packet: Connect) -> tuple[Session, bool]:
@@ -159,7 +157,7 @@ class Clients:
         if session is not None:
             return session, True
         session = Session(client_id, self._broker.history.end, self._broker.limits.in_flight_max)
-        session.main.live = True
+        session.main.go_live(self._broker.history.end)
         self.sessions[client_id] = session
         return session, False
 
@@ -223,7 +221,7 @@ class Clients:
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
-                cursor.fall_behind(broker.history.end)
+                cursor.fall_behind(broker.delivery.given(cursor))
         session.ended_ns = time.time_ns()
         broker.visits.ended(connection)
         will, session.will = session.will, None
@@ -298,11 +296,7 @@ class Clients:
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""
         for connection in list(self.connections):
-            if connection.session is None:
-                if now - connection.heard > self._broker.limits.connect_seconds:
-                    connection.abort()
-            elif connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
+            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
                 connection.refuse(
                     ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
                 )
-                connection.abort()
