@@ -128,19 +128,20 @@ def _besiege(attack: Attack, site: Site, probe: Probe, outcome: Outcome, *, shor
         _run(attack, site, problems)
         outcome.seconds = time.monotonic() - began
         outcome.sent_bytes = site.sent
-        outcome.ended = server.process.poll() is not None
-        if outcome.ended:
+        try:
+            if not short:
+                outcome.idle_cpu = _calm(server, probe, attack.idle_cpu)
+            during = figures(server.pid)
+            site.leave()
+            if not short:
+                outcome.left_cpu = _calm(server, probe, attack.idle_cpu)
+            _left(server, attack, before, problems)
+            _seen(probe.report(), outcome)
+            after = figures(server.pid)
+        except FileNotFoundError:
+            outcome.ended = True
             problems.append(f"the server has ended: {server.said()[-300:]}")
             return
-        if not short:
-            outcome.idle_cpu = _calm(server, probe, attack.idle_cpu)
-        during = figures(server.pid)
-        site.leave()
-        if not short:
-            outcome.left_cpu = _calm(server, probe, attack.idle_cpu)
-        _left(server, attack, before, problems)
-        _seen(probe.report(), outcome)
-        after = figures(server.pid)
     outcome.memory_mib = (max(during.peak_bytes, after.peak_bytes) - before.rss_bytes) / MIB
     outcome.left_mib = (after.rss_bytes - before.rss_bytes) / MIB
     grown = folder_bytes(server.data) - folder_before
