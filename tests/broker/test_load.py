@@ -8,7 +8,7 @@ import resource
 import socket
 
 from chiplog.broker.limits import Limits
-from chiplog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, encode
+from chiplog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, ReasonCode, encode
 from tests.broker.load import behind, run, slow
 from tests.broker.local import local
 from tests.broker.serving import Served, served, wait_until
@@ -86,7 +86,7 @@ def test_there_are_no_more_clients_than_allowed(tmp_path):
         for client in clients:
             client.connect()
         with Talk(broker.port) as fourth:
-            assert fourth.end() is None
+            assert fourth.connect().reason_code == ReasonCode.SERVER_BUSY
         clients[0].disconnect()
 
         def let_in() -> bool:

@@ -243,7 +243,17 @@ def crash(_: Path, **options: Any) -> None:
 
 LIMITS = {
     "clients_max": (1, COUNT_MAX),
+    "unconnected_max": (1, COUNT_MAX),
+    "unconnected_per_address_max": (1, COUNT_MAX),
+    "unconnected_bytes_max": (1, BYTES_MAX),
+    "connect_bytes_max": (64, 0x1000_0004),
+    "linger_seconds": (0, TIMER_SECONDS_MAX),
+    "linger_bytes_max": (0, BYTES_MAX),
     "packet_bytes_max": (2, 0x1000_0004),
+    "control_bytes_max": (64, 0x1000_0004),
+    "properties_bytes_max": (64, 0x1000_0004),
+    "partial_bytes_max": (1, BYTES_MAX),
+    "out_total_bytes_max": (1, BYTES_MAX),
     "in_flight_max": (1, 65_535),
     "receive_max": (1, 65_535),
     "out_bytes_max": (1, BYTES_MAX),

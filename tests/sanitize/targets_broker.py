@@ -21,7 +21,8 @@ from chiplog.broker.mqtt import (
 from chiplog.broker.mqtt.decode import connect_level
 from chiplog.broker.mqtt.topics import replay_since_ns
 from chiplog.broker.passwords import read_users_text
-from chiplog.broker.rules import Rules, covers, may_publish, may_subscribe, overlaps
+from chiplog.broker.rights import Rights, Ruleset
+from chiplog.broker.rules import Rule, Rules, covers, overlaps
 from chiplog.errors import BadAccessFile, TimeOutOfRange
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target, twins
@@ -194,12 +195,28 @@ _RULES = (
     tokens=(b"user ", b"topic ", b"pattern ", b"deny ", b"read ", b"%u", b"%c", b"\n", b"#", b"+/"),
 )
 def rules_of_a_broker(data: bytes) -> None:
-    text = _text(data, BadAccessFile)
-    rules = Rules.parse(text, "rules")
+    """What a file of rules allows is what its lines say one by one: the first kind that matches decides."""
+    rules = Rules.parse(_text(data, BadAccessFile), "rules")
     for user in (None, "ann", "%c", "a/b"):
-        some = rules.of(user, "client")
-        may_publish(some, "sensors/secret/1")
-        may_subscribe(some, "sensors/#")
+        own, patterns = list(rules.of_user(user)), list(rules.of_patterns(user, "client"))
+        rights = Rights(Ruleset(own), Ruleset(patterns))
+        for topic in ("sensors/secret/1", "announcements", "devices/client/x", "$SYS/a", "a//b"):
+            found = rights.may_read(topic), rights.may_publish(topic)
+            expected = _decided(own, patterns, topic, 1), _decided(own, patterns, topic, 2)
+            if found != expected:
+                raise Finding(f"{user} may read and publish {topic!r}: {found}, and by the lines: {expected}")
+            if found[0] and not rights.may_subscribe(topic):
+                raise Finding(f"{user} may read {topic!r} and not subscribe to it")
+
+
+def _decided(own: list[Rule], patterns: list[Rule], topic: str, right: int) -> bool:
+    for some in (own, patterns):
+        matching = [rule for rule in some if matches(rule.filter, topic)]
+        if any(rule.denies for rule in matching):
+            return False
+        if any(rule[right] for rule in matching):
+            return True
+    return False
 
 
 _USERS = b"ann:$scrypt$16384,8,1$c2FsdHNhbHRzYWx0c2FsdA==$" + b"aGFzaA==" * 3 + b"\n# words\n\nbob:x\n"

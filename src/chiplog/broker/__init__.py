@@ -25,9 +25,9 @@ rights.py          what rules mean for a client: what it may publish, read and s
 logins.py          passwords are checked, one at a time, and guessing is slow
 wills.py           what lost clients leave behind
 visits.py          what operators read about clients
-listening.py       where clients come in
+listening.py       where clients come in; door.py counts those that aren't in yet
 websocket.py       connections inside of WebSockets
-limits.py          how much of anything
+limits.py          how much of anything; shares.py, shared_buffers.py and caches.py count what clients share
 keeping.py         retention, now and then
 figures.py         what is counted; system.py publishes it to $SYS topics
 mqtt/              the protocol, without I/O

@@ -32,6 +32,7 @@ from chiplog.broker.batches import Batch, Stored
 from chiplog.broker.clients import Clients
 from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
+from chiplog.broker.door import Door
 from chiplog.broker.history import History
 from chiplog.broker.intake import Intake
 from chiplog.broker.keeping import Keeping
@@ -53,6 +54,7 @@ from chiplog.broker.mqtt import (
 from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
 from chiplog.broker.sessions import Session
+from chiplog.broker.shared_buffers import SharedBuffers
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
 from chiplog.broker.visits import Visits, reason_text
@@ -101,12 +103,13 @@ class Broker:
         self.stream = Stream(f"{self.path}/messages", format=Messages(), mode=mode)
         self._file_bytes = file_bytes
         self.memory = Memory(f"{self.path}/sessions", self.limits, mode=mode, **self._options)
+        self.visits, self.door = Visits(), Door(self)
+        self.shared = SharedBuffers(self.limits, self.visits.notices)
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
-        self.visits = Visits()
         self.system, self.keeping = System(self), Keeping(self)
         self.handlers: dict[type, Callable[[Session, Any], None]] = {
             Pubrec: self.received,
@@ -200,13 +203,10 @@ class Broker:
         for connection in list(self.clients.connections):
             if connection.session is not None and connection.version == MQTT_5_0:
                 connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
-            connection.close()
-        deadline = self.loop.time() + 2
-        while self.clients.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self.clients.connections):
-            connection.abort()
-        await asyncio.sleep(0)
+                connection.linger()
+            else:
+                connection.close()
+        await self.door.see_off()
         for connection in list(self.clients.connections):
             self.clients.left(connection)
         self.memory.note_known()
@@ -224,11 +224,12 @@ class Broker:
         finally:
             self.intake.appender.close()
 
-    def later(self, work: Coroutine[None, None, None]) -> None:
+    def later(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something beside the rest."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -248,18 +249,16 @@ class Broker:
     def arrived(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.now = time.monotonic()
-        connection.heard = self.now
-        if self._stopping or len(self.clients.connections) >= self.limits.clients_max:
-            connection.visit.why = "too many clients"
-            self.visits.refused("connect refused", connection, reason=connection.visit.why)
+        if not self.door.let_near(connection) or self._stopping:
             connection.abort()
             return
         self.clients.connections.add(connection)
-        self.system.clients_max = max(self.system.clients_max, len(self.clients.connections))
 
     def left(self, connection: Connection) -> None:
-        """And is closed."""
+        """A connection was closed, or is about to be."""
+        self.shared.partial.drop(connection)
         self.clients.left(connection)
+        self.door.left(connection)
 
     # -- into the log
 
@@ -471,6 +470,7 @@ class Broker:
                 self._note_progress()
             if self.now - self._swept >= SWEEP_SECONDS:
                 self._swept = self.now
+                self.door.sweep(self.now)
                 self.visits.notices.sweep()
                 self.clients.sweep(self.now)
             if self.now - self._known >= KNOWN_SECONDS:

@@ -88,6 +88,9 @@ class Clients:
             visit.event = "login refused"
             raise BadPacket(refused, reason_text(refused))
         broker, limits = self._broker, self._broker.limits
+        known = self.sessions.get(packet.client_id)
+        if not broker.door.has_room() and (known is None or known.connection is None):
+            raise BadPacket(ReasonCode.SERVER_BUSY, "there are as many clients as there may be")
         if packet.will is not None:
             topic = packet.will.topic
             if topic.startswith("$") or not access.may_publish(packet.user_name, packet.client_id, topic):
@@ -298,11 +301,7 @@ class Clients:
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""
         for connection in list(self.connections):
-            if connection.session is None:
-                if now - connection.heard > self._broker.limits.connect_seconds:
-                    connection.abort()
-            elif connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
+            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
                 connection.refuse(
                     ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
                 )
-                connection.abort()

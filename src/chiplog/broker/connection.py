@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog import kernel
 from chiplog._kernel_mqtt_py import INCOMPLETE, NOT_PLAIN
+from chiplog.broker.door import Guest
 from chiplog.broker.mqtt import (
     MQTT_5_0,
     UNKNOWN,
@@ -50,12 +51,15 @@ __all__ = ["Connection"]
 logger = logging.getLogger("chiplog")
 
 _CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
+_MQTT_5 = b"\x00\x04MQTT\x05"
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 """That both versions can tell a client whose CONNECT was never taken."""
 _ANSWERS_MAX = 4
 """Times `out_bytes_max` that answers may add to what waits for a client."""
 _PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
+_SMALL_BYTES = 4096
+"""Parts of a packet that aren't counted: nearly every read ends with one."""
 
 
 class Connection(asyncio.Protocol):
@@ -83,11 +87,27 @@ class Connection(asyncio.Protocol):
         """Whether its messages may go to any topic: then none has to be looked at."""
         self.properties = (b"\x80", b"\x80")
         """What the log keeps of its plain messages, at QoS 0 and 1."""
+        self.guest: Guest | None = None
+        """Its place before the door, until its CONNECT is accepted."""
+        self.inside = False
+        self.owner = ""
+        """Whose it is, where clients share something: a user's, or an address's."""
         self._inbound = InboundAliases(0)
         self._rest = bytearray()
         self._need = 0
-        self._closing = self._paused = False
+        self.packet_limit = broker.limits.connect_bytes_max
+        """The largest packet that it may send now."""
+        self._properties_max = broker.limits.properties_bytes_max
+        self._kept = 0
+        """Bytes of a packet that isn't whole, as far as they are counted."""
+        self.outside = 0
+        """Such bytes that a WebSocket has for it."""
+        self._unsent = 0
+        """Bytes that wait for its socket, as far as they are counted."""
+        self._closing = self._paused = self._tight = False
         self._held: Future[Any] | None = None
+        self._drained = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
 
@@ -104,6 +124,7 @@ class Connection(asyncio.Protocol):
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.broker.arrived(self)
+        self.owner = self.peer_host
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.visit.why:
@@ -113,6 +134,10 @@ class Connection(asyncio.Protocol):
         self.ready = False
         if self._held is not None:
             self._held.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.broker.door.lingering.discard(self)
+        self.broker.shared.unsent.drop(self)
         self.broker.left(self)
 
     def pause_writing(self) -> None:
@@ -121,6 +146,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._closing:
             return
+        self.hold_back()
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
@@ -133,10 +159,9 @@ class Connection(asyncio.Protocol):
         self.broker.system.bytes_received += len(data)
         if self._rest or self._held is not None:
             self._rest += data
-            if self._held is not None:
+            if self._held is not None or len(self._rest) < self._need:
+                self.count_kept()  # of a packet that is large: not looked at again before it is there
                 return
-            if len(self._rest) < self._need:
-                return  # of a packet that is large: not looked at again before it is there
             data, self._rest = bytes(self._rest), bytearray()
         try:
             at = self._take(data)
@@ -146,18 +171,51 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self.fail(error)
             return
-        if at < len(data) and not self._closing:
+        if at < len(data):
+            if self._closing:
+                self._drain(len(data) - at)
+                return
             self._rest += memoryview(data)[at:]
+        if self._kept or len(self._rest) > _SMALL_BYTES:
+            self.count_kept()
 
     def eof_received(self) -> bool:
         return False
 
     # -- bytes
 
+    def count_kept(self) -> None:
+        """Note how much of a packet is here, which isn't whole. If all have too much, somebody has to go."""
+        size = 0 if self._closing else len(self._rest) + self.outside
+        self._kept = size = size if size > _SMALL_BYTES or self.guest is not None else 0
+        broker = self.broker
+        if self.guest is not None:
+            broker.door.holds(self.guest, size)
+            return
+        broker.shared.keep(self, size)
+
+    def _count_unsent(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self.broker.shared.unsent.set(self, self.owner, self._unsent)
+
+    def hold_back(self) -> None:
+        """Note how much waits for the socket. While there is much of it, it gets no more before that is sent."""
+        self._count_unsent()
+        tight = self.broker.shared.is_tight
+        if tight != self._tight:
+            self._tight = tight
+            self.transport.set_write_buffer_limits(high=0 if tight else self.broker.limits.out_bytes_max)
+
+    def _drain(self, size: int) -> None:
+        """Bytes from a client that was told to go: nobody looks at them."""
+        self._drained += size
+        if self._drained > self.broker.limits.linger_bytes_max:
+            self.abort()
+
     def _take(self, data: bytes) -> int:
         """Whatever is there as a whole; where the rest begins."""
         at, end = 0, len(data)
-        limit = self.broker.limits.packet_bytes_max
+        limit = self.packet_limit
         self._need = 0
         while at < end and not self._closing and self._held is None:
             first = data[at]
@@ -207,16 +265,21 @@ class Connection(asyncio.Protocol):
 
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
         """One packet; where it ends, or where it begins if it isn't all there."""
+        if data[at] & 0xF0 != _PUBLISH:
+            limit = min(limit, self.broker.limits.control_bytes_max) if self.session is not None else limit
         split = kernel.active.mqtt_split(data, at, end, limit, 1)
         if not split.starts:
             if split.reason == INCOMPLETE:
                 self._need = end - at + split.need
                 return at
+            if self.version == UNKNOWN and data.find(_MQTT_5, at + 2, at + 12) > 0:
+                self.version = MQTT_5_0  # it can be told that its CONNECT is too large
             raise bad_frame(split.reason, limit)
         if data[at] == _CONNECT and self.version != UNKNOWN:  # whatever else may be wrong with it
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
         try:
-            packet = decode(data, split.starts[0], split.bodies[0], split.ends[0], self.version)
+            place = split.starts[0], split.bodies[0], split.ends[0]
+            packet = decode(data, *place, self.version, properties_bytes_max=self._properties_max)
         except BadPacket as error:
             if self.version == UNKNOWN and error.reason_code in _REASONS_OF_CONNECT:
                 self.version = 5 if connect_level(data, split.bodies[0], split.ends[0]) >= MQTT_5_0 else 4
@@ -252,14 +315,22 @@ class Connection(asyncio.Protocol):
 
     # -- for the broker
 
+    def take_place(self, guest: Guest) -> None:
+        """It has a place before the door, from before its TLS handshake."""
+        self.guest = guest
+
     def hold(self, for_what: Future[Any]) -> None:
         """What comes next has to wait. If the client doesn't, nobody needs to know any more."""
         self._held = for_what
+        if self.guest is not None:
+            self.guest.held = True
         self.transport.pause_reading()
 
     def go_on(self, answer: Callable[..., None], packet: Connect, *found: Any) -> None:
         """What it waited for is known: answer, and take what has come meanwhile."""
         self._held = None
+        if self.guest is not None:
+            self.guest.held = False
         if self._closing:
             return
         try:
@@ -278,6 +349,9 @@ class Connection(asyncio.Protocol):
         """It is this session's from now on."""
         wanted = connect.properties
         self.session = session
+        self.broker.door.entered(self)
+        self.owner = self.peer_host if self.user is None else self.user
+        self.packet_limit = self.broker.limits.packet_bytes_max
         self.ready = True
         self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
@@ -301,10 +375,18 @@ class Connection(asyncio.Protocol):
                 return
             data = data[sent:]
         self.transport.write(data)
-        if not (self.ready or self._paused):
-            # It gets no messages now, only answers: who reads none of these either is asked nothing more.
-            limit = _ANSWERS_MAX * self.broker.limits.out_bytes_max
-            if self.transport.get_write_buffer_size() > limit:
+        self.check_unsent()
+
+    def check_unsent(self) -> None:
+        """Something was written that may have to wait for the socket."""
+        self._count_unsent()
+        if self.broker.shared.is_tight:
+            self.hold_back()
+            self.broker.shared.relieve()
+        if not (self.ready or self._paused or self._closing):
+            # It gets no messages now, only answers: a client that doesn't read these either isn't read from.
+            limit = 0 if self.broker.shared.is_tight else _ANSWERS_MAX * self.broker.limits.out_bytes_max
+            if self._unsent > limit:
                 self._paused = True
                 self.transport.pause_reading()
 
@@ -322,30 +404,56 @@ class Connection(asyncio.Protocol):
         if self.session is None:
             self.broker.visits.refused(self.visit.event, self, reason=self.visit.why)
         told: Properties = {"reason_string": why[:1000]}
-        if self.session is None:
-            if self.version != UNKNOWN:
-                self.send_packet(Connack(False, reason, told if self.version == MQTT_5_0 else {}))
-        elif self.version == MQTT_5_0:
+        if self.session is None and self.version != UNKNOWN:
+            self.send_packet(Connack(False, reason, told if self.version == MQTT_5_0 else {}))
+        elif self.session is not None and self.version == MQTT_5_0:
             self.send_packet(Disconnect(reason, told))
-        self.close()
+        else:
+            self.close()
+            return
+        self.linger()
 
     def fail(self, error: Exception) -> None:
         """End the connection because of what went wrong here."""
         logger.error("broker: %s is disconnected", self.peer, exc_info=error)
         self.refuse(ReasonCode.UNSPECIFIED_ERROR, "the server has failed")
 
+    def linger(self) -> None:
+        """Close our side, after what is to be sent is. The client has some time to read it and close its own."""
+        if self._closing:
+            return
+        door, limits = self.broker.door, self.broker.limits
+        if not limits.linger_seconds or len(door.lingering) >= limits.unconnected_max:
+            self.close()
+            return
+        self._end()
+        door.lingering.add(self)
+        self._timer = self.broker.loop.call_later(limits.linger_seconds, self.abort)
+        with contextlib.suppress(OSError, RuntimeError):  # the socket is gone already
+            self.transport.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+        self.broker.loop.call_soon(self.broker.left, self)
+
     def close(self) -> None:
-        """After what is to be sent is."""
+        """After what is to be sent is; a client that doesn't read it doesn't keep it for long."""
         if not self._closing:
-            self._closing = True
-            self.ready = False
+            self._end()
+            if self.transport.get_write_buffer_size():
+                self._timer = self.broker.loop.call_later(self.broker.limits.linger_seconds, self.abort)
             self.transport.close()
 
     def abort(self) -> None:
         """At once."""
+        self._end()
+        self.transport.abort()
+
+    def _end(self) -> None:
         self._closing = True
         self.ready = False
-        self.transport.abort()
+        self._rest = bytearray()
+        if self._kept and self.guest is None:
+            self.broker.shared.partial.drop(self)
 
     @property
     def peer(self) -> str:

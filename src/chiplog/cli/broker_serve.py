@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import gc
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from chiplog.broker import Access, Broker, Limits, prometheus_collector
@@ -18,6 +20,17 @@ from chiplog.errors import ChiplogError, LockTimeout
 
 PORT = 1883
 _POLICIES = ("os", "interval", "always")
+_OWN_OPTIONS = {
+    "clients_max", "unconnected_max", "packet_bytes_max", "in_flight_max", "subscriptions_max", "retained_max",
+    "keep_alive_max", "session_expiry_max", "retain_seconds", "retain_bytes", "retain_force",
+    "system_interval_seconds",
+}  # fmt: skip
+_LIMITS: dict[str, Callable[[str], float]] = {
+    field.name: options.seconds if "_seconds" in field.name else options.byte_size
+    for field in dataclasses.fields(Limits)
+    if field.name not in _OWN_OPTIONS
+}
+"""Those that `--limit` sets."""
 _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss": "MQTT over WebSockets and TLS"}
 
 
@@ -90,6 +103,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     known = Limits()
     for name, size, default, text in (
         ("--max-clients", False, known.clients_max, "at a time (20000)"),
+        ("--max-unconnected", False, known.unconnected_max, "connections before their CONNECT (4000)"),
         ("--max-packet", True, known.packet_bytes_max, "the largest packet (16MiB)"),
         ("--max-inflight", False, known.in_flight_max, "unacknowledged messages of a subscriber (1000)"),
         ("--max-subscriptions", False, known.subscriptions_max, "of one client (10000)"),
@@ -97,6 +111,20 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     ):
         kind = options.positive_size if size else options.positive_count
         parser.add_argument(name, type=kind, default=default, metavar="SIZE" if size else "N", help=text)
+    parser.add_argument(
+        "--keep-alive-max",
+        type=options.positive_count,
+        metavar="SECONDS",
+        help="the longest keep alive; a client that wants a longer one, or none, is told this (65535)",
+    )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        metavar="NAME=VALUE",
+        default=[],
+        help="any other limit, as in out_total_bytes_max=64MiB; the page on bounds has the list",
+    )
     parser.add_argument(
         "--session-expiry",
         type=options.seconds,
@@ -110,12 +138,15 @@ def run(chosen: argparse.Namespace) -> int:
     tls = _tls(chosen)
     if not any((chosen.listen, chosen.listen_tls, chosen.listen_ws, chosen.listen_wss)):
         chosen.listen = [("127.0.0.1", PORT)]
-    chosen.max_clients = serving.clients_within_limits(chosen.max_clients)
+    allowed = serving.clients_within_limits(chosen.max_clients + chosen.max_unconnected)
+    chosen.max_unconnected = min(chosen.max_unconnected, max(allowed // 4, 1))
+    chosen.max_clients = min(chosen.max_clients, max(allowed - chosen.max_unconnected, 1))
+    limits = _limits(chosen)
     try:
         access = _access(chosen)
         _warn(chosen)
         with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
-            return runner.run(_serve(chosen, access, tls))
+            return runner.run(_serve(chosen, limits, access, tls))
     except LockTimeout:
         say(f"another broker has the log at {chosen.log}: stop it, or choose another directory")
         return codes.LOCKED
@@ -162,27 +193,41 @@ def _limits(chosen: argparse.Namespace) -> Limits:
     from chiplog.times import SECOND_NS, parse_duration
 
     expiry = NEVER if chosen.session_expiry is None else min(int(chosen.session_expiry), NEVER)
-    return Limits(
-        clients_max=chosen.max_clients,
-        packet_bytes_max=min(chosen.max_packet, 0x1000_0004),
-        in_flight_max=min(chosen.max_inflight, 65_535),
-        subscriptions_max=chosen.max_subscriptions,
-        retained_max=chosen.max_retained,
-        session_expiry_max=expiry,
-        retain_seconds=None if chosen.retain_age is None else parse_duration(chosen.retain_age) / SECOND_NS,
-        retain_bytes=chosen.retain_bytes,
-        retain_force=chosen.retain_force,
-        system_interval_seconds=chosen.sys_interval,
-    )
+    told = {} if chosen.keep_alive_max is None else {"keep_alive_max": min(chosen.keep_alive_max, 65_535)}
+    known: dict[str, Any] = {
+        "clients_max": chosen.max_clients,
+        "unconnected_max": chosen.max_unconnected,
+        "packet_bytes_max": min(chosen.max_packet, 0x1000_0004),
+        "in_flight_max": min(chosen.max_inflight, 65_535),
+        "subscriptions_max": chosen.max_subscriptions,
+        "retained_max": chosen.max_retained,
+        "session_expiry_max": expiry,
+        "retain_seconds": None if chosen.retain_age is None else parse_duration(chosen.retain_age) / SECOND_NS,
+        "retain_bytes": chosen.retain_bytes,
+        "retain_force": chosen.retain_force,
+        "system_interval_seconds": chosen.sys_interval,
+    }
+    try:
+        return Limits(**known, **told, **dict(chosen.limit))
+    except (TypeError, ValueError) as error:
+        raise codes.UsageError(str(error)) from None
 
 
-async def _serve(chosen: argparse.Namespace, access: Access, tls: ssl.SSLContext | None) -> int:
+def _limit(text: str) -> tuple[str, float]:
+    """NAME=VALUE, of a limit that has no option of its own."""
+    name, _, value = text.partition("=")
+    if name not in _LIMITS:
+        raise argparse.ArgumentTypeError(f"{name!r} is no limit: expected one of {', '.join(sorted(_LIMITS))}")
+    return name, _LIMITS[name](value)
+
+
+async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls: ssl.SSLContext | None) -> int:
     broker = Broker(
         chosen.log,
         sync=chosen.sync,
         sync_interval_ms=chosen.sync_interval,
         file_bytes=chosen.file_bytes,
-        limits=_limits(chosen),
+        limits=limits,
         access=access,
         mode=chosen.mode,
     )

@@ -44,7 +44,7 @@ from chiplog.broker.mqtt.packets import (
 from chiplog.broker.mqtt.properties import read_properties
 from chiplog.broker.mqtt.reasons import ReasonCode, allowed_reasons, reason_of_return_code
 from chiplog.broker.mqtt.topics import has_wildcards, parse_filter
-from chiplog.broker.mqtt.wire import Body, malformed, protocol_error
+from chiplog.broker.mqtt.wire import NUMBER_MAX, Body, malformed, protocol_error
 from chiplog.errors import BadPacket
 
 __all__ = ["UNKNOWN", "bad_frame", "connect_level", "decode", "decode_all"]
@@ -66,19 +66,27 @@ _MINIMUM_OF_BYTES = (0, 0, 1 << 7, 1 << 14, 1 << 21)
 class _Packet:
     """What is to be read, and what is known of it."""
 
-    __slots__ = ("body", "flags", "from_server", "kind", "version")
+    __slots__ = ("body", "flags", "from_server", "kind", "properties_bytes_max", "version")
 
-    def __init__(self, body: Body, kind: PacketType, flags: int, version: int, from_server: bool) -> None:
+    def __init__(
+        self, body: Body, kind: PacketType, flags: int, version: int, from_server: bool, properties_bytes_max: int
+    ) -> None:
         self.body = body
         self.kind = kind
         self.flags = flags
         self.version = version
         self.from_server = from_server
+        self.properties_bytes_max = properties_bytes_max
 
     def properties(self, kind: PacketType | None = None) -> Properties:
         if self.version < MQTT_5_0:
             return {}
-        return read_properties(self.body, self.kind if kind is None else kind, from_server=self.from_server)
+        return read_properties(
+            self.body,
+            self.kind if kind is None else kind,
+            from_server=self.from_server,
+            bytes_max=self.properties_bytes_max,
+        )
 
     def reason(self) -> ReasonCode:
         code = self.body.byte("reason code")
@@ -87,7 +95,16 @@ class _Packet:
         return ReasonCode(code)
 
 
-def decode(buffer: Buffer, start: int, body: int, end: int, version: int, *, from_server: bool = False) -> Packet:
+def decode(
+    buffer: Buffer,
+    start: int,
+    body: int,
+    end: int,
+    version: int,
+    *,
+    from_server: bool = False,
+    properties_bytes_max: int = NUMBER_MAX,
+) -> Packet:
     """The packet from `start` to `end`, whose length ends at `body`: three columns of `mqtt_split`.
 
     `version` is what the connection's CONNECT said, or UNKNOWN before it.
@@ -105,7 +122,8 @@ def decode(buffer: Buffer, start: int, body: int, end: int, version: int, *, fro
     flags = first & 0x0F
     if kind is not PacketType.PUBLISH and flags != _FLAGS.get(kind, 0):
         raise malformed(f"{kind.name} has the flags {flags}: expected {_FLAGS.get(kind, 0)}")
-    packet = _Packet(Body(buffer, body, end, kind.name), kind, flags, version, from_server)
+    fields = Body(buffer, body, end, kind.name)
+    packet = _Packet(fields, kind, flags, version, from_server, properties_bytes_max)
     result = reader(packet)
     packet.body.end()
     # MQTT 3.1.1 doesn't say that a length has to be as short as possible, and some of its clients pad it.

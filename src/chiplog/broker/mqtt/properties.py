@@ -17,7 +17,15 @@ from chiplog._kernel_scan import varint
 from chiplog.broker.mqtt.packets import PacketType, Properties
 from chiplog.broker.mqtt.reasons import ReasonCode
 from chiplog.broker.mqtt.topics import is_topic_name
-from chiplog.broker.mqtt.wire import Body, bytes_field, malformed, number_field, protocol_error, text_field
+from chiplog.broker.mqtt.wire import (
+    NUMBER_MAX,
+    Body,
+    bytes_field,
+    malformed,
+    number_field,
+    protocol_error,
+    text_field,
+)
 from chiplog.errors import BadPacket
 
 __all__ = ["PROPERTIES", "Property", "parse_properties", "properties_field", "property_bytes", "read_properties"]
@@ -103,9 +111,15 @@ _NOT_FROM_CLIENT = {(_PUBLISH, "subscription_identifiers"), (_DISCONNECT, "serve
 _NOT_FROM_SERVER = {(_DISCONNECT, "session_expiry_interval")}
 
 
-def read_properties(body: Body, packet: PacketType, *, from_server: bool = False) -> Properties:
-    """The properties that come next, checked."""
+def read_properties(
+    body: Body, packet: PacketType, *, from_server: bool = False, bytes_max: int = NUMBER_MAX
+) -> Properties:
+    """The properties that come next, checked. They are limited, as five bytes become an object of hundreds."""
     length = body.number("properties' length")
+    if length > bytes_max:
+        raise BadPacket(
+            ReasonCode.PACKET_TOO_LARGE, f"{packet.name} has {length} bytes of properties: at most {bytes_max}"
+        )
     return _parse(body.part(length, "properties"), packet, from_server) if length else {}
 
 
