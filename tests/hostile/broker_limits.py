@@ -55,7 +55,7 @@ def limit(name: str, *words: str, **more: Any) -> Callable[[Callable[[Site], Non
     return attack(f"broker limit {name}", limits=True, **more)
 
 
-@limit("clients", "--max-clients", "20")
+@limit("clients", "--max-clients", "20", full=True)
 def clients(site: Site) -> None:
     """15 more clients than 20 are refused with a reason, and come in once others have left."""
     some: list[Talk] = []
