@@ -25,6 +25,8 @@ __all__ = ["Outcome", "besiege", "besiege_in_short"]
 MEMORY_BYTES_MAX = 3 << 30
 """A server that grows beyond this is ended: the machine has other things to do."""
 CALM_SECONDS = 20.0
+LEFT_SECONDS = 12.0
+"""For a server to let go of those who have left: a little longer than a CONNECT may take."""
 _WATCH_SECONDS = 0.05
 _UNTIL_ENDED = (0.3, 1.0)
 
@@ -203,7 +205,7 @@ def _calm(server: Server, probe: Probe, enough: float) -> float:
 
 def _left(server: Server, attack: Attack, before: Figures, problems: list[str]) -> None:
     """After it has left: wait until the server is as it was, for a while."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + LEFT_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         found = figures(server.pid)
         if found.files <= before.files + 8 and found.rss_bytes - before.rss_bytes <= attack.left_mib * MIB:
