@@ -183,6 +183,10 @@ class Talk:
                 self.send(Pubrec(packet.packet_id))
         return found
 
+    def acknowledge(self, message: Publish) -> None:
+        """A message of QoS 1."""
+        self.send(Puback(message.packet_id))
+
     def messages(self, count: int = 1) -> list[tuple[str, bytes]]:
         return [(one.topic, one.payload) for one in self.take(count)]
 

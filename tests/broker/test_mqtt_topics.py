@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog.broker.mqtt import BadPacket, Filter, Trie, is_topic_name, matches, parse_filter, replay_since_ns
+from chiplog.broker.mqtt import (
+    BadPacket,
+    Filter,
+    Shapes,
+    Trie,
+    is_topic_name,
+    matches,
+    parse_filter,
+    replay_since_ns,
+)
 from chiplog.broker.mqtt.topics import LEVELS_MAX
 from chiplog.times import parse_time
 from tests.broker.strategies import FILTERS, NAMES
@@ -117,10 +126,10 @@ TOPIC = st.sampled_from(["a", "b", "a/b", "a/b/c", "/", "b/b", "$s", "$s/a", "a/
 
 
 @settings(max_examples=100)
-@given(st.data(), st.sampled_from([0, 4, 1 << 16]))
-def test_a_trie_finds_what_comparing_with_each_filter_finds(data, cache_max):
-    """Whatever is added, replaced and removed between two messages, and whatever is remembered of the first."""
-    trie: Trie[int, int] = Trie(cache_max=cache_max)
+@given(st.data())
+def test_a_trie_finds_what_comparing_with_each_filter_finds(data):
+    """Whatever is added, replaced and removed between two messages."""
+    trie: Trie[int, int] = Trie()
     model: dict[tuple[str, int], int] = {}
     for step in range(data.draw(st.integers(1, 30))):
         action = data.draw(st.sampled_from(["add", "remove", "match", "match"]))
@@ -141,26 +150,11 @@ def test_a_trie_finds_what_comparing_with_each_filter_finds(data, cache_max):
     assert trie._root.is_empty()
 
 
-class Counted(dict):
-    """A dict that counts how often it is asked."""
-
-    asked = 0
-
-    def get(self, *args):
-        Counted.asked += 1
-        return super().get(*args)
-
-
-def asked(trie: Trie, topic: str) -> int:
-    """How many lookups in the tree a match takes."""
-    pending = [trie._root]
-    while pending:
-        node = pending.pop()
-        node.children = Counted(node.children)
-        pending += node.children.values()
-    Counted.asked = 0
+def steps(trie: Trie, topic: str) -> int:
+    """How many nodes of the tree a match looks at."""
+    before = trie.steps
     trie.match(topic)
-    return Counted.asked
+    return trie.steps - before
 
 
 def test_filters_that_dont_match_cost_nothing():
@@ -169,35 +163,58 @@ def test_filters_that_dont_match_cost_nothing():
         for n in range(count):
             trie.add(f"house/{n}/+/temperature", n, 0)
             trie.add(f"house/{n}/#", -n, 0)
-    assert asked(large, "house/7/attic/temperature") == asked(small, "house/7/attic/temperature") < 20
+    assert steps(large, "house/7/attic/temperature") == steps(small, "house/7/attic/temperature") < 20
     assert len(large.match("house/7/attic/temperature")) == 2
 
 
-def test_what_is_remembered_is_used_and_bounded():
-    trie: Trie[int, int] = Trie(cache_max=100)
-    trie.add("#", 1, 1)
-    trie.add("a/+", 2, 2)
-    first = trie.match("a/b")
-    assert trie.match("a/b") is first
-    for n in range(10_000):
-        trie.match(f"a/{n}")
-        trie.match("a/b")
-    assert trie.match("a/b") is first  # what is asked for again and again stays
-    assert sum(1 + len(found) for found in (*trie._young.values(), *trie._old.values())) <= 100
-    trie.match("x" * 10_000)
-    assert all(len(topic) < 1000 for topic in (*trie._young, *trie._old))
-
-
-def test_a_subscription_to_one_topic_leaves_what_is_remembered_of_others():
+def test_filters_with_many_levels_are_few_nodes():
+    """Each filter has a different choice of wildcards among its first levels, so that one topic matches all."""
     trie: Trie[int, int] = Trie()
-    trie.add("#", 1, 1)
-    other = trie.match("b")
-    trie.match("a"), trie.match(b"a")
-    trie.add("a", 2, 2)
-    assert trie.match("b") is other
-    assert len(trie.match("a")) == len(trie.match(b"a")) == 2
-    trie.remove("a", 2)
-    assert len(trie.match("a")) == len(trie.match(b"a")) == 1
+    for n in range(1000):
+        first = ["+" if n >> bit & 1 else "a" for bit in range(10)]
+        trie.add("/".join([*first, *["a", "+"] * 90]), n, 0)
+    nodes, pending = 0, [trie._root]
+    while pending:
+        nodes += 1
+        pending += pending.pop().children.values()
+    assert nodes <= 2001
+    assert steps(trie, "/".join("a" * 190)) <= 2001
+    assert len(trie.match("/".join("a" * 190))) == 1000
+
+
+def test_a_walk_can_stop_anywhere_while_subscriptions_come_and_go():
+    trie: Trie[int, int] = Trie()
+    for n in range(100):
+        trie.add(f"{'+' if n % 2 else 'a'}/{'+' if n % 3 else 'b'}/#", n, n)
+    walk = trie.walk("a/b/c", steps=1)
+    found = None
+    while found is None:
+        try:
+            next(walk)
+            trie.add("a/b/c/d", 1000, 0)
+            trie.remove("a/b/c/d", 1000)
+            trie.remove("+/b/#", 3)
+        except StopIteration as end:
+            found = end.value
+    assert {key for key, _ in found} | {3} == set(range(100))
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_shapes_find_what_comparing_with_each_filter_finds(data):
+    shapes, names = Shapes(), set()
+    for _ in range(data.draw(st.integers(1, 20))):
+        text = data.draw((SMALL | FILTERS).filter(bool))
+        if text in names:
+            names.discard(text)
+            shapes.remove(text)
+        else:
+            names.add(text)
+            shapes.add(text)
+    topic = data.draw(TOPIC | NAMES)
+    found = list(shapes.matching(topic))
+    assert sorted(name for name in found if name in names) == sorted(n for n in names if matches(n, topic))
+    assert len(found) <= 1 + len(shapes)
 
 
 def test_removing_what_isnt_there_changes_nothing():

@@ -324,8 +324,8 @@ def test_a_member_that_may_read_but_has_no_room_is_waited_for_without_spinning(p
     first = ann.expect(Publish)
     assert payloads(eve) == []
     pumps = []
-    pump = place.broker.delivery.pump
-    place.broker.delivery.pump = lambda cursor: pumps.append(cursor) or pump(cursor)
+    pump = place.broker.catchup.pump
+    place.broker.catchup.pump = lambda cursor: pumps.append(cursor) or pump(cursor)
     bob.publish("c", b"", 1)
     assert len(pumps) < 20
     ann.send(Puback(first.packet_id))

@@ -111,6 +111,10 @@ class Batch:
         offset = self.base + self.starts[row] if row < len(self.starts) else self.end
         return Position(self.segment, offset)
 
+    def covers(self, position: Position) -> bool:
+        """Whether a position lies within it, or is its beginning."""
+        return position.segment == self.segment and self.base <= position.offset < self.end
+
     def row_of(self, position: Position) -> int:
         """The first row at or after a position."""
         if position.segment != self.segment:

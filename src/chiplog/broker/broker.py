@@ -1,10 +1,14 @@
 """The broker: publishers in front of a log, subscribers behind it.
 
     intake.py         what publishers sent, into the log with one write for all of them
-    delivery.py       from the log to subscribers, each at its own pace
+    delivery.py       from the log to subscribers that are live
+    catchup.py        and to those who are behind, each at its own pace
+    sender.py         messages as packets to one of them
     history.py        the log, for those who are behind
     clients.py        who comes and goes
     subscriptions.py  who wants what
+    groups.py         shared subscriptions
+    slices.py         what takes long, a little at a time
     memory.py         what must be known after a crash
 
 Everything happens on one event loop, in turns: what has been published since the last turn is written, then its
@@ -28,13 +32,17 @@ from typing import Any, Self
 from chiplog.bounds import TIMER_MS_MAX, check_whole
 from chiplog.broker import listening
 from chiplog.broker.access import Access
+from chiplog.broker.acknowledgements import Acknowledgements
 from chiplog.broker.batches import Batch, Stored
+from chiplog.broker.catchup import CatchUp
 from chiplog.broker.clients import Clients
+from chiplog.broker.clock import MessageClock
 from chiplog.broker.connection import Connection
 from chiplog.broker.delivery import Delivery
 from chiplog.broker.door import Door
+from chiplog.broker.groups import Group
 from chiplog.broker.history import History
-from chiplog.broker.intake import Intake
+from chiplog.broker.intake import Intake, Written
 from chiplog.broker.keeping import Keeping
 from chiplog.broker.limits import Limits
 from chiplog.broker.memory import Memory
@@ -53,8 +61,10 @@ from chiplog.broker.mqtt import (
 )
 from chiplog.broker.outgoing import kept_properties
 from chiplog.broker.routes import Routes
-from chiplog.broker.sessions import Session
+from chiplog.broker.sender import Sender
+from chiplog.broker.sessions import Cursor, Session
 from chiplog.broker.shared_buffers import SharedBuffers
+from chiplog.broker.slices import Slices
 from chiplog.broker.subscriptions import Subscriptions
 from chiplog.broker.system import System
 from chiplog.broker.visits import Visits, reason_text
@@ -75,6 +85,7 @@ TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 KNOWN_SECONDS = 5.0
 READERS = 2
+GROUPS_PER_TURN = 64  # of a client that has room again
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 
 
@@ -105,16 +116,18 @@ class Broker:
         self.memory = Memory(f"{self.path}/sessions", self.limits, mode=mode, **self._options)
         self.visits, self.door = Visits(), Door(self)
         self.shared = SharedBuffers(self.limits, self.visits.notices)
-        self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
+        self.executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
-        self.history = History(self.stream, self.limits.tail_bytes_max, self._executor)
+        self.clock = MessageClock()
+        self.history = History(self.stream, self.limits.tail_bytes_max, self.executor)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
+        self.acknowledgements = Acknowledgements(self)
         self.system, self.keeping = System(self), Keeping(self)
         self.handlers: dict[type, Callable[[Session, Any], None]] = {
-            Pubrec: self.received,
-            Pubrel: self.let_go,
-            Pubcomp: self.completed,
+            Pubrec: self.acknowledgements.received,
+            Pubrel: self.acknowledgements.let_go,
+            Pubcomp: self.acknowledgements.completed,
             Subscribe: self.subscriptions.subscribe,
             Unsubscribe: self.subscriptions.unsubscribe,
         }
@@ -122,7 +135,6 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn_due = False
         self._roomy: dict[Session, None] = {}
-        self._moved: dict[Session, None] = {}
         self._stopping = False
         self._swept = self._known = 0.0
         self._syncs = sync == "always"
@@ -148,7 +160,6 @@ class Broker:
         self.intake = Intake(self._open_appender)
         try:
             self.intake.start()
-            self.memory.end = lambda: self.history.end
             self.memory.open()
             self.history.end = self.intake.appender.position
             for block in self.stream.blocks(since=self.memory.known_ns, on_corruption="skip"):
@@ -159,12 +170,30 @@ class Broker:
         self.memory.learned()
         self.memory.written = lambda: self.intake.written_ns
         self.memory.run_slice = self._on_loop
-        self.delivery = Delivery(self.routes, self.history, self.memory, self._executor, self.loop)
-        self.subscriptions.restore()
+        self._deliver()
+        self.subscriptions.groups.restore()
         self.clients.restore()
         self.memory.flush()
         for work in (self._tick(), self.keeping.run(), self.system.run()):
             self.later(work)
+
+    def _deliver(self) -> None:
+        """What sends messages on, and what must be known of it after a crash."""
+        self.slices = Slices(self.loop.call_soon)
+        self.sender = Sender(self.memory, self.clock, self.subscriptions.groups.moved)
+        self.catchup = CatchUp(self.sender, self.history, self.clock, self.slices, self.executor, self.loop)
+        self.delivery = Delivery(
+            self.routes, self.history, self.sender, self.catchup, self.slices, self._live_cursors
+        )
+        self.memory.end = lambda: self.delivery.end
+
+    def _live_cursors(self) -> list[Cursor]:
+        """All cursors that may be live."""
+        found: list[Cursor] = list(self.subscriptions.groups.all.values())
+        for connection in self.clients.connections:
+            if connection.session is not None:
+                found += connection.session.cursors.values()
+        return found
 
     def _open_appender(self) -> Appender:
         journal_bytes = JOURNAL_BYTES if self._syncs else 0
@@ -214,7 +243,7 @@ class Broker:
             self._note_progress()
         self.access.close()
         self.visits.notices.close()
-        self._executor.shutdown(wait=True)
+        self.executor.shutdown(wait=True)
         self.memory.run_slice = lambda work: work()
         await self.loop.run_in_executor(None, self._close)
 
@@ -357,18 +386,29 @@ class Broker:
             except (OSError, ChiplogError) as error:
                 self._write_failed(error)
             else:
-                for action in written.actions:
-                    action()
-                for connection, acks in written.answers:
-                    if acks and connection is not None:
-                        connection.send(acks)
+                self.clock.wrote(self.intake.written_ns)
+                self._answer(written)
                 self.delivery.dispatch(written.batch)
-                self.delivery.flush()
                 self._share = len(written.answers)
         if self._roomy:
             roomy, self._roomy = self._roomy, {}
             for session in roomy:
                 self._pump(session)
+
+    def _answer(self, written: Written) -> None:
+        """What follows from what was written. What fails of it doesn't keep anything else from happening."""
+        for action in written.actions:
+            try:
+                action()
+            except Exception:
+                logger.exception("broker: a message was written, and something that follows from it failed")
+        for connection, acks in written.answers:
+            if acks and connection is not None:
+                try:
+                    connection.send(acks)
+                except Exception:
+                    logger.exception("broker: %s is disconnected: its socket has failed", connection.peer)
+                    connection.abort()
 
     def _write_failed(self, error: Exception) -> None:
         """Nothing of this turn is in the log: nobody is told that it were."""
@@ -382,83 +422,29 @@ class Broker:
             except (OSError, ChiplogError) as again:
                 logger.error("broker: the log can't be opened again: %s", again)
 
-    # -- acknowledgements
-
-    def acknowledged(self, session: Session, packet_ids: Iterable[int]) -> None:
-        """PUBACKs."""
-        for packet_id in packet_ids:
-            session.acknowledge(packet_id)
-        self._moved[session] = None
-        self.has_room(session)
-
-    def received(self, session: Session, packet: Pubrec) -> None:
-        """PUBREC: a message of QoS 2 has arrived, or isn't wanted."""
-        connection = session.connection
-        if connection is None:
-            return
-        if packet.reason_code >= 0x80:
-            sent = session.in_flight.get(packet.packet_id)
-            if sent is not None and sent.qos == 2:
-                session.receive(packet.packet_id)
-                session.complete(packet.packet_id)
-                self._note_twice(session, "rec", packet.packet_id)
-                self._note_twice(session, "comp", packet.packet_id)
-            self.has_room(session)
-            return
-        known = session.receive(packet.packet_id) is not None or packet.packet_id in session.released
-        if known:
-            self._note_twice(session, "rec", packet.packet_id)
-            self.memory.flush()  # before the client forgets it
-        reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-        connection.send_packet(Pubrel(packet.packet_id, reason))
-        self._moved[session] = None
-
-    def completed(self, session: Session, packet: Pubcomp) -> None:
-        """PUBCOMP: and its id is free again."""
-        if session.complete(packet.packet_id):
-            self._note_twice(session, "comp", packet.packet_id)
-        self._moved[session] = None
-        self.has_room(session)
-
-    def _note_twice(self, session: Session, kind: str, packet_id: int) -> None:
-        if session.durable:
-            self.memory.note(kind, session.client_id, [packet_id])
-
-    def let_go(self, session: Session, packet: Pubrel) -> None:
-        """PUBREL: a publisher won't send that message again."""
-        connection = session.connection
-        if connection is None:
-            return
-        if self.intake.inbox:
-            self.turn()
-        time_ns = session.received.pop(packet.packet_id, None)
-        if time_ns is not None and session.durable:
-            self.memory.note("let go", session.client_id, packet.packet_id, time_ns)
-            self.memory.flush()
-        reason = ReasonCode.SUCCESS if time_ns is not None else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-        connection.send_packet(Pubcomp(packet.packet_id, reason))
+    # -- who has room
 
     def has_room(self, session: Session) -> None:
         """A client can take more: who is behind may go on, with this turn."""
         session.wake()
-        if session.connection is not None and (
-            session.retained_left or session.groups or not session.main.live or len(session.cursors) > 1
-        ):
+        if session.connection is not None and (session.retained_left or session.behind or session.waiting):
             self._roomy[session] = None
             if not self._turn_due:
                 self._turn_due = True
                 self.loop.call_soon(self._due)
 
     def _pump(self, session: Session) -> None:
-        if session.retained_left:
-            self.subscriptions.send_retained_left(session)
-        for cursor in session.cursors.values():
-            if not cursor.live:
-                self.delivery.pump(cursor)
-        for key in session.groups:
-            group = self.subscriptions.groups.get(key)
-            if group is not None and not group.live:
-                self.delivery.pump(group)
+        self.subscriptions.send_retained(session)
+        if session.behind:
+            self.catchup.pump(session)
+        for _ in range(min(len(session.waiting), GROUPS_PER_TURN)):
+            group, _ = session.waiting.popitem()
+            assert isinstance(group, Group)
+            group.has_room(session)
+            if not group.live:
+                self.catchup.pump(group)
+        if session.waiting and self.sender.can_take(session):
+            self.has_room(session)
 
     # -- now and then
 
@@ -479,17 +465,15 @@ class Broker:
 
     def _note_progress(self) -> None:
         """How far sessions have got, for after a crash: they get again what they acknowledged since."""
-        moved, self._moved = self._moved, {}
-        end = self.history.end
+        moved = self.acknowledgements.take_moved()
+        end = self.delivery.end
         for session in moved:
             if session.durable and session.client_id in self.memory.sessions:
                 for cursor in session.cursors.values():
                     self.memory.note_at(session, cursor, session.at(cursor, end))
-        for group in self.subscriptions.groups.values():
-            at = self.subscriptions.group_at(group, end)
-            if self.memory.groups.get(group.key) != at:
-                self.memory.groups[group.key] = at
-                self.memory.note("group", group.key, *at)
+            if session.shares:
+                self.subscriptions.groups.acknowledged(session)
+        self.subscriptions.groups.note_moved(end)
         self.memory.flush()
 
     def position_of(self, time_ns: int) -> Position:

@@ -132,16 +132,11 @@ class Clients:
         if session.durable or present:
             broker.memory.note_session(session)
             broker.memory.flush()
-        broker.subscriptions.join(session)
-        if session.in_flight or session.released:
-            session.resending = True
-            broker.later(self._resume(session, connection))
-        else:
-            broker.has_room(session)
+        broker.subscriptions.join(session, connection)
 
-    async def _resume(self, session: Session, connection: Connection) -> None:
+    async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
-        await self._broker.delivery.resend(session, connection)
+        await self._broker.catchup.resend(session, connection)
         self._broker.has_room(session)
 
     def _session(self, connection: Connection, client_id: str, packet: Connect) -> tuple[Session, bool]:
@@ -162,7 +157,7 @@ class Clients:
         if session is not None:
             return session, True
         session = Session(client_id, self._broker.history.end, self._broker.limits.in_flight_max)
-        session.main.live = True
+        session.main.go_live(self._broker.history.end)
         self.sessions[client_id] = session
         return session, False
 
@@ -226,7 +221,7 @@ class Clients:
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
-                cursor.fall_behind(broker.history.end)
+                cursor.fall_behind(broker.delivery.given(cursor))
         session.ended_ns = time.time_ns()
         broker.visits.ended(connection)
         will, session.will = session.will, None

@@ -52,6 +52,8 @@ logger = logging.getLogger("chiplog")
 
 _CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
 _MQTT_5 = b"\x00\x04MQTT\x05"
+_HELD_BYTES_MAX = 16 << 10
+"""That a client may send while its password is checked, before its socket isn't read any more."""
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 """That both versions can tell a client whose CONNECT was never taken."""
@@ -159,6 +161,8 @@ class Connection(asyncio.Protocol):
         self.broker.system.bytes_received += len(data)
         if self._rest or self._held is not None:
             self._rest += data
+            if self._held is not None and len(self._rest) > _HELD_BYTES_MAX:
+                self.transport.pause_reading()
             if self._held is not None or len(self._rest) < self._need:
                 self.count_kept()  # of a packet that is large: not looked at again before it is there
                 return
@@ -243,7 +247,7 @@ class Connection(asyncio.Protocol):
             elif first == _PUBACK and self.session is not None:
                 acks = kernel.active.mqtt_pubacks(data, at, end)
                 if acks.packet_ids:
-                    self.broker.acknowledged(self.session, acks.packet_ids)
+                    self.broker.acknowledgements.acknowledged(self.session, acks.packet_ids)
                     at = acks.end
                     continue
             after = self._take_one(data, at, end, limit)
@@ -297,7 +301,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(packet, Publish):
             self._publish(session, packet)
         elif isinstance(packet, Puback):
-            broker.acknowledged(session, (packet.packet_id,))
+            broker.acknowledgements.acknowledged(session, (packet.packet_id,))
         elif isinstance(packet, Pingreq):
             self.send(_PINGRESP)
         elif isinstance(packet, Disconnect):
@@ -320,13 +324,15 @@ class Connection(asyncio.Protocol):
         self.guest = guest
 
     def hold(self, for_what: Future[Any]) -> None:
-        """What comes next has to wait. If the client doesn't, nobody needs to know any more."""
+        """What comes next has to wait. If the client doesn't, nobody needs to know any more.
+
+        Its socket is read on, or nobody would see that the client has closed it.
+        """
         self._held = for_what
         if self.guest is not None:
             self.guest.held = True
-        self.transport.pause_reading()
 
-    def go_on(self, answer: Callable[..., None], packet: Connect, *found: Any) -> None:
+    def go_on(self, answer: Callable[..., None], packet: Connect | None, *found: Any) -> None:
         """What it waited for is known: answer, and take what has come meanwhile."""
         self._held = None
         if self.guest is not None:
@@ -339,7 +345,7 @@ class Connection(asyncio.Protocol):
             self.refuse(error.reason_code, str(error))
         except Exception as error:
             self.fail(error)
-        if not self._closing:
+        if not self._closing and self._held is None:
             self.transport.resume_reading()
             rest, self._rest = bytes(self._rest), bytearray()
             self._need = 0

@@ -68,7 +68,7 @@ def figures_of(broker: Broker) -> dict[str, float]:
         "clients_maximum": broker.system.clients_max,
         "clients_behind": sum(session.connection is not None and not session.main.live for session in sessions),
         "messages_received": broker.intake.messages,
-        "messages_sent": broker.delivery.delivered,
+        "messages_sent": broker.sender.delivered,
         "messages_in_flight": sum(len(session.in_flight) for session in sessions),
         "bytes_received": broker.system.bytes_received,
         "bytes_sent": broker.system.bytes_sent,

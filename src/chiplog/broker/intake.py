@@ -18,7 +18,7 @@ from chiplog.log.appender import Appender
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection
 
-__all__ = ["Intake"]
+__all__ = ["Intake", "Written"]
 
 _FORMAT = Messages()
 

@@ -74,7 +74,7 @@ class Keeping:
 
     def needed(self) -> tuple[Position | None, str]:
         """The first message that somebody hasn't got yet, and who that is; None if all have everything."""
-        broker, end = self._broker, self._broker.history.end
+        broker, end = self._broker, self._broker.delivery.end
         lowest, who = end, ""
         for session in broker.memory.sessions.values():
             for cursor in session.cursors.values():
@@ -82,8 +82,8 @@ class Keeping:
                     position = session.at(cursor, end)
                     if position < lowest:
                         lowest, who = position, f"the session of {session.client_id!r}"
-        for group in broker.subscriptions.groups.values():
-            position = broker.subscriptions.group_at(group, end)
+        for group in broker.subscriptions.groups.all.values():
+            position = group.at(end)
             if position < lowest:
                 lowest, who = position, f"the group of {group.key!r}"
         return (lowest, who) if who else (None, "")

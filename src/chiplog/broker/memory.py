@@ -17,6 +17,7 @@ from typing import Any
 
 from chiplog.broker.batches import RETAIN, Batch, Stored
 from chiplog.broker.limits import Limits
+from chiplog.broker.retained import RetainedMessages
 from chiplog.broker.sessions import Cursor, Sent, Session, Sub
 from chiplog.errors import ChiplogError
 from chiplog.files import Files
@@ -37,7 +38,7 @@ class Memory:
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Position] = {}
         """Where shared subscriptions have got to."""
-        self.retained: dict[str, Stored] = {}
+        self.retained = RetainedMessages()
         self.known_ns = 0
         """The time of the last message whose consequences are known."""
         self.run_slice: Callable[[Callable[[], None]], None] = lambda work: work()
@@ -142,10 +143,10 @@ class Memory:
     def retain(self, message: Stored) -> Stored | None:
         """Keep a message for its topic, or, if it is empty, none. What is kept now."""
         if not message.payload:
-            self.retained.pop(message.topic, None)
+            self.retained.remove(message.topic)
             return None
         if len(self.retained) < self._limits.retained_max or message.topic in self.retained:
-            self.retained[message.topic] = message
+            self.retained.add(message)
         return message
 
     # -- the state log's side
@@ -188,9 +189,9 @@ class Memory:
         elif kind == "end":
             self.sessions.pop(rest[0], None)
         elif kind == "retain":
-            self.retained[rest[0]] = Stored(rest[1], rest[0], rest[2], rest[3])
+            self.retained.add(Stored(rest[1], rest[0], rest[2], rest[3]))
         elif kind == "unretain":
-            self.retained.pop(rest[0], None)
+            self.retained.remove(rest[0])
         elif kind == "group":
             self.groups[rest[0]] = Position(*rest[1:])
         elif kind == "ungroup":

@@ -6,6 +6,9 @@ What a publisher said of a message is kept with it, under names that any reader 
     from                            the client that published it
     id                              of QoS 2: under which packet id, to know it again
     format, expiry, content_type, response_topic, correlation, user         properties of MQTT 5
+
+Messages of the past, which a client asked for by `$replay/`, have a user property more in MQTT 5: `chiplog-time`,
+the time at which they were logged.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chiplog.broker.batches import Stored
+from chiplog.broker.clock import MessageClock
 from chiplog.broker.mqtt import MQTT_5_0, PacketType, Properties, Publish, encode, parse_properties
-from chiplog.times import SECOND_NS
+from chiplog.times import format_time
 
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection
 
-__all__ = ["kept_properties", "packet_of"]
+__all__ = ["LOGGED", "kept_properties", "packet_of"]
 
+LOGGED = "chiplog-time"
+"""The user property that says when a replayed message was logged, as in 2026-11-15T18:00:00.123456789Z."""
 NAMES = {
     "payload_format_indicator": "format",
     "message_expiry_interval": "expiry",
@@ -50,7 +56,7 @@ def kept_properties(
     return kept
 
 
-def told_properties(message: Stored, now_ns: int, *, again: bool = False) -> Properties | None:
+def told_properties(message: Stored, clock: MessageClock, *, again: bool = False) -> Properties | None:
     """What a subscriber is told of it; None if it has expired, unless it is sent again."""
     told: dict[str, Any] = {}
     for name, short in NAMES.items():
@@ -59,10 +65,10 @@ def told_properties(message: Stored, now_ns: int, *, again: bool = False) -> Pro
     if "user_properties" in told:
         told["user_properties"] = [tuple(pair) for pair in told["user_properties"]]
     if "message_expiry_interval" in told:
-        left = int(told["message_expiry_interval"]) - (now_ns - message.time_ns) // SECOND_NS
-        if left <= 0 and not again:
+        left = clock.seconds_left(message)
+        if not left and not again:
             return None
-        told["message_expiry_interval"] = max(left, 0)
+        told["message_expiry_interval"] = left or 0
     return told  # type: ignore[return-value]
 
 
@@ -71,18 +77,22 @@ def packet_of(
     message: Stored,
     qos: int,
     packet_id: int,
-    now_ns: int,
+    clock: MessageClock,
     *,
     retain: bool = False,
     dup: bool = False,
     identifiers: bytes = b"",
+    logged: bool = False,
 ) -> bytes | None:
     """The packet for a connection; None for a message that has expired, or is larger than the client takes."""
-    properties = told_properties(message, now_ns, again=dup)
+    properties = told_properties(message, clock, again=dup)
     if properties is None:
         return None
-    topic = message.topic
+    topic, alias = message.topic, 0
     if connection.version == MQTT_5_0:
+        if logged:
+            pair = (LOGGED, format_time(message.time_ns))
+            properties["user_properties"] = [*properties.get("user_properties", []), pair]
         if identifiers:
             properties.update(parse_properties(identifiers, PacketType.PUBLISH, from_server=True))
         if connection.aliases is not None and not dup:
@@ -92,5 +102,11 @@ def packet_of(
     else:
         properties = {}
     packet = Publish(topic, message.payload, qos, retain, dup, packet_id, properties)
-    data = encode(packet, connection.version)
-    return data if len(data) <= connection.packet_bytes_max else None
+    data = None
+    try:
+        data = encode(packet, connection.version)
+        return data if len(data) <= connection.packet_bytes_max else None
+    finally:
+        if alias and topic and (data is None or len(data) > connection.packet_bytes_max):
+            assert connection.aliases is not None
+            connection.aliases.withdraw(topic)  # the client doesn't get to know it

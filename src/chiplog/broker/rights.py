@@ -42,7 +42,7 @@ class Ruleset:
         for rule in self._rules:
             found = _DENY if rule.denies else _READ * rule.read | _WRITE * rule.write
             bits[rule.filter] = bits.get(rule.filter, 0) | found
-        self._trie: Trie[str, int] = Trie(cache_max=0)
+        self._trie: Trie[str, int] = Trie()
         for name, found in bits.items():
             self._trie.add(name, name, found)
         self._denied = [rule.filter for rule in self._rules if rule.denies]

@@ -8,12 +8,14 @@ each message with the packet id that it was sent under. That is all: a client th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from chiplog.broker.batches import Stored
 from chiplog.broker.limits import NEVER
-from chiplog.broker.mqtt import PACKET_ID_MAX, PacketType, Will, matches, property_bytes
+from chiplog.broker.mqtt import PACKET_ID_MAX, PacketType, Shapes, Will, property_bytes
 from chiplog.broker.rights import NOTHING, Rights
 from chiplog.log.position import Position
 
@@ -69,36 +71,45 @@ class Cursor:
         """Which of a session's it is: empty, or what was subscribed to for a replay or a group."""
         self.session = session
         self.next = position
-        """What lies before it has been sent. Means nothing while the cursor is live."""
+        """What lies before it has been sent. Of a live cursor, where it became live, or later."""
         self.live = False
         """Whether it has everything, and gets what comes as it comes."""
-        self.reading = False
+        self.pumping = False
+        """Whether it is being read for, or about to be."""
+        self.replays = bool(key) and session is not None
+        """Whether somebody asked for the past, and wants to know when its messages were logged."""
         self.subs: dict[str, Sub] = {}
         self.done: set[Position] = set()
         """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
+        self._shapes = Shapes()
         self._cache: dict[bytes, Verdict | None] = {}
-        self._settled = Position(0, 0)
+        self._begins: list[Position] = []
+        """Where subscriptions begin, sorted; also some that are gone."""
 
     def add(self, filter: str, sub: Sub) -> Sub | None:  # noqa: A002
         """Subscribe; what was there before."""
         before = self.subs.get(filter)
         self.subs[filter] = sub
-        self._changed()
+        if before is None:
+            self._shapes.add(filter)
+        if not self._begins or self._begins[-1] != sub.since:
+            insort(self._begins, sub.since)
+            if len(self._begins) > 2 * len(self.subs) + 16:  # of subscriptions that are gone
+                self._begins = sorted({one.since for one in self.subs.values()})
+        self._cache.clear()
         return before
 
     def remove(self, filter: str) -> Sub | None:  # noqa: A002
         """Unsubscribe; what it was."""
         sub = self.subs.pop(filter, None)
-        self._changed()
+        if sub is not None:
+            self._shapes.remove(filter)
+            self._cache.clear()
         return sub
-
-    def _changed(self) -> None:
-        self._cache.clear()
-        self._settled = max((sub.since for sub in self.subs.values()), default=Position(0, 0))
 
     def verdict(self, topic: bytes, position: Position) -> Verdict | None:
         """What becomes of a message there; None if it isn't wanted."""
-        if position < self._settled:
+        if self._begins and position < self._begins[-1]:
             return self._judge(topic, position)
         if topic in self._cache:
             return self._cache[topic]
@@ -111,17 +122,21 @@ class Cursor:
         text = topic.decode()
         if self.session is not None and not self.session.rights.may_read(text):
             return None
-        return judge([sub for name, sub in self.subs.items() if sub.since <= position and matches(name, text)])
+        found = [self.subs[name] for name in self._shapes.matching(text) if name in self.subs]
+        return judge([sub for sub in found if sub.since <= position])
 
     def judge_again(self) -> None:
         """Its client has other rights now."""
         self._cache.clear()
 
+    def effort(self) -> int:
+        """How many filters have to be tried for a topic that wasn't seen before."""
+        return 1 + len(self._shapes)
+
     def next_change(self, position: Position) -> Position | None:
         """Where, after a position, the next of its subscriptions begins; None if all have."""
-        if position >= self._settled:
-            return None
-        return min(sub.since for sub in self.subs.values() if sub.since > position)
+        at = bisect_right(self._begins, position)
+        return self._begins[at] if at < len(self._begins) else None
 
     def forget_before(self, position: Position) -> None:
         """Everything before it has been acknowledged."""
@@ -132,10 +147,20 @@ class Cursor:
         """It doesn't get any more as it comes: the first that it hasn't got is here."""
         self.live = False
         self.next = position
+        if self.session is not None:
+            self.session.behind[self] = None
+
+    def go_live(self, end: Position) -> None:
+        """It has everything up to the end of the log, and gets what comes as it comes."""
+        self.live = True
+        self.next = end
+        if self.session is not None:
+            self.session.behind.pop(self, None)
 
     def wants(self, topics: list[bytes]) -> bool:
         """Whether any of these topics may be wanted."""
-        return any(matches(name, topic.decode()) for topic in topics for name in self.subs)
+        subs, shapes = self.subs, self._shapes
+        return any(name in subs for topic in topics for name in shapes.matching(topic.decode()))
 
 
 class Sent(NamedTuple):
@@ -171,8 +196,18 @@ class Session:
         self.received: dict[int, int] = {}
         """Packet ids of QoS 2 that the client has sent and not released, with the times of their messages."""
         self.will: Will | None = None
-        self.retained_left: deque[tuple[str, Verdict]] = deque()
-        """Topics whose retained messages wait for room."""
+        self.retained_left: dict[str, Iterator[Stored | None] | None] = {}
+        """Filters whose retained messages aren't all sent yet, and the walk through them, if it has begun."""
+        self.retained_sending = False
+        """Whether that is under way."""
+        self.behind: OrderedDict[Cursor, None] = OrderedDict()
+        """Its cursors that aren't live, beginning with the one whose turn it is to read on."""
+        self.pumping = False
+        """Whether these are being read for, or about to be."""
+        self.waiting: dict[Cursor, None] = {}
+        """Groups that have left it out because it had no room."""
+        self.shares: dict[Cursor, None] = {}
+        """Groups by which something is under way to it, or was until a moment ago."""
         self.resending = False
         self.unordered = False
         """Whether what is in flight may not be in the order of the log, as after a start."""
@@ -203,7 +238,7 @@ class Session:
 
     def subscriptions(self) -> int:
         """How many it has."""
-        return len(self.groups) + sum(len(cursor.subs) for cursor in self.cursors.values())
+        return len(self.main.subs) + len(self.cursors) - 1 + len(self.groups)
 
     # -- packet ids
 

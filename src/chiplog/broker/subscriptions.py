@@ -1,11 +1,19 @@
-"""SUBSCRIBE and UNSUBSCRIBE: plain, shared, and replays of the past."""
+"""SUBSCRIBE and UNSUBSCRIBE: plain, shared, and replays of the past.
+
+What takes longer the more a client has subscribed to is done in slices (slices.py): a SUBSCRIBE with many filters,
+a session that comes back or leaves. Until its SUBSCRIBE is answered, a client is asked nothing else.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+from chiplog.broker.groups import Groups
 from chiplog.broker.mqtt import (
     MQTT_5_0,
     BadPacket,
@@ -16,11 +24,9 @@ from chiplog.broker.mqtt import (
     Subscription,
     Unsuback,
     Unsubscribe,
-    matches,
     parse_filter,
     replay_since_ns,
 )
-from chiplog.broker.routes import Group
 from chiplog.broker.sessions import Cursor, Session, Sub, judge
 from chiplog.broker.visits import reason_text
 from chiplog.errors import ChiplogError
@@ -28,10 +34,14 @@ from chiplog.log.position import Position
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
+    from chiplog.broker.connection import Connection
 
 __all__ = ["Subscriptions"]
 
 logger = logging.getLogger("chiplog")
+
+Starts = dict[str, Position]
+"""Where the replays of a SUBSCRIBE begin, by what was asked for."""
 
 
 class Subscriptions:
@@ -39,76 +49,155 @@ class Subscriptions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.groups: dict[str, Group] = {}
-
-    def restore(self) -> None:
-        """After a start: the groups that sessions share."""
-        for session in self._broker.memory.sessions.values():
-            for key in session.groups:
-                self._group(key, parse_filter(key).filter).holders.add(session.client_id)
+        self.groups = Groups(broker)
 
     # -- with a client's connection
 
-    def join(self, session: Session) -> None:
-        """A client is here: its cursors may be live."""
-        for cursor in session.cursors.values():
-            for name, sub in cursor.subs.items():
-                self._broker.routes.add(cursor, name, sub)
-        for key, sub in session.groups.items():
-            group = self._group(key, parse_filter(key).filter)
-            group.members[session] = sub
-            group.judge_again()
+    def join(self, session: Session, connection: Connection) -> None:
+        """A client is here: its cursors may be live, once all of its subscriptions count again.
+
+        Until then `resending` holds messages back. Then comes what was under way when it left, and then the rest.
+        """
+        session.resending = True
+        self._do(session, connection, self._joining(session))
+
+    def _joining(self, session: Session) -> Iterator[None]:
+        broker, connection = self._broker, session.connection
+        assert connection is not None
+        for cursor in list(session.cursors.values()):
+            if not cursor.live:
+                session.behind[cursor] = None
+            for name, sub in list(cursor.subs.items()):
+                broker.routes.add(cursor, name, sub)
+                yield
+        for key, sub in list(session.groups.items()):
+            self.groups.join(session, key, sub)
+            yield
+        if session.in_flight or session.released:
+            broker.later(broker.clients.resume(session, connection))
+        else:
+            session.resending = False
+            broker.has_room(session)
 
     def leave(self, session: Session) -> None:
         """It isn't any more: others of its groups get what it hasn't acknowledged."""
-        for cursor in session.cursors.values():
-            for name in cursor.subs:
-                self._broker.routes.remove(cursor, name)
-        for key in session.groups:
-            self._leave_group(session, key)
+        returned = self.groups.take_back(session)
+        self._broker.slices.start(session, self._leaving(session, returned))
+
+    def _leaving(self, session: Session, returned: dict[Cursor, list[Position]]) -> Iterator[None]:
+        routes = self._broker.routes
+        for group, positions in returned.items():
+            self.groups.give_back(group, positions)
+            yield
+        for cursor in list(session.cursors.values()):
+            for name in list(cursor.subs):
+                routes.remove(cursor, name)
+                yield
+        for key in list(session.groups):
+            self.groups.leave(session, key)
+            yield
 
     def forget(self, session: Session) -> None:
-        """It will not come back."""
+        """A session whose client is away will not come back."""
+        self._broker.slices.start(session, self._forgetting(session))
+
+    def _forgetting(self, session: Session) -> Iterator[None]:
         for key in list(session.groups):
-            group = self.groups.get(key)
-            if group is not None:
-                group.holders.discard(session.client_id)
-                group.judge_again()
-                if not group.holders:
-                    self._drop_group(group)
-                elif not group.live:
-                    self._broker.loop.call_soon(self._broker.delivery.pump, group)
+            self.groups.forget(session, key)
+            yield
+
+    def _do(self, session: Session, connection: Connection, work: Iterator[None]) -> None:
+        """Do some work for a client, which is asked nothing more before that is done."""
+        held: Future[None] = Future()
+
+        def run() -> Iterator[None]:
+            try:
+                for _ in work:
+                    yield
+                    if session.connection is not connection:
+                        return
+            except BadPacket as error:
+                connection.refuse(error.reason_code, str(error))
+            except Exception as error:
+                connection.fail(error)
+            if held.running():
+                held.set_result(None)
+                connection.go_on(_nothing, None)
+
+        if not self._broker.slices.start(session, run()):
+            held.set_running_or_notify_cancel()
+            connection.hold(held)
 
     # -- SUBSCRIBE
 
     def subscribe(self, session: Session, packet: Subscribe) -> None:
+        """Answers when all of it counts; retained messages come after that."""
         broker = self._broker
         connection = session.connection
         assert connection is not None
         broker.turn()  # what was published before is before
+        if any(wanted.filter.startswith("$replay/") for wanted in packet.subscriptions):
+            held: Future[None] = Future()
+            connection.hold(held)
+            broker.later(self._find_starts(session, connection, packet))
+        else:
+            self._do(session, connection, self._subscribing(session, connection, packet, {}))
+
+    async def _find_starts(self, session: Session, connection: Connection, packet: Subscribe) -> None:
+        """Look up where replays begin, on another thread. Then the rest of the SUBSCRIBE is done."""
+        broker, starts = self._broker, Starts()
+        for wanted in packet.subscriptions:
+            if wanted.filter.startswith("$replay/") and wanted.filter not in starts:
+                try:
+                    when = parse_filter(wanted.filter).when
+                    since_ns = None if when is None else replay_since_ns(when, now_ns=time.time_ns())
+                    starts[wanted.filter] = (
+                        Position(0, 0)
+                        if since_ns is None
+                        else await broker.loop.run_in_executor(broker.executor, broker.position_of, since_ns)
+                    )
+                except (ChiplogError, ValueError, OverflowError) as error:
+                    who = session.client_id
+                    logger.info("broker: %s can't subscribe to %.100r: %s", who, wanted.filter, error)
+        if session.connection is connection:
+            work = self._subscribing(session, connection, packet, starts)
+            connection.go_on(lambda *_: self._do(session, connection, work), None)
+
+    def _subscribing(
+        self, session: Session, connection: Connection, packet: Subscribe, starts: Starts
+    ) -> Iterator[None]:
+        broker = self._broker
         identifier = (packet.properties.get("subscription_identifiers") or [0])[0]
-        retained: list[tuple[str, Sub]] = []
-        codes = [self._subscribe_one(session, wanted, identifier, retained) for wanted in packet.subscriptions]
-        for wanted, code in zip(packet.subscriptions, codes, strict=True):
+        codes: list[int] = []
+        retained: list[str] = []
+        for wanted in packet.subscriptions:
+            code = self._subscribe_one(session, connection, wanted, identifier, starts, retained)
+            codes.append(code)
             if code >= 0x80:
                 broker.visits.refused(
                     "subscribe refused", connection, filter=wanted.filter, reason=reason_text(code)
                 )
+            yield
         if session.durable:
             broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Suback(packet.packet_id, codes))
-        for name, sub in retained:
-            self._send_retained(session, name, sub)
-        broker.delivery.flush()
+        for name in retained:
+            session.retained_left.pop(name, None)
+            session.retained_left[name] = None  # from the start, also if some of it was sent before
+        self.send_retained(session)
         broker.has_room(session)
 
     def _subscribe_one(
-        self, session: Session, wanted: Subscription, identifier: int, retained: list[tuple[str, Sub]]
+        self,
+        session: Session,
+        connection: Connection,
+        wanted: Subscription,
+        identifier: int,
+        starts: Starts,
+        retained: list[str],
     ) -> int:
         broker = self._broker
-        connection = session.connection
-        assert connection is not None
         try:
             parsed = parse_filter(wanted.filter)
         except BadPacket as error:
@@ -123,71 +212,83 @@ class Subscriptions:
                 raise BadPacket(
                     ReasonCode.PROTOCOL_ERROR, "a shared subscription can't leave out the client's own"
                 )
-            self._share(session, wanted.filter, parsed.filter, sub)
+            self.groups.share(session, wanted.filter, parsed.filter, sub)
             return wanted.qos
         if parsed.when is not None:
-            return self._replay(session, wanted.filter, parsed, sub)
+            return self._replay(session, wanted.filter, parsed, sub, starts)
         before = session.main.subs.get(parsed.filter)
         if before is not None:
             sub = sub._replace(since=before.since)  # nothing is missed by subscribing again
+        broker.delivery.settle(session.main)
         session.main.add(parsed.filter, sub)
         broker.routes.add(session.main, parsed.filter, sub)
         if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None):
-            retained.append((parsed.filter, sub))
+            retained.append(parsed.filter)
         return wanted.qos
 
-    def _send_retained(self, session: Session, name: str, sub: Sub) -> None:
-        verdict = judge([sub])
-        assert verdict is not None
-        memory = self._broker.memory
-        if "+" not in name and "#" not in name:
-            found = [memory.retained[name]] if name in memory.retained else []
-        else:
-            found = [message for topic, message in memory.retained.items() if matches(name, topic)]
-        found += self._broker.system.retained(name)
-        found.sort(key=lambda message: message.time_ns)
-        for number, message in enumerate(found):
-            if not self._broker.delivery.send_retained(session, message, verdict):
-                session.retained_left.extend((one.topic, verdict) for one in found[number:])
-                return
-
-    def send_retained_left(self, session: Session) -> None:
-        """There is room again, for retained messages that had to wait."""
-        while session.retained_left:
-            topic, verdict = session.retained_left[0]
-            message = self._broker.memory.retained.get(topic)
-            if message is not None and not self._broker.delivery.send_retained(session, message, verdict):
-                break
-            session.retained_left.popleft()
-        self._broker.delivery.flush()
-
-    def _replay(self, session: Session, key: str, parsed: Filter, sub: Sub) -> int:
+    def _replay(self, session: Session, key: str, parsed: Filter, sub: Sub, starts: Starts) -> int:
         """The past, and then the present: a cursor of its own."""
         broker = self._broker
-        assert parsed.when is not None
-        try:
-            since_ns = replay_since_ns(parsed.when, now_ns=time.time_ns())
-            start = Position(0, 0) if since_ns is None else broker.position_of(since_ns)
-        except (ChiplogError, ValueError, OverflowError) as error:
-            logger.info("broker: %s can't subscribe to %.100r: %s", session.client_id, key, error)
+        if key not in starts:
             return ReasonCode.TOPIC_FILTER_INVALID
         old = session.cursors.get(key)
         if old is not None:
             broker.routes.remove(old, parsed.filter)
-        cursor = session.cursors[key] = Cursor(key, session, start)
+            session.behind.pop(old, None)
+        cursor = session.cursors[key] = Cursor(key, session, starts[key])
+        session.behind[cursor] = None
         sub = sub._replace(since=Position(0, 0))
         cursor.add(parsed.filter, sub)
         broker.routes.add(cursor, parsed.filter, sub)
         return sub.qos
 
+    # -- retained messages
+
+    def send_retained(self, session: Session) -> None:
+        """Go on with the retained messages that a client is still to get, as long as it has room for them."""
+        if session.retained_left and not session.retained_sending:
+            session.retained_sending = True
+            self._broker.slices.start(session, self._sending_retained(session))
+
+    def _sending_retained(self, session: Session) -> Iterator[None]:
+        """Filter by filter. Each message is sent as it is at that moment, if the subscription is still there."""
+        sender, memory, system = self._broker.sender, self._broker.memory, self._broker.system
+        left = session.retained_left
+        try:
+            while left and sender.can_take(session):
+                name = next(iter(left))
+                sub, walk = session.main.subs.get(name), left[name]
+                if sub is None:
+                    del left[name]
+                    continue
+                if walk is None:
+                    walk = left[name] = chain(memory.retained.match(name), system.retained(name))
+                try:
+                    message = next(walk)
+                except StopIteration:
+                    del left[name]
+                    continue
+                verdict = judge([sub])
+                if message is not None and verdict is not None:
+                    sender.send_retained(session, message, verdict)
+                yield
+        finally:
+            session.retained_sending = False
+
     # -- UNSUBSCRIBE
 
     def unsubscribe(self, session: Session, packet: Unsubscribe) -> None:
-        broker = self._broker
+        """Answers when nothing more of it counts."""
         connection = session.connection
         assert connection is not None
-        broker.turn()
-        codes = [self._unsubscribe_one(session, name) for name in packet.filters]
+        self._broker.turn()
+        self._do(session, connection, self._unsubscribing(session, connection, packet))
+
+    def _unsubscribing(self, session: Session, connection: Connection, packet: Unsubscribe) -> Iterator[None]:
+        broker, codes = self._broker, []
+        for name in packet.filters:
+            codes.append(self._unsubscribe_one(session, name))
+            yield
         if session.durable:
             broker.memory.note_session(session)
             broker.memory.flush()
@@ -195,23 +296,18 @@ class Subscriptions:
 
     def judge_again(self) -> None:
         """Rights have changed: nothing that is remembered counts any more."""
+        self._broker.delivery.abandon()
         self._broker.routes.judge_again()
-        for group in self.groups.values():
-            group.judge_again()
+        self.groups.judge_again()
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes
         if name in session.groups:
-            self._leave_group(session, name)
-            del session.groups[name]
-            group = self.groups[name]
-            group.holders.discard(session.client_id)
-            group.judge_again()
-            if not group.holders:
-                self._drop_group(group)
+            self.groups.unsubscribe(session, name)
             return ReasonCode.SUCCESS
         if name and name in session.cursors:
             cursor = session.cursors.pop(name)
+            session.behind.pop(cursor, None)
             for inner in cursor.subs:
                 routes.remove(cursor, inner)
             return ReasonCode.SUCCESS
@@ -220,52 +316,6 @@ class Subscriptions:
         routes.remove(session.main, name)
         return ReasonCode.SUCCESS
 
-    # -- groups
 
-    def _group(self, key: str, name: str) -> Group:
-        group = self.groups.get(key)
-        if group is None:
-            kept = self._broker.memory.groups.get(key)
-            group = self.groups[key] = Group(key, name, self._broker.history.end if kept is None else kept)
-            group.live = kept is None
-            self._broker.routes.add(group, name, Sub(2))
-            if kept is None:
-                self._broker.memory.groups[key] = group.next
-                self._broker.memory.note("group", key, *group.next)
-        return group
-
-    def _share(self, session: Session, key: str, name: str, sub: Sub) -> None:
-        group = self._group(key, name)
-        group.holders.add(session.client_id)
-        group.members[session] = sub
-        group.judge_again()
-        session.groups[key] = sub
-        self._broker.loop.call_soon(self._broker.delivery.pump, group)
-
-    def _leave_group(self, session: Session, key: str) -> None:
-        group = self.groups.get(key)
-        if group is None or session not in group.members:
-            return
-        del group.members[session]
-        group.judge_again()
-        for packet_id, sent in list(session.in_flight.items()):
-            if sent.cursor is group and sent.qos == 1:
-                del session.in_flight[packet_id]
-                group.returned.append(sent.position)
-        if (not group.members and group.live) or (group.returned and group.live):
-            group.fall_behind(self._broker.history.end)
-        if group.members:
-            self._broker.loop.call_soon(self._broker.delivery.pump, group)
-
-    def _drop_group(self, group: Group) -> None:
-        self._broker.routes.remove(group, group.filter)
-        self.groups.pop(group.key, None)
-        if self._broker.memory.groups.pop(group.key, None) is not None:
-            self._broker.memory.note("ungroup", group.key)
-
-    def group_at(self, group: Group, end: Position) -> Position:
-        """Up to where everything of a group has been acknowledged."""
-        places = [end if group.live else group.next, *group.returned]
-        for member in group.members:
-            places += [sent.position for sent in member.in_flight.values() if sent.cursor is group]
-        return min(places)
+def _nothing(*_: Any) -> None:
+    pass

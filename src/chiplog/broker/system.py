@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import math
 import time
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from chiplog.broker.batches import Stored
 from chiplog.broker.figures import FIGURES, figures_of
+from chiplog.broker.groups import Group
 from chiplog.broker.mqtt import matches
 from chiplog.broker.outgoing import packet_of
-from chiplog.broker.routes import Group
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -64,24 +65,24 @@ class System:
             ROOT + name: Stored(now_ns, ROOT + name, text.encode(), {}) for name, text in self._look().items()
         }
         for message in self._values.values():
-            self._send(message, now_ns)
+            self._send(message)
 
     def retained(self, filter: str) -> list[Stored]:  # noqa: A002
-        """What who subscribes gets at once."""
+        """The last values of the topics that match a filter: a new subscriber gets them at once."""
         if not filter.startswith("$"):
             return []
         return [message for topic, message in self._values.items() if matches(filter, topic)]
 
-    def _send(self, message: Stored, now_ns: int) -> None:
+    def _send(self, message: Stored) -> None:
         """To everyone who wants it, and of a group to one."""
         for cursor, verdict in self._broker.routes.of(message.topic.encode()):
             takers: list[Session] = [] if cursor.session is None else [cursor.session]
             if isinstance(cursor, Group):
-                takers = [one for one in cursor.in_turn() if one.rights.may_read(message.topic)][:1]
+                takers = list(islice((one for one in cursor.ready if one.rights.may_read(message.topic)), 1))
             for session in takers:
                 connection = session.connection
                 if connection is not None and connection.ready:
-                    data = packet_of(connection, message, 0, 0, now_ns, identifiers=verdict.properties)
+                    data = packet_of(connection, message, 0, 0, self._broker.clock, identifiers=verdict.properties)
                     if data is not None:
                         connection.send(data)
 

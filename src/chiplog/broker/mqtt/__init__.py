@@ -8,6 +8,7 @@
     encode       from packets to bytes
     topics       topics and filters: which are valid, what $share and $replay mean, which match
     trie         subscriptions by filter, found by topic
+    shapes       the same for the filters of one client
     ids          packet ids
     aliases      topic aliases
 
@@ -47,6 +48,7 @@ from chiplog.broker.mqtt.packets import (
 )
 from chiplog.broker.mqtt.properties import PROPERTIES, parse_properties, property_bytes
 from chiplog.broker.mqtt.reasons import ReasonCode
+from chiplog.broker.mqtt.shapes import Shapes
 from chiplog.broker.mqtt.topics import Filter, is_topic_name, matches, parse_filter, replay_since_ns
 from chiplog.broker.mqtt.trie import Trie
 from chiplog.errors import BadPacket
@@ -77,6 +79,7 @@ __all__ = [
     "Pubrec",
     "Pubrel",
     "ReasonCode",
+    "Shapes",
     "Suback",
     "Subscribe",
     "Subscription",

@@ -61,3 +61,7 @@ class OutboundAliases:
             return topic, 0
         alias = self._aliases[topic] = len(self._aliases) + 1
         return topic, alias
+
+    def withdraw(self, topic: str) -> None:
+        """The alias that this topic was given last isn't sent after all."""
+        del self._aliases[topic]

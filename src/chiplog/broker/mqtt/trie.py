@@ -1,8 +1,9 @@
 """Who wants a message: subscriptions by filter, found by topic.
 
 Filters lie in a tree by their levels, so that a topic is looked up by walking down its own levels and the
-wildcards beside them; filters that don't match cost nothing, however many there are. What a topic matched is
-remembered until subscriptions change, since most messages go to topics that were seen before.
+wildcards beside them; filters that don't match cost nothing, however many there are. Levels that only one way
+leads through are one node: there are never more than two nodes for a filter, however many levels it has, and to
+compare a topic with many levels is one step.
 
 >>> trie: Trie[str, int] = Trie()
 >>> trie.add("sensors/+/temperature", "ann", 1)
@@ -15,26 +16,24 @@ remembered until subscriptions change, since most messages go to topics that wer
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from typing import Generic, TypeVar
-
-from chiplog.broker.mqtt.topics import has_wildcards
 
 __all__ = ["Trie"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_TOPIC_CHARS_CACHED = 256
-"""Longer topics aren't remembered: they would be most of the memory and are hardly ever seen."""
-
 
 class _Node(Generic[K, V]):
-    __slots__ = ("children", "here", "rest")
+    __slots__ = ("children", "edge", "has_wildcards", "here", "rest")
 
-    def __init__(self) -> None:
+    def __init__(self, edge: str) -> None:
+        self.edge = edge
+        """The levels that lead here from the node above, a wildcard + among them."""
+        self.has_wildcards = "+" in edge
         self.children: dict[str, _Node[K, V]] = {}
-        """By level; the wildcard + is a level like the others."""
+        """By the first level of their edges."""
         self.here: dict[K, V] = {}
         """Subscribers to exactly this."""
         self.rest: dict[K, V] = {}
@@ -43,21 +42,23 @@ class _Node(Generic[K, V]):
     def is_empty(self) -> bool:
         return not (self.children or self.here or self.rest)
 
+    def cut(self, levels: list[str], count: int) -> _Node[K, V]:
+        """Put a node between this one and the one above, after so many of the levels of its edge; returns it."""
+        upper: _Node[K, V] = _Node("/".join(levels[:count]))
+        self.edge = "/".join(levels[count:])
+        self.has_wildcards = "+" in self.edge
+        upper.children[levels[count]] = self
+        return upper
+
 
 class Trie(Generic[K, V]):
-    """Subscriptions: for each filter (without a prefix, and valid) its subscribers, and a value for each.
+    """Subscriptions: for each filter (without a prefix, and valid) its subscribers, and a value for each."""
 
-    `cache_max` bounds what is remembered: topics, and subscribers of them, together.
-    """
-
-    def __init__(self, *, cache_max: int = 1 << 16) -> None:
-        self._root: _Node[K, V] = _Node()
+    def __init__(self) -> None:
+        self._root: _Node[K, V] = _Node("")
         self._count = 0
-        # Two generations: a young one that is full becomes the old one, and what is still asked for moves over.
-        self._young: dict[str | bytes, tuple[tuple[K, V], ...]] = {}
-        self._old: dict[str | bytes, tuple[tuple[K, V], ...]] = {}
-        self._young_weight = 0
-        self._weight_max = cache_max // 2
+        self.steps = 0
+        """Nodes that were looked at, in all."""
 
     def __len__(self) -> int:
         """How many subscriptions there are."""
@@ -71,100 +72,136 @@ class Trie(Generic[K, V]):
             for levels, holders in ((path, node.here), ([*path, "#"], node.rest)):
                 for key, value in holders.items():
                     yield "/".join(levels), key, value
-            pending += [([*path, level], child) for level, child in node.children.items()]
+            pending += [([*path, child.edge], child) for child in node.children.values()]
 
     def add(self, filter: str, key: K, value: V) -> V | None:  # noqa: A002
         """Subscribe, or replace the subscription to the same filter: then its value so far is returned."""
-        node, ends_open = self._root, False
-        for level in filter.split("/"):
-            if level == "#":
-                ends_open = True
-                break
-            child = node.children.get(level)
+        levels, is_open = _split(filter)
+        node, at = self._root, 0
+        while at < len(levels):
+            child = node.children.get(levels[at])
             if child is None:
-                child = node.children[level] = _Node()
+                child = node.children[levels[at]] = _Node("/".join(levels[at:]))
+                at = len(levels)
+            else:
+                edge = child.edge.split("/")
+                same = _same(edge, levels, at)
+                if same < len(edge):
+                    child = node.children[levels[at]] = child.cut(edge, same)
+                at += same
             node = child
-        holders = node.rest if ends_open else node.here
+        holders = node.rest if is_open else node.here
         before = holders.get(key)
         self._count += key not in holders
         holders[key] = value
-        self._forget(filter)
         return before
 
     def remove(self, filter: str, key: K) -> V | None:  # noqa: A002
         """Unsubscribe; what the value was, or None if there is no such subscription."""
+        levels, is_open = _split(filter)
         path: list[tuple[_Node[K, V], str]] = []
-        node, ends_open = self._root, False
-        for level in filter.split("/"):
-            if level == "#":
-                ends_open = True
-                break
-            child = node.children.get(level)
+        node, at = self._root, 0
+        while at < len(levels):
+            child = node.children.get(levels[at])
             if child is None:
                 return None
-            path.append((node, level))
-            node = child
-        holders = node.rest if ends_open else node.here
+            edge = child.edge.split("/")
+            if edge != levels[at : at + len(edge)]:
+                return None
+            path.append((node, levels[at]))
+            node, at = child, at + len(edge)
+        holders = node.rest if is_open else node.here
         if key not in holders:
             return None
         value = holders.pop(key)
         self._count -= 1
+        self._tidy(node, path)
+        return value
+
+    def _tidy(self, node: _Node[K, V], path: list[tuple[_Node[K, V], str]]) -> None:
+        """Leave no node behind that nobody subscribed to and where nothing branches."""
         while path and node.is_empty():
             node, level = path.pop()
             del node.children[level]
-        self._forget(filter)
-        return value
+        if path and len(node.children) == 1 and not node.here and not node.rest:
+            (below,) = node.children.values()
+            merged: _Node[K, V] = _Node(f"{node.edge}/{below.edge}")
+            merged.children, merged.here, merged.rest = below.children, below.here, below.rest
+            above, level = path[-1]
+            above.children[level] = merged
 
     def match(self, topic: str | bytes) -> tuple[tuple[K, V], ...]:
         """The subscriptions that match a topic, as a text or in UTF-8; a subscriber may be there several times."""
-        found = self._young.get(topic)
-        if found is None:
-            found = self._old.get(topic)
-            if found is None:
-                found = tuple(self._walk(topic if isinstance(topic, str) else topic.decode()))
-            self._remember(topic, found)
-        return found
+        walk = self.walk(topic)
+        while True:
+            try:
+                next(walk)
+            except StopIteration as found:
+                return tuple(found.value)
 
-    def _walk(self, topic: str) -> list[tuple[K, V]]:
+    def walk(self, topic: str | bytes, steps: int = 1000) -> Generator[None, None, list[tuple[K, V]]]:
+        """The same, with a break after every so many nodes, in which subscriptions may come and go."""
+        text = topic if isinstance(topic, str) else topic.decode()
+        levels, count = text.split("/"), 0
         found: list[tuple[K, V]] = []
-        nodes = [self._root]
         # A first level that starts with $ is the server's own, and matched by no wildcard there.
-        is_open = not topic.startswith("$")
-        for level in topic.split("/"):
-            below = []
-            for node in nodes:
-                if node.rest and is_open:
-                    found += node.rest.items()
-                child = node.children.get(level)
-                if child is not None:
-                    below.append(child)
-                if is_open:
-                    child = node.children.get("+")
-                    if child is not None:
-                        below.append(child)
-            nodes, is_open = below, True
-            if not nodes:
-                return found
-        for node in nodes:
-            found += node.here.items()
-            found += node.rest.items()
+        if not text.startswith("$"):
+            found += self._root.rest.items()
+            pending = [(self._root.children.get("+"), 0), (self._root.children.get(levels[0]), 0)]
+        else:
+            pending = [(self._root.children.get(levels[0]), 0)]
+        while pending:
+            node, at = pending.pop()
+            if node is None:
+                continue
+            count += 1
+            if count % steps == 0:
+                self.steps += steps
+                yield
+            at = _follow(node, levels, at)
+            if at < 0:
+                continue
+            if node.rest:
+                found += node.rest.items()
+            if at == len(levels):
+                if node.here:
+                    found += node.here.items()
+            elif node.children:
+                pending.append((node.children.get("+"), at))
+                if levels[at] != "+":
+                    pending.append((node.children.get(levels[at]), at))
+        self.steps += count % steps
         return found
 
-    def _remember(self, topic: str | bytes, found: tuple[tuple[K, V], ...]) -> None:
-        weight = 1 + len(found)
-        if len(topic) > _TOPIC_CHARS_CACHED or weight > self._weight_max:
-            return
-        if self._young_weight + weight > self._weight_max:
-            self._old, self._young, self._young_weight = self._young, {}, 0
-        self._young[topic] = found
-        self._young_weight += weight
 
-    def _forget(self, filter: str) -> None:  # noqa: A002
-        """A filter's subscribers have changed, and with them what is remembered of the topics that it matches."""
-        if has_wildcards(filter):
-            self._young, self._old, self._young_weight = {}, {}, 0
-            return
-        # The weight stays: it only bounds, and is right again with the next generation.
-        for topic in (filter, filter.encode()):
-            self._young.pop(topic, None)
-            self._old.pop(topic, None)
+def _split(filter: str) -> tuple[list[str], bool]:  # noqa: A002
+    """The levels of a filter, and whether a # follows them."""
+    levels = filter.split("/")
+    if levels[-1] == "#":
+        return levels[:-1], True
+    return levels, False
+
+
+def _same(edge: list[str], levels: list[str], at: int) -> int:
+    """How many levels of an edge are those of a filter from a level on."""
+    count, most = 1, min(len(edge), len(levels) - at)
+    while count < most and edge[count] == levels[at + count]:
+        count += 1
+    return count
+
+
+def _follow(node: _Node[K, V], levels: list[str], at: int) -> int:
+    """The level of a topic after those that an edge matches; -1 if it doesn't."""
+    edge = node.edge
+    if "/" not in edge:  # it is one level, by which the node was found
+        return at + 1
+    wanted = edge.split("/")
+    end = at + len(wanted)
+    if end > len(levels):
+        return -1
+    if not node.has_wildcards:
+        return end if levels[at:end] == wanted else -1
+    for want, level in zip(wanted, levels[at:end], strict=True):
+        if want != level and want != "+":
+            return -1
+    return end
