@@ -259,6 +259,7 @@ LIMITS = {
     "out_bytes_max": (1, BYTES_MAX),
     "tail_bytes_max": (0, BYTES_MAX),
     "turn_bytes_max": (1, BYTES_MAX),
+    "pending_bytes_max": (0, BYTES_MAX),
     "session_expiry_max": (0, 2**32 - 1),
     "subscriptions_max": (1, COUNT_MAX),
     "topic_alias_max": (0, 65_535),

@@ -29,6 +29,7 @@ from chiplog.broker.rights import NOTHING
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import reason_text
 from chiplog.broker.wills import Wills
+from chiplog.errors import ChiplogError
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
 
@@ -119,6 +120,7 @@ class Clients:
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
         session.owner = access.owner(packet.user_name)
         self._judge(session, connection)
+        self._note(session, present)
         connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
         broker.visits.happened(
@@ -130,10 +132,26 @@ class Clients:
             keep_alive=packet.keep_alive,
         )
         self._connack(connection, present, told)
-        if session.durable or present:
-            broker.memory.note_session(session)
-            broker.memory.flush()
         broker.subscriptions.join(session, connection)
+
+    def _note(self, session: Session, present: bool) -> None:
+        """A client is here: that is known after a crash, too. If it can't be, there is no half of a session."""
+        if not (session.durable or present):
+            return
+        memory, ended_ns = self._broker.memory, session.ended_ns
+        session.ended_ns = None
+        memory.note_session(session)
+        try:
+            memory.flush()
+        except (OSError, ChiplogError) as error:
+            session.will = None
+            if present:
+                session.ended_ns = ended_ns or time.time_ns()
+                memory.note_session(session)
+                self._expire_later(session)
+            else:
+                self.end(session)
+            raise BadPacket(ReasonCode.SERVER_UNAVAILABLE, f"sessions can't be written: {error}") from None
 
     async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
