@@ -162,6 +162,15 @@ def test_a_check_that_is_cancelled_waits_no_more(checks):
     assert checks._counts == checks._waiting == {}
 
 
+def test_a_check_that_has_waited_for_too_long_is_turned_away(checks):
+    asked = [ask(checks, "1.1.1.1", name=f"{number}") for number in range(20)]
+    checks.now[0] += logins.WAITING_SECONDS_MAX + 1
+    late = ask(checks, "1.1.1.1", name="late")
+    checks._turn_away(checks.now[0] - logins.WAITING_SECONDS_MAX)
+    assert {one.result(0) for one in asked} == {ReasonCode.SERVER_BUSY}
+    assert serve(checks).found is late
+
+
 def test_every_table_is_bounded(checks, monkeypatch):
     for name in ("_USUAL_MAX", "_DELAYS_MAX", "_WRONG_MAX", "REMEMBERED_MAX"):
         monkeypatch.setattr(logins, name, 10)

@@ -21,7 +21,8 @@ def disk(request, monkeypatch):
     monkeypatch.setattr(server, "SLOW_SECONDS", 60.0 if request.param == "on the event loop" else 0.0)
     disk = CrashDisk()
     monkeypatch.setattr(
-        "chiplog.jobs.local.Journal", lambda path, sync: Journal("log" if path else None, sync=sync, files=disk)
+        "chiplog.jobs.local.Journal",
+        lambda path, sync, **_: Journal("log" if path else None, sync=sync, files=disk),
     )
     return disk
 

@@ -325,6 +325,21 @@ def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, dis
     assert max(sizes) < 3_000_000
 
 
+def test_a_run_that_took_the_id_of_a_job_goes_when_that_job_comes_back():
+    """Its delete couldn't be written. There were two jobs with one id then, of which one was leased and the other
+    completed."""
+    machine = Machine(START)
+    old = machine.new_job(IDS[1], b"q", 1000, 60_000, START, b"old")
+    machine.add(old, START)
+    machine.landed(machine.take(), 1)
+    machine.delete(IDS[1])
+    waiter = machine.run(machine.new_job(IDS[1], b"q", 1000, 60_000, START, b"new"), "me", START)
+    machine.rollback(machine.take(), START)
+    assert (machine.jobs[IDS[1]] is old, machine.answered, waiter.gone) == (True, [waiter], True)
+    assert machine.lease(Leaser(None, [b"q"]), START, 0) is old
+    assert machine.lease(Leaser(None, [b"q"]), START, 0) is None
+
+
 @pytest.mark.parametrize("priority", [-(2**31), 2**31 - 1])
 def test_a_job_of_the_first_or_last_priority_that_there_is_has_its_place(priority):
     machine = Machine(START)

@@ -22,7 +22,8 @@ from tests.jobs.serving import SERVING, Talk, add, served, wait_until
 def test_a_disk_that_is_full_of_jobs_whose_ttl_is_over_becomes_free_by_itself(monkeypatch):
     disk = CrashDisk(capacity_bytes=200_000)
     monkeypatch.setattr(
-        "chiplog.jobs.local.Journal", lambda path, sync: Journal(path, sync=sync, segment_bytes=8192, files=disk)
+        "chiplog.jobs.local.Journal",
+        lambda path, sync, **_: Journal(path, sync=sync, segment_bytes=8192, files=disk),
     )
     with LocalServer("log") as local, Client(local.address) as client:
         with pytest.raises(ServerReadOnly):

@@ -239,3 +239,12 @@ def test_the_state_machine_agrees(spark, tmp_path):
         assert row.id not in found[row.log], "one life at a time"
         found[row.log][row.id] = (row.outcome, row.attempts, row.fails)
     assert found == oracles
+
+
+def test_a_fail_that_is_not_the_last_one_is_told_from_a_timeout(spark, tmp_path):
+    steps = [lease("1"), late("1"), late("1"), lease("1"), late("1"), late("1"), lease("1"), late("1")]
+    write_commands(
+        tmp_path / "log", [(0, add("1", max_fails=4)), *((1 + i, step) for i, step in enumerate(steps))]
+    )
+    (row,) = jobs(read_table(spark, str(tmp_path / "log"), JOB_COLUMNS, codec="commands")).collect()
+    assert (row.attempts, row.fails, row.timeouts, row.outcome) == (3, 2, 1, "waiting")

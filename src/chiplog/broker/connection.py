@@ -42,6 +42,7 @@ from chiplog.broker.mqtt import (
 )
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
+from chiplog.errors import ChiplogError
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -52,6 +53,8 @@ logger = logging.getLogger("chiplog")
 
 _CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
 _MQTT_5 = b"\x00\x04MQTT\x05"
+_HELD_BYTES_MAX = 16 << 10
+"""That a client may send while its password is checked, before its socket isn't read any more."""
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 """That both versions can tell a client whose CONNECT was never taken."""
@@ -161,6 +164,8 @@ class Connection(asyncio.Protocol):
         self.broker.system.bytes_received += len(data)
         if self._rest or self._held is not None:
             self._rest += data
+            if self._held is not None and len(self._rest) > _HELD_BYTES_MAX:
+                self.transport.pause_reading()
             if self._held is not None or len(self._rest) < self._need:
                 self.count_kept()  # of a packet that is large: not looked at again before it is there
                 return
@@ -351,11 +356,13 @@ class Connection(asyncio.Protocol):
         self.guest = guest
 
     def hold(self, for_what: Future[Any]) -> None:
-        """What comes next has to wait. If the client doesn't, nobody needs to know any more."""
+        """What comes next has to wait. If the client doesn't, nobody needs to know any more.
+
+        Its socket is read on, or nobody would see that the client has closed it.
+        """
         self._held = for_what
         if self.guest is not None:
             self.guest.held = True
-        self.transport.pause_reading()
 
     def go_on(self, answer: Callable[..., None], packet: Connect | None, *found: Any) -> None:
         """What it waited for is known: answer, and take what has come meanwhile."""
@@ -446,6 +453,10 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """End the connection because of what went wrong here."""
+        if isinstance(error, OSError | ChiplogError):  # a disk that is full, and the like: no defect of ours
+            logger.error("broker: %s is disconnected: %s", self.peer, error)
+            self.refuse(ReasonCode.QUOTA_EXCEEDED, "the log can't be written")
+            return
         logger.error("broker: %s is disconnected", self.peer, exc_info=error)
         self.refuse(ReasonCode.UNSPECIFIED_ERROR, "the server has failed")
 

@@ -38,6 +38,8 @@ WAITING_MAX = 1000
 WAITING_OF_PAIR_MAX = 8
 """Checks that wait for one name from one address."""
 PASSWORD_BYTES_MAX = 4096
+WAITING_SECONDS_MAX = 30.0
+"""For a check to wait; then it is turned away."""
 REMEMBERED_SECONDS = 86_400.0
 """For how long a right password isn't checked again, as long as its user's line stays the same."""
 REMEMBERED_MAX = 50_000
@@ -59,6 +61,7 @@ class Check(NamedTuple):
     proof: bytes
     known: Password | None
     password: bytes
+    since: float
     found: Future[ReasonCode | None]
     """Why it isn't right, or that there was no room to find out; None if it is right."""
 
@@ -128,7 +131,7 @@ class Logins:
         parts = (user.encode(), password, b"" if known is None else known.salt + known.hash)
         framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         proof = hmac.digest(self._key, framed, hashlib.sha256)
-        check = Check(network_of(host), name, proof, known, password, Future())
+        check = Check(network_of(host), name, proof, known, password, self._clock(), Future())
         with self._ready:
             if self._remembered.get(proof, 0.0) > self._clock():
                 self._came_in(check)
@@ -190,6 +193,13 @@ class Logins:
         with self._ready:
             self._take(check)
 
+    def _turn_away(self, before: float) -> None:
+        """Those that have waited since then, or longer."""
+        late = [one for bucket in self._waiting.values() for one in bucket if one.since < before]
+        for check in late:
+            self._take(check)
+            _tell(check, ReasonCode.SERVER_BUSY)
+
     def _next(self, now: float) -> Check | float | None:
         """The check whose turn it is, or when there will be one; None if nobody waits."""
         best: Check | None = None
@@ -232,9 +242,11 @@ class Logins:
                 while not self._closed and not isinstance(found, Check):
                     self._ready.wait(None if found is None else max(found - self._clock(), 0.001))
                     found = self._next(self._clock())
+                self._turn_away(self._clock() - WAITING_SECONDS_MAX)
                 if self._closed or not isinstance(found, Check):
                     return
-                self._take(found)
+                if not self._take(found):
+                    continue  # it was too late for it
             yield found
 
     def _is_right(self, check: Check) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from chiplog.errors import AppenderClosed, BadCommand, ChiplogError
 from chiplog.files import Files, disk
-from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule
+from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule, encode
+from chiplog.jobs.ledger import frame_bytes
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import read_commands
 from chiplog.jobs.replay import Replay
@@ -117,8 +118,9 @@ class Journal:
         assert self.stream is not None
         return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
 
-    def write(self, records: list[bytes]) -> int:
-        """Append commands with one write, and return their segment once they are as durable as the policy says."""
+    def write(self, records: list[bytes]) -> int | Positions:
+        """Append commands with one write, and return where they are once they are as durable as the policy
+        says."""
         if self.stream is None:
             return 0
         if self._appender is None:
@@ -127,17 +129,28 @@ class Journal:
         if self.waits:
             self._appender.sync()
         self._last = positions
-        return positions.segment
+        return positions
+
+    @property
+    def end(self) -> Position:
+        """Where the log ends; its start if there is none."""
+        return Position(0, 0) if self._appender is None else self._appender.position
+
+    def roll(self) -> None:
+        """Finish the segment that is being written."""
+        if self._appender is not None:
+            self._appender.roll()
 
     @property
     def failed(self) -> bool:
         """Whether only reopening helps."""
         return self.stream is not None and (self._appender is None or self._appender.failed is not None)
 
-    def reopen(self) -> list[tuple[int, Command]]:
+    def reopen(self) -> list[tuple[Position, int, Command]]:
         """Open the log again after a failed sync, recovering what is really there.
 
-        Returns the commands that it has although they couldn't be acknowledged, with their times: to be adopted.
+        Returns the commands that it has although they couldn't be acknowledged, with their positions and times:
+        to be adopted.
         """
         if self.stream is None:
             return []
@@ -146,7 +159,7 @@ class Journal:
         known = self._start if self._last is None else self._last[-1]
         try:
             return [
-                (time_ns, command)
+                (position, time_ns, command)
                 for position, time_ns, command in read_commands(self.stream, start=known)
                 if not isinstance(command, BadCommand) and (self._last is None or position != known)
             ]
@@ -154,17 +167,22 @@ class Journal:
             self._let_go()  # it counts as failed until this is done, too
             raise
 
-    def adopt(self, commands: list[tuple[int, Command]], machine: Machine, now_ns: int) -> None:
+    def adopt(self, commands: list[tuple[Position, int, Command]], machine: Machine, now_ns: int) -> None:
         """Take in what is in the log although it couldn't be told."""
         if self._appender is None:
             return
         replay = Replay(now_ns, machine=machine)
-        for time_ns, command in commands:
+        for (segment, offset), time_ns, command in commands:
             if isinstance(command, Add | Schedule):
-                machine.adopt_job(replay.new_job(command), now_ns)
+                new = replay.new_job(command)
+                machine.adopt_job(new, now_ns)
+                if machine.jobs.get(command.id) is new:
+                    machine.place(new, segment, offset, frame_bytes(len(encode(command))))
             elif (job := machine.jobs.get(command.id)) is not None:
                 result = command.result if isinstance(command, Complete | Fail) else b""
                 machine.adopt(job, command.type, result, time_ns, now_ns)
+                if isinstance(command, Complete | Fail) and job.is_processed() and not job.result_segment:
+                    machine.place_result(job, segment, offset, frame_bytes(len(encode(command))))
         self._start, self._last = self._appender.position, None
 
     def _let_go(self) -> None:

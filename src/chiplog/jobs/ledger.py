@@ -1,15 +1,27 @@
-"""What a machine has changed and the log doesn't have yet: the commands to be written, and what undoes them."""
+"""What a machine has changed and the log doesn't have yet: the commands to be written, and what undoes them.
+
+And what the log has that is needed: where each job's add and result are, and how many bytes of each segment these
+take together. So the cleaner knows, without reading anything, which segments are worth while.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from chiplog._kernel_commands_py import COMPLETE, DELETE, EXPIRE, FAIL
 from chiplog.jobs.encoding import job_head
 from chiplog.jobs.queue import Job
+
+if TYPE_CHECKING:
+    from chiplog.log.position import Positions
 
 __all__ = ["Batch", "Ledger"]
 
 BATCH_BYTES_MAX = 64 << 20  # of commands that aren't written yet: whoever sends more has to wait
+_ATTEMPT_BYTES = 74  # that a start and its end take in the log
+_FRAME_BYTES = 19  # of a record, beside its length and its payload
 
-Change = tuple[Job, bool, int, int, int, bytes | None, int]
+Change = tuple[Job, bool, int, int, int, bytes | None, int, int]
 Batch = tuple[list[bytes], list[Change]]
 
 
@@ -24,8 +36,10 @@ class Ledger:
         self.batch_bytes_max = BATCH_BYTES_MAX
         self.leaving: set[bytes] = set()
         """The ids of jobs that are gone, but may come back: that they are gone isn't written yet."""
-        self.lost: dict[int, int] = {}
-        """How many of the jobs that each segment of the log adds are gone. For the cleaner, which resets it."""
+        self.live: dict[int, int] = {}
+        """How many bytes of each segment are adds and results of jobs that are there."""
+        self.attempts_lost = 0
+        """How many bytes attempts take, wherever in the log, of jobs that are gone. The cleaner resets it."""
         self._undo: list[Change] = []
         self._alike: Job | None = None
         self._head = b""
@@ -40,17 +54,56 @@ class Ledger:
         """Whether so much is to be written that nothing more should be changed before it is."""
         return self.record_bytes > self.batch_bytes_max
 
-    def landed(self, batch: Batch, segment: int) -> None:
-        """A batch that was taken is written, to this segment of the log."""
+    def landed(self, batch: Batch, where: int | Positions) -> None:
+        """A batch that was taken is written: to a segment, at these positions if they are known."""
+        records = batch[0]
+        if isinstance(where, int):
+            segment, base, offsets, first = where, 0, None, 0
+        else:
+            segment, (base, offsets, first) = where.segment, where.places()
         # A job of the batch may have gone since: that isn't written yet.
         later = {change[0].id for change in self._undo} if self.leaving else set()
         for change in batch[1]:
-            job = change[0]
+            job, index = change[0], change[7]
+            record = records[index]
+            kind = record[0]
+            offset = 0 if offsets is None else base + offsets[first + index]
             if not change[1]:
-                job.segment = segment
-            elif self.leaving and job.id in self.leaving and job.id not in later:
+                self.place(job, segment, offset, frame_bytes(len(record)))
+                continue
+            if kind in (COMPLETE, FAIL):
+                if job.volatile:
+                    self.lose(job)
+                else:
+                    self.place_result(job, segment, offset, frame_bytes(len(record)))
+            elif kind in (DELETE, EXPIRE):
+                self.lose(job)
+            if self.leaving and job.id in self.leaving and job.id not in later:
                 self.leaving.discard(job.id)
-                self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
+
+    def place(self, job: Job, segment: int, offset: int, size: int) -> None:
+        """The job's add is here in the log."""
+        job.offset, job.add_bytes = offset, size
+        job.segment = segment
+        self.live[segment] = self.live.get(segment, 0) + size
+
+    def place_result(self, job: Job, segment: int, offset: int, size: int) -> None:
+        """So is the record with its result."""
+        job.result_segment, job.result_offset, job.result_bytes = segment, offset, size
+        self.live[segment] = self.live.get(segment, 0) + size
+
+    def lose(self, job: Job) -> None:
+        """The job is gone for good: nothing that the log has of it is needed."""
+        self._unneeded(job.segment, job.add_bytes)
+        self._unneeded(job.result_segment, job.result_bytes)
+        self.attempts_lost += job.attempts * _ATTEMPT_BYTES
+
+    def _unneeded(self, segment: int, size: int) -> None:
+        left = self.live.get(segment, 0) - size
+        if left > 0:
+            self.live[segment] = left
+        else:
+            self.live.pop(segment, None)
 
     def _head_of(self, job: Job) -> bytes:
         """The part of the job's record that it has in common with others. Most often those before it."""
@@ -66,5 +119,15 @@ class Ledger:
         self.record_bytes += len(record)
 
     def _note(self, job: Job, alive: bool) -> None:
-        """Remember how the job was before it changes."""
-        self._undo.append((job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns))
+        """Remember how the job was before it changes. The next record is the one that says how."""
+        change = job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns, len(self.records)
+        self._undo.append(change)
+
+
+def frame_bytes(size: int) -> int:
+    """How many bytes a record with a payload of this size takes in a segment."""
+    total = size + _FRAME_BYTES + 1
+    while size >= 128:
+        size >>= 7
+        total += 1
+    return total

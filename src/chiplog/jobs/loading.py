@@ -8,40 +8,52 @@ from __future__ import annotations
 from array import array
 
 from chiplog import kernel
-from chiplog._kernel_commands_py import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, Commands
+from chiplog._kernel_commands_py import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, TIMEOUT_ATTEMPT, Commands
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.limits import TIME_NS_MAX
 from chiplog.jobs.machine import Machine
-from chiplog.jobs.queue import new_job
+from chiplog.jobs.queue import Job, new_job
 
-__all__ = ["Halt", "is_foreign", "load", "mean_expiry", "needed"]
+__all__ = ["Halt", "is_foreign", "load", "needed", "pieces_of"]
 
 _TIME_MAX = TIME_NS_MAX
 _ZONE_AT = 13  # in a record
+_CRC_BYTES = 4  # after its payload
 _FOREIGN_ZONE = b"\xff\xff"
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
 Halt = tuple[int, str]
+Pieces = tuple[list[bytes], list[bytes], list[bytes]]
+"""The ids, names and payloads of a block's rows."""
+
+
+def pieces_of(commands: Commands, data: bytes) -> Pieces:
+    """Cut them out, once for a block: it is loaded in as many steps as it has rows that can't be."""
+    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
+    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    return kernel.active.even_pieces(commands.ids, 16), names, payloads
 
 
 def load(
     machine: Machine,
     commands: Commands,
+    pieces: Pieces,
     segment: int,
     data: bytes,
     times: array[int],
     offsets: array[int],
+    places: array[int],
+    ends: array[int],
     base: int,
     first: int,
     row: int,
     now_ns: int,
 ) -> Halt:
     """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
-    that says something which columns can't tell. `base` is the offset at which `data` begins."""
+    that says something which columns can't tell. `base` is the offset at which `data` begins, `offsets` are those
+    of the records in the file, `places` their logical ones, and `ends` where their payloads end in `data`."""
     types, timed, dated = commands.types, commands.timed, commands.dated
-    ids = kernel.active.even_pieces(commands.ids, 16)
-    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
-    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    ids, names, payloads = pieces
     payload_ends = commands.payload_ends
     due, created, ttrs, ttls = commands.times, commands.created, commands.ttr_ms, commands.ttl_ms
     priorities, attempts, fails = commands.priorities, commands.max_attempts, commands.max_fails
@@ -55,13 +67,14 @@ def load(
         if kind > SCHEDULE:
             job = machine.jobs.get(job_id)
             if job is None:
-                machine.replay_unknown(job_id, kind)
+                machine.unknown += 1
             else:
-                result, final = b"", False
-                if kind <= FAIL:
-                    result = data[commands.result_starts[row] : commands.result_ends[row]]
-                    final = is_foreign(data, offsets[first + row] - base)
+                final = (kind <= FAIL or kind == TIMEOUT_ATTEMPT) and is_foreign(data, offsets[first + row] - base)
+                result = data[commands.result_starts[row] : commands.result_ends[row]] if kind <= FAIL else b""
                 reason = machine.replay_change(job, kind, result, times[first + row], final)
+                if kind <= FAIL and reason is None and job.is_processed():
+                    size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
+                    machine.place_result(job, segment, places[first + row], size)
         else:
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED
@@ -74,19 +87,13 @@ def load(
             if not dated[row >> 3] >> (row & 7) & 1 or abs(created[row]) > _TIME_MAX:
                 return row, ""
             job = new_job(
-                job_id,
-                machine.shared(names[row]),
-                ttrs[row],
-                ttls[row],
-                created[row],
-                payloads[row],
-                priorities[row],
-                attempts[row],
-                fails[row],
-                scheduled_ns,
-            )
-            job.segment = segment
+                job_id, machine.shared(names[row]), ttrs[row], ttls[row], created[row], payloads[row],
+                priorities[row], attempts[row], fails[row], scheduled_ns,
+            )  # fmt: skip
             reason = machine.replay_job(job, now_ns)
+            if machine.jobs.get(job_id) is job:
+                size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
+                machine.place(job, segment, places[first + row], size)
         if reason is not None:
             return row, reason
         row += 1
@@ -98,35 +105,57 @@ def is_foreign(data: bytes, offset: int) -> bool:
     return data[offset + _ZONE_AT : offset + _ZONE_AT + 2] == _FOREIGN_ZONE
 
 
-def needed(machine: Machine, commands: Commands, settled: bool) -> bytearray:
-    """Which rows of a block a replay needs. May be called from another thread.
+def needed(
+    machine: Machine,
+    commands: Commands,
+    segment: int,
+    places: array[int],
+    offsets: array[int],
+    stop: int,
+    first: int,
+    fresh: set[bytes],
+) -> tuple[bytearray, bool, int, int]:
+    """Which rows of a block a replay needs: 1 for those of jobs that are there, but not of earlier jobs with the
+    same ids; 2 for what was done with other jobs that this segment doesn't add: that is needed as long as the log
+    has their adds. Then whether this is certain, and how many bytes the ones and the others take.
 
-    These are the rows of jobs that are there; and unless it is `settled` that the adds of the others are gone,
-    their ends too, and what was done with those that have none.
+    It is uncertain about jobs of which something isn't written, or isn't known to be: their rows count as needed.
+    The rows' logical offsets are `places` from `first` on, those in the file `offsets`, of which `stop` is the
+    end. `fresh` has the ids of jobs that the segment adds and that are gone, from one block to the next. May be
+    called from another thread.
     """
-    types, ids = commands.types, commands.ids
-    jobs, leaving, outlived = machine.jobs, machine.leaving, machine.outlived
+    types, ids, leaving = commands.types, commands.ids, machine.leaving
     rows = len(types)
     mask = bytearray(rows)
+    certain = True
+    kept_bytes = other_bytes = 0
     for row in range(rows):
         kind = types[row]
+        place = places[first + row]
+        size = (offsets[first + row + 1] if first + row + 1 < len(offsets) else stop) - offsets[first + row]
         job_id = ids[16 * row : 16 * row + 16]
+        job = machine.jobs.get(job_id)
         # A job can come back between the first look and the second, but not between the second and the third.
-        if job_id in jobs or job_id in leaving or job_id in jobs or kind == 0:
+        if kind == 0 or _is_of(job, segment, place):
             mask[row] = 1
-        elif kind in (DELETE, EXPIRE) or (kind > SCHEDULE and job_id in outlived):
-            mask[row] = not settled
-    return mask
+            kept_bytes += size
+            if job is not None and job.segment == 0:
+                certain = False
+        elif job_id in leaving or _is_of(machine.jobs.get(job_id), segment, place):
+            mask[row] = 1
+            kept_bytes += size
+            certain = False
+        elif kind <= SCHEDULE:
+            fresh.add(job_id)
+        elif job_id not in fresh:
+            mask[row] = 2
+            other_bytes += size
+        elif kind in (DELETE, EXPIRE):
+            fresh.discard(job_id)
+    return mask, certain, kept_bytes, other_bytes
 
 
-def mean_expiry(machine: Machine, commands: Commands) -> tuple[int, int]:
-    """How many jobs that these rows add are there, and when they expire on average."""
-    types, ids = commands.types, commands.ids
-    count, total = 0, 0.0
-    for row in range(len(types)):
-        if 0 < types[row] <= SCHEDULE:
-            job = machine.jobs.get(ids[16 * row : 16 * row + 16])
-            if job is not None:
-                count += 1
-                total += job.expires_ns()
-    return count, int(total / count) if count else 0
+def _is_of(job: Job | None, segment: int, place: int) -> bool:
+    """Whether a record at this place is about this job. The log has no add of a `run`, so it needs nothing of
+    it."""
+    return job is not None and not job.volatile and job.is_in(segment, place)

@@ -19,8 +19,6 @@ cdef class Machine(Ledger):
     cdef public Py_ssize_t evicted
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
-    cdef public set outlived
-    cdef set _passed
     cdef dict _waiters
     cdef dict _idle
     cdef long long _order
@@ -41,19 +39,18 @@ cdef class Machine(Ledger):
     cpdef Waiter run(self, Job job, object client, long long now_ns)
     @cython.locals(queue=Queue, found=Job)
     cpdef Job lease(self, Leaser leaser, long long now_ns, long long wait_ms)
-    @cython.locals(job=Job)
+    @cython.locals(job=Job, leased=bint)
     cpdef int finish(self, bytes job_id, bytes result, bint success, long long now_ns)
     @cython.locals(job=Job)
     cpdef int delete(self, bytes job_id)
     cpdef leave(self, Timer waiting)
     cdef _ring(self, Job job, long long now_ns)
     cdef _pass_over(self, Job job)
-    @cython.locals(job=Job, there=bint)
+    @cython.locals(job=Job, other=Job, there=bint)
     cpdef rollback(self, tuple batch, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)
     @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
-    cpdef replay_unknown(self, bytes job_id, int kind)
     cdef _replay_start(self, Job job, long long time_ns)
     @cython.locals(job=Job)
     cpdef start(self, long long now_ns)

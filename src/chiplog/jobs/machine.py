@@ -65,11 +65,6 @@ class Machine(Ledger):
         """How many jobs of the log were passed over, because their ttl is over."""
         self.unknown = 0
         """How many commands of the log were about jobs that aren't there."""
-        self.outlived: set[bytes] = set()
-        """The ids of jobs that are gone because their ttl is over, which nothing in the log says, although it says
-        other things of them. If the clock was wrong they are back after the next start, and not as new ones."""
-        self._passed: set[bytes] = set()
-        """While a log is replayed: the ids of jobs that were passed over."""
         self._waiters: dict[bytes, dict[Waiter, None]] = {}
         self._idle: dict[bytes, None] = {}
         self._order = 0
@@ -169,11 +164,18 @@ class Machine(Ledger):
             return DUPLICATE
         self._note(job, True)
         self._displace(job)
-        self._log((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        leased = job.state == LEASED
         self._finish(job, result, success, False)
         if job.state == PENDING:
+            # To workq every fail is the last one, but a timeout isn't. One of a job that isn't leased says
+            # nothing to it, and is written for a fail only: that makes it one (see replay_change).
+            if leased:
+                self._log(_TIMEOUT + job_id)
+            self._log(_TIMEOUT + job_id)
             self._settle(job, now_ns, True)
-        elif job.volatile:
+            return DONE
+        self._log((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        if job.volatile:
             self._answer(job, False)
             self._end(job)
         else:
@@ -264,17 +266,16 @@ class Machine(Ledger):
         room, where room is what is missing."""
         if not job.is_processed():
             self.evicted += 1
-        self.outlived.add(job.id)  # first: another thread may be asking
         self._remove(job)
         self.leaving.discard(job.id)
-        self.lost[job.segment] = self.lost.get(job.segment, 0) + 1
+        self.lose(job)
         self._answer(job, True)
 
     # -- what the log does
 
     def rollback(self, batch: Batch, now_ns: int) -> None:
         """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
-        for job, alive, state, attempts, fails, result, leased_ns in reversed(batch[1]):
+        for job, alive, state, attempts, fails, result, leased_ns, _ in reversed(batch[1]):
             there = self.jobs.get(job.id) is job
             if there:
                 self._displace(job)
@@ -287,6 +288,10 @@ class Machine(Ledger):
             )
             if alive and not (job.volatile and job.id not in self._waiters):
                 if not there:
+                    other = self.jobs.get(job.id)
+                    if other is not None:  # a `run` that has taken the id since
+                        self._remove(other)
+                        self._answer(other, True)
                     self._enter_again(job)
                 self._settle(job, now_ns, False)
             elif there:
@@ -329,7 +334,6 @@ class Machine(Ledger):
             return reason
         if now_ns > job.expires_ns():
             self.expired += 1
-            self._passed.add(job.id)
             return None
         if self.jobs.setdefault(job.id, job) is not job:
             return "Duplicate job"
@@ -338,8 +342,10 @@ class Machine(Ledger):
 
     def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int, final: bool = False) -> str | None:
         """Another command of a log; why it can't be, if it contradicts what came before. A fail may be `final`,
-        because workq, which wrote it, knows no others."""
+        because workq, which wrote it, knows no others. Elsewhere a timeout of a job that isn't leased is a fail
+        that isn't the last one."""
         if kind in (DELETE, EXPIRE):
+            self.lose(job)
             del self.jobs[job.id]
             queue = self.queues[job.name]
             queue.jobs -= 1
@@ -353,18 +359,13 @@ class Machine(Ledger):
             return self._replay_start(job, time_ns)
         elif not job.is_processed():
             # A lease that ended with a result just before it timed out has written both.
-            self._time_out(job)
-        return None
-
-    def replay_unknown(self, job_id: bytes, kind: int) -> None:
-        """A command of a log about a job that isn't there."""
-        self.unknown += 1
-        if job_id in self._passed:
-            if kind in (DELETE, EXPIRE):
-                self.outlived.discard(job_id)
-                self._passed.discard(job_id)
+            final = final or self._fails_are_final
+            if job.state != LEASED and job.fails + 1 < job.max_fails and not final:
+                job.fails += 1
+                job.state = PENDING
             else:
-                self.outlived.add(job_id)
+                self._time_out(job)
+        return None
 
     def _replay_start(self, job: Job, time_ns: int) -> str | None:
         if job.state == LEASED:
@@ -380,7 +381,6 @@ class Machine(Ledger):
 
     def start(self, now_ns: int) -> None:
         """All is replayed: put every job where it belongs."""
-        self._passed = set()
         for job in self.jobs.values():
             if job.leased_ns > now_ns:  # the clock was ahead: the lease is to end all the same
                 job.leased_ns = now_ns

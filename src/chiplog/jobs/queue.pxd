@@ -5,7 +5,7 @@ from chiplog.jobs.wheel cimport Timer
 
 cdef int UNSET
 cdef long long NEVER, NOT_SCHEDULED, _MS_NS
-cdef int _ATTEMPTS_MAX, _STALE_MAX
+cdef int _ATTEMPTS_MAX, _STALE_MAX, _COMPLETED, _FAILED
 
 
 cdef class Job(Timer):
@@ -17,10 +17,15 @@ cdef class Job(Timer):
     cdef public long long scheduled_ns
     cdef public long long leased_ns
     cdef public long long order
+    cdef public long long offset
+    cdef public long long result_offset
     cdef public long long ttl_ms
     cdef public unsigned int ttr_ms
     cdef public long long priority
     cdef public int segment
+    cdef public int result_segment
+    cdef public unsigned int add_bytes
+    cdef public unsigned int result_bytes
     cdef public unsigned char max_attempts
     cdef public unsigned char max_fails
     cdef public unsigned char state
@@ -31,6 +36,7 @@ cdef class Job(Timer):
 
     cpdef bint is_like(self, Job other)
     cpdef bint is_processed(self)
+    cpdef bint is_in(self, int segment, long long offset)
     cpdef bint is_spent(self)
     cpdef long long expires_ns(self)
     cpdef long long lease_ends_ns(self)

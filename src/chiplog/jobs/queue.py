@@ -17,6 +17,7 @@ COMPLETED = 1
 FAILED = 2
 PENDING = 3
 LEASED = 4
+_COMPLETED, _FAILED = COMPLETED, FAILED
 _ATTEMPTS_MAX = 255  # as many as can be told, also of a job that asks for any number of attempts
 _MS_NS = 1_000_000
 _STALE_MAX = 64  # entries that a queue may have too many before it is swept, however short it is
@@ -29,6 +30,7 @@ class Job(Timer):
     """
 
     __slots__ = (
+        "add_bytes",
         "attempts",
         "created_ns",
         "fails",
@@ -37,11 +39,15 @@ class Job(Timer):
         "max_attempts",
         "max_fails",
         "name",
+        "offset",
         "order",
         "payload",
         "priority",
         "ready",
         "result",
+        "result_bytes",
+        "result_offset",
+        "result_segment",
         "scheduled_ns",
         "segment",
         "state",
@@ -79,11 +85,24 @@ class Job(Timer):
         self.leased_ns = 0
         """When the last attempt began."""
         self.segment = 0
-        """Of the log, where its add is; 0 if that isn't written yet."""
+        """Of the log, where its add is; 0 if that isn't known to be written."""
+        self.offset = 0
+        """Of its add, in that segment."""
+        self.add_bytes = 0
+        """That its add takes there."""
+        self.result_segment = 0
+        """The same of the record with its result."""
+        self.result_offset = 0
+        self.result_bytes = 0
 
     def is_processed(self) -> bool:
         """Whether it is completed or failed."""
-        return self.result is not None
+        return self.state == _COMPLETED or self.state == _FAILED
+
+    def is_in(self, segment: int, offset: int) -> bool:
+        """Whether a record with this job's id, at a place in the log, is about this job, and not about an earlier
+        one with the same id. A job whose own place isn't known claims them all."""
+        return self.segment < segment or (self.segment == segment and self.offset <= offset)
 
     def is_like(self, other: Job) -> bool:
         """Whether the two differ in nothing but id, payload and times."""

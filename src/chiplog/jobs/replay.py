@@ -15,6 +15,10 @@ Where a fail leads is a choice. By its document a job with `max_fails` fails for
 goes back to its queue before; so it is here. workq itself takes every fail for the last, and has told its clients
 so: in blocks of a log (`apply_block`) the fails that workq wrote are final; `fails_are_final` makes them all so.
 
+It also refuses a log in which a job goes on after a fail. So a fail that isn't the last one is written as what
+has the same effect there: a timeout-attempt, if the job is leased, and one more, which for a job that isn't
+leased does nothing in workq and is a fail here. What was said of the fail isn't kept, as nobody can ask for it.
+
 >>> from chiplog.jobs.commands import Add, StartAttempt, parse_id
 >>> job_id = parse_id("61000000-0001-4000-8000-000000000001")
 >>> add = Add(job_id, "mail", ttr_ms=1000, ttl_ms=60_000, created_ns=0)
@@ -38,7 +42,7 @@ from chiplog.errors import BadCommand
 from chiplog.jobs.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.limits import ATTEMPTS_MAX, TIME_NS_MAX
-from chiplog.jobs.loading import load
+from chiplog.jobs.loading import load, pieces_of
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.queue import Job as MachineJob
 from chiplog.log.position import Position
@@ -161,7 +165,7 @@ class Replay:
         if isinstance(command, Add | Schedule):
             reason = machine.replay_job(self.new_job(command), self._now_ns)
         elif (job := machine.jobs.get(command.id)) is None:
-            machine.replay_unknown(command.id, command.type)
+            machine.unknown += 1
             return
         else:
             result = command.result if isinstance(command, Complete | Fail) else b""
@@ -174,14 +178,18 @@ class Replay:
         scan, first = block.scan, block.first
         columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
+        pieces = pieces_of(columns, data)
         while row < rows:
             row, reason = load(
                 self.machine,
                 columns,
+                pieces,
                 block.segment,
                 data,
                 scan.times,
                 scan.offsets,
+                block.offsets,
+                scan.ends,
                 block.base,
                 first,
                 row,
@@ -202,6 +210,10 @@ class Replay:
                     self._tell(command, scan.times[place], reason)
                 else:
                     self.apply(command, scan.times[place])
+                    job = self.machine.jobs.get(command.id)
+                    if job is not None and not job.segment and isinstance(command, Add | Schedule):
+                        size = block.frame_bytes(place)
+                        self.machine.place(job, block.segment, block.offsets[place], size)
             row += 1
 
     def new_job(self, command: Add | Schedule) -> MachineJob:

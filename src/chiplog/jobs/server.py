@@ -32,8 +32,11 @@ from chiplog.jobs.protocol import Session
 from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
+from chiplog.log.position import Positions
 
 __all__ = ["Server"]
+
+Done = Callable[[int | Positions, BaseException | None], None]
 
 logger = logging.getLogger("chiplog")
 
@@ -46,6 +49,7 @@ PATIENCE_SECONDS_MAX = 0.001  # and for how long at most
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 TICK_SECONDS_MAX = 1.0  # to wait for a timer before the clock is looked at again: it may have been set
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
+CLEAN_SEGMENTS = 4  # that are begun before the log is cleaned early, if it had no more after the last time
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
 _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
@@ -84,8 +88,11 @@ class Server(Turns):
             else None
         )
         self._clean_seconds = clean_interval_ms / 1000
-        self._cramped = asyncio.Event()
-        """Whether the log couldn't be written, since it was last cleaned."""
+        self._due = asyncio.Event()
+        """Whether the log has grown much, or couldn't be written, since it was last cleaned."""
+        self._begun = 0
+        """How many segments have been begun since then."""
+        self._begun_max = CLEAN_SEGMENTS
 
     # -- starting and stopping
 
@@ -202,17 +209,17 @@ class Server(Turns):
         self._began = time.perf_counter()
         self._writer.write(records, self._written)
 
-    def _written(self, segment: int, error: BaseException | None) -> None:
+    def _written(self, where: int | Positions, error: BaseException | None) -> None:
         """Called by the thread."""
-        self._loop.call_soon_threadsafe(self._landed, segment, error)
+        self._loop.call_soon_threadsafe(self._landed, where, error)
 
-    def _landed(self, segment: int, error: BaseException | None) -> None:
+    def _landed(self, where: int | Positions, error: BaseException | None) -> None:
         if self.in_flight is None:
             return
         (batch, held), self.in_flight = self.in_flight, None
         took = time.perf_counter() - self._began
         if error is None:
-            self.succeed(batch, held, segment)
+            self.succeed(batch, held, where)
         else:
             self.hand_answers()  # they are told of what is undone now
             self.fail(batch, held, error)
@@ -247,7 +254,7 @@ class Server(Turns):
         self.refuse((batch[0] + since[0], batch[1] + since[1]), held, no)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
-        self._cramped.set()
+        self._due.set()
         self._try_later()
 
     def refuse(self, batch: Batch, held: Held, no: bytes = READ_ONLY) -> None:
@@ -323,13 +330,26 @@ class Server(Turns):
             for connection in [found for found in self._connections if found.is_late(now)]:
                 connection.abort()
 
+    def begun(self) -> None:
+        """The log has a new segment: with many of them it is time to clean."""
+        self._begun += 1
+        if self._begun > self._begun_max:
+            self._due.set()
+
     async def _clean(self, cleaner: CommandCleaner) -> None:
-        """Now and then; and when the log can't be written, since the disk may be full of what nobody needs."""
+        """Now and then; when the log has grown by as much as it took after the last time; and when it can't be
+        written, since the disk may be full of what nobody needs."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._cramped.wait(), self._clean_seconds)
-            self._cramped.clear()
+                await asyncio.wait_for(self._due.wait(), self._clean_seconds)
+            self._due.clear()
+            self._begun = 0
+            # Not while a thread writes: what it writes isn't known to be there yet.
+            if not self.read_only and self.in_flight is None and cleaner.wants_next_segment(self.journal.end):
+                with contextlib.suppress(OSError, ChiplogError):  # the next write tells what is wrong
+                    self.journal.roll()
             await cleaner.run(cramped=self.read_only)
+            self._begun_max = max(CLEAN_SEGMENTS, cleaner.segments)
 
 
 class _Writer:
@@ -337,13 +357,11 @@ class _Writer:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._work: SimpleQueue[tuple[list[bytes], Callable[[int, BaseException | None], None]] | None] = (
-            SimpleQueue()
-        )
+        self._work: SimpleQueue[tuple[list[bytes], Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="chiplog-jobs", daemon=True)
         self._thread.start()
 
-    def write(self, records: list[bytes], done: Callable[[int, BaseException | None], None]) -> None:
+    def write(self, records: list[bytes], done: Done) -> None:
         self._work.put((records, done))
 
     def close(self) -> None:
@@ -353,10 +371,11 @@ class _Writer:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             records, done = work
-            segment, error = 0, None
+            where: int | Positions = 0
+            error = None
             try:
-                segment = self._journal.write(records)
+                where = self._journal.write(records)
             except Exception as failure:
                 error = failure
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                done(segment, error)
+                done(where, error)

@@ -55,6 +55,7 @@ cdef class Turns:
     cdef public Py_ssize_t share
     cdef public Py_ssize_t crowd
     cdef public bint slow
+    cdef public int segment
     cdef public object call_soon
     cdef public object sockets
 
@@ -67,6 +68,6 @@ cdef class Turns:
     cpdef hand_answers(self)
     @cython.locals(waiting=list, batch=tuple, held=list, connection=Connection, began=double, took=double)
     cpdef write(self)
-    cpdef succeed(self, tuple batch, list held, int segment)
+    cpdef succeed(self, tuple batch, list held, where)
     @cython.locals(connection=Connection, answers=tuple)
     cpdef send(self, list held)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chiplog.jobs.journal import Journal
     from chiplog.jobs.ledger import Batch
     from chiplog.jobs.protocol import Answers
+    from chiplog.log.position import Positions
 
 __all__ = ["Connection", "Held", "Turns"]
 
@@ -276,6 +277,8 @@ class Turns:
         waited for, so that they share the next one too."""
         self.call_soon: Any = None
         """The event loop's, once there is one."""
+        self.segment = 0
+        """Of the log, that was last written to."""
         self.sockets: Any = None
         """Those that are read together, where they can be."""
 
@@ -373,18 +376,21 @@ class Turns:
         else:
             began = _clock()
             try:
-                segment = self.journal.write(batch[0])
+                where = self.journal.write(batch[0])
             except Exception as error:  # whatever it is: without an answer clients would wait for ever
                 self.fail(batch, held, error)
             else:
                 took = _clock() - began
-                self.succeed(batch, held, segment)
+                self.succeed(batch, held, where)
                 if self.journal.waits:
                     self.measure(took, len(held))
 
-    def succeed(self, batch: Batch, held: Held, segment: int) -> None:
-        """It is written, to this segment."""
-        self.machine.landed(batch, segment)
+    def succeed(self, batch: Batch, held: Held, where: int | Positions) -> None:
+        """It is written, to this place."""
+        self.machine.landed(batch, where)
+        if not isinstance(where, int) and where.segment != self.segment:
+            self.segment = where.segment
+            self.begun()
         if self.trial:
             self.recover()
         self.send(held)
@@ -422,6 +428,10 @@ class Turns:
 
     def recover(self) -> None:
         """It could be written again."""
+        raise NotImplementedError
+
+    def begun(self) -> None:
+        """The log has a new segment."""
         raise NotImplementedError
 
     def try_writing(self, session: Session) -> None:

@@ -134,7 +134,8 @@ class Cleaner:
                 self._show_last(rule, numbers[-1])
             # Newest first, so that a rule has seen every later record when it decides about one. Rules that
             # look at records one by one don't mind; a user's function expects the log's own order.
-            order = numbers[:-1] if _is_function(forget) else numbers[-2::-1]
+            forward = _is_function(forget) or getattr(rule, "oldest_first", False)
+            order = numbers[:-1] if forward else numbers[-2::-1]
             for done, number in enumerate(order):
                 if progress is not None:
                     progress(done, len(order))

@@ -95,6 +95,11 @@ class Positions(Sequence[Position]):
         """Which they share."""
         return self._segment
 
+    def places(self) -> tuple[int, array[int], int]:
+        """Their offsets as they are stored: a base, numbers to be added to it, and the first of these that
+        counts."""
+        return self._base, self._offsets, self._first
+
     def part(self, first: int, last: int) -> Positions:
         """Some of them, sharing what they are made of."""
         return Positions(self._segment, self._base, self._offsets, self._first + first, self._first + last)

@@ -107,10 +107,20 @@ def _with_lives(commands: DataFrame, keys: Sequence[str]) -> DataFrame:
     commands = commands.withColumn("life", F.sum(begins.cast("int")).over(order.rowsBetween(*_UP_TO_NOW)))
     life = Window.partitionBy(*keys, "life").orderBy("segment", "offset")
     running = life.rowsBetween(*_UP_TO_NOW)
+    # A timeout of a job that isn't leased is a fail that isn't the last; that of a leased job has one before it.
+    max_fails = F.coalesce(F.first("max_fails", True).over(running), F.lit(0))
+    timeout, previous = F.col("command") == "timeout-attempt", F.lag("command").over(life)
+    commands = commands.withColumn("is_fail", timeout & (previous != "start-attempt") & (max_fails > 1))
+    commands = commands.withColumns(
+        {
+            "is_timeout": timeout & ~F.col("is_fail") & ~F.coalesce(F.lead("is_fail").over(life), F.lit(False)),
+            "is_fail": F.col("is_fail") | (F.col("command") == "fail"),
+        }
+    )
     return commands.withColumns(
         {
             "starts": F.count_if(F.col("command") == "start-attempt").over(running),
-            "fails": F.count_if(F.col("command") == "fail").over(running),
+            "fails": F.count_if("is_fail").over(running),
             "fails_max": F.greatest(F.coalesce(F.first("max_fails", True).over(running), F.lit(0)), F.lit(1)),
             "attempts_max": F.coalesce(F.first("max_attempts", True).over(running), F.lit(0)),
             "until": F.lead("time").over(life),
@@ -143,8 +153,8 @@ def _facts() -> list[Column]:
         F.min(F.when(start, F.col("time"))).alias("first_lease"),
         F.max(F.when(start, F.col("time"))).alias("last_lease"),
         F.count_if(start).cast("int").alias("attempts"),
-        F.count_if(command == "timeout-attempt").cast("int").alias("timeouts"),
-        F.count_if(command == "fail").cast("int").alias("fails"),
+        F.count_if("is_timeout").cast("int").alias("timeouts"),
+        F.count_if("is_fail").cast("int").alias("fails"),
         F.sum(F.when(start, _ms_between("time", "until"))).alias("leased_ms"),
     ]
 
