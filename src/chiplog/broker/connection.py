@@ -40,6 +40,7 @@ from chiplog.broker.mqtt import (
     decode,
     encode,
 )
+from chiplog.broker.peer import Peer
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
 from chiplog.errors import ChiplogError
@@ -65,7 +66,7 @@ _SMALL_BYTES = 4096
 """Parts of a packet that aren't counted: nearly every read ends with one."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Peer, asyncio.Protocol):
     """A connection, from its CONNECT to its end."""
 
     def __init__(self, broker: Broker, *, plain: bool = False) -> None:
@@ -496,15 +497,3 @@ class Connection(asyncio.Protocol):
         self._rest = bytearray()
         if self._kept and self.guest is None:
             self.broker.shared.partial.drop(self)
-
-    @property
-    def peer(self) -> str:
-        """Where it comes from."""
-        address = self.transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a client"
-
-    @property
-    def peer_host(self) -> str:
-        """The same, without the port; empty for a socket of this machine that has none."""
-        address = self.transport.get_extra_info("peername")
-        return str(address[0]) if isinstance(address, tuple) else ""
