@@ -17,6 +17,7 @@ from chiplog.cli.output import human_count, say
 from chiplog.cli.progress import Progress
 from chiplog.errors import ChiplogError, LockTimeout
 from chiplog.jobs.journal import Journal
+from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
 from chiplog.jobs.server import CLIENTS_MAX, Server
 
 PORT = 9922
@@ -59,6 +60,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"at a time ({CLIENTS_MAX})",
     )
+    flag(
+        "max-memory",
+        type=options.positive_size,
+        default=MEMORY_BYTES_MAX,
+        metavar="BYTES",
+        help="that all jobs may take before no more are added (2GiB)",
+    )
+    flag(
+        "max-results",
+        type=options.byte_size,
+        default=KEPT_BYTES_MAX,
+        metavar="BYTES",
+        help="of payloads and results of jobs that are done, in memory: others are read from the log (64MiB)",
+    )
     flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
     flag("tls-key", metavar="FILE", help="its key")
     flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
@@ -98,6 +113,8 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
                 clients_max=chosen.max_clients,
                 token=token,
                 clean_interval_ms=chosen.cmdlog_clean_int,
+                kept_bytes_max=chosen.max_results,
+                memory_bytes_max=chosen.max_memory,
                 progress=progress,
             )
         gc.freeze()

@@ -25,7 +25,7 @@ _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 Halt = tuple[int, str]
 
 
-def load(
+def load(  # noqa: C901 - one loop, so that it is quick
     machine: Machine,
     commands: Commands,
     segment: int,
@@ -67,6 +67,8 @@ def load(
                 if kind <= FAIL and reason is None and job.is_processed():
                     size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
                     machine.place_result(job, segment, places[first + row], size)
+                elif kind == TIMEOUT_ATTEMPT and job.is_processed():
+                    machine.keep(job)
         else:
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED

@@ -2,11 +2,11 @@
 cimport cython
 
 from chiplog.jobs.machine cimport Machine
-from chiplog.jobs.queue cimport Job, Leaser
+from chiplog.jobs.queue cimport Job, Leaser, Waiter
 from chiplog.jobs.wheel cimport Timer
 from chiplog.jobs.limits cimport is_id, is_name
 from chiplog.jobs.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
-from chiplog.jobs.replies cimport lease_reply, result_reply
+from chiplog.jobs.replies cimport inspected, lease_reply, result_reply
 
 cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED
 cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
@@ -45,7 +45,10 @@ cdef class Session:
     cdef Py_ssize_t _command(
         self, bytes data, list args, bint flagged, Py_ssize_t after, long long now_ns
     ) except? -1
+    @cython.locals(job=Job)
     cdef _dispatch(self, bytes name, list args, dict flags, bytes payload, long long now_ns)
+    @cython.locals(waiter=Waiter)
+    cdef _fetch(self, Job job, bint inspects)
     cdef _reply(self, bytes reply)
     cdef _change(self, bytes reply)
     cdef _authorize(self, bytes name, list args)

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.inspecting import Seen, inspect
+from chiplog.jobs.inspecting import Seen, asked_for, inspect
 from chiplog.jobs.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from chiplog.jobs.machine import DONE, UNKNOWN, Machine
-from chiplog.jobs.queue import Leaser, Waiter
+from chiplog.jobs.queue import Job, Leaser, Waiter
 from chiplog.jobs.replies import (
     ARGS,
     BAD_ID,
@@ -35,9 +35,12 @@ from chiplog.jobs.replies import (
     NO_TOKEN,
     NOT_FOUND,
     OK,
+    OUT_OF_MEMORY,
     READ_ONLY,
     TIMEOUT,
     UNKNOWN_COMMAND,
+    UNREADABLE,
+    inspected,
     lease_reply,
     result_reply,
 )
@@ -86,6 +89,18 @@ class Gate(Seen, Protocol):
 
     def try_writing(self, session: Session) -> None:
         """Write what this client has changed, at once."""
+
+    def fetch(self, waiter: Waiter) -> None:
+        """Read from the log what a client asks for."""
+
+
+def _read_reply(waiter: Waiter) -> bytes:
+    """What was read from the log, as an answer."""
+    if waiter.read is None:
+        return UNREADABLE
+    if waiter.inspects:
+        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
+    return result_reply(waiter.job, waiter.read)
 
 
 class Session:
@@ -173,6 +188,8 @@ class Session:
         elif waiting is not None:
             if waiting.gone:
                 self._change(NOT_FOUND)
+            elif waiting.job.is_unloaded:
+                self._reply(_read_reply(waiting))
             else:
                 self._change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
 
@@ -269,11 +286,22 @@ class Session:
         elif name == b"schedule":
             self._schedule(args, flags, payload, now_ns)
         elif name == b"inspect":
-            self._reply(inspect(self._machine, self._gate, args, flags))
+            job = asked_for(self._machine, args, flags)
+            if job is not None and job.is_unloaded:
+                self._fetch(job, True)
+            else:
+                self._reply(inspect(self._machine, self._gate, args, flags))
         elif name == b"auth" and self._gate.token is not None:
             self._authorize(name, args)
         else:
             self._reply(UNKNOWN_COMMAND)
+
+    def _fetch(self, job: Job, inspects: bool) -> None:
+        """Have something of the job read from the log, and wait for it."""
+        waiter = Waiter(self, job, False)
+        waiter.inspects = inspects
+        self.waiting = waiter
+        self._gate.fetch(waiter)
 
     def _reply(self, reply: bytes) -> None:
         """An answer. If changes before it are not written yet, they may show in it."""
@@ -336,6 +364,9 @@ class Session:
         if job_id in machine.jobs:
             self._reply(DUPLICATE_JOB)
             return
+        if machine.held_bytes + len(payload) > machine.memory_bytes_max:
+            self._reply(OUT_OF_MEMORY)
+            return
         if self._gate.read_only:
             self._reply(READ_ONLY)
             return
@@ -369,6 +400,8 @@ class Session:
             refusal = DUPLICATE_JOB
         elif self._gate.read_only:
             refusal = READ_ONLY
+        elif self._machine.held_bytes + len(payload) > self._machine.memory_bytes_max:
+            refusal = OUT_OF_MEMORY
         if refusal is not None:
             self._reply(refusal)
             return
@@ -448,6 +481,8 @@ class Session:
         job = self._machine.jobs.get(job_id)
         if job is None:
             self._reply(NOT_FOUND)
+        elif job.is_unloaded:
+            self._fetch(job, False)
         elif job.result is not None:
             self._reply(result_reply(job))
         elif wait_ms == 0:

@@ -26,9 +26,11 @@ from chiplog import kernel
 from chiplog.bounds import check_whole
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
+from chiplog.jobs.commands import Add, Complete, Fail, Schedule
 from chiplog.jobs.journal import Journal
-from chiplog.jobs.ledger import Batch
+from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX, Batch
 from chiplog.jobs.protocol import Session
+from chiplog.jobs.queue import Waiter
 from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
@@ -49,6 +51,7 @@ PATIENCE_SECONDS_MAX = 0.001  # and for how long at most
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 TICK_SECONDS_MAX = 1.0  # to wait for a timer before the clock is looked at again: it may have been set
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
+READS_MAX = 4  # of results from the log at a time
 CLEAN_SEGMENTS = 4  # that are begun before the log is cleaned early, if it had no more after the last time
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
@@ -66,11 +69,15 @@ class Server(Turns):
         clients_max: int = CLIENTS_MAX,
         token: bytes | None = None,
         clean_interval_ms: int = 300_000,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         started_ns = time.time_ns()
-        self.restored = journal.open(started_ns, progress)
+        self.restored = journal.open(started_ns, progress, kept_bytes_max=kept_bytes_max)
         super().__init__(self.restored.machine, journal, token, started_ns)
+        self.machine.memory_bytes_max = memory_bytes_max
+        self._reading = asyncio.Semaphore(READS_MAX)
         self._clients_max = clients_max
         self._connections: set[Connection] = set()
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -226,6 +233,31 @@ class Server(Turns):
         self.measure(took, len(held))
         if self.waiting or self.machine.records:
             self.turn_soon()
+
+    # -- what is only in the log
+
+    def fetch(self, waiter: Waiter) -> None:
+        """Read what a client asks for on a thread: a disk may be slow."""
+        self._later(self._fetch(waiter))
+
+    async def _fetch(self, waiter: Waiter) -> None:
+        job = waiter.job
+        place = (job.segment, job.offset) if waiter.inspects else (job.result_segment, job.result_offset)
+        try:
+            if place[0] == 0:
+                waiter.read = b""  # it failed by a timeout, without a result
+            else:
+                async with self._reading:
+                    command = await asyncio.to_thread(self.journal.read, *place, job.id)
+                if isinstance(command, Add | Schedule):
+                    waiter.read = command.payload
+                elif isinstance(command, Complete | Fail):
+                    waiter.read = command.result
+        except (OSError, ChiplogError) as error:
+            logger.error("a job that is done can't be read from the command log: %s", error)
+        waiter.gone = self.machine.jobs.get(job.id) is not job
+        self.machine.answered.append(waiter)
+        self.turn_soon()
 
     # -- when the log can't be written
 

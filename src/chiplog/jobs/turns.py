@@ -391,6 +391,9 @@ class Turns:
         if not isinstance(where, int) and where.segment != self.segment:
             self.segment = where.segment
             self.begun()
+        if self.machine.kept_bytes > self.machine.kept_bytes_max:
+            for job in self.machine.unload():  # no log has them: the oldest are forgotten
+                self.machine.delete(job.id)
         if self.trial:
             self.recover()
         self.send(held)
@@ -428,6 +431,10 @@ class Turns:
 
     def recover(self) -> None:
         """It could be written again."""
+        raise NotImplementedError
+
+    def fetch(self, waiter: Waiter) -> None:
+        """Read from the log what a client asks for."""
         raise NotImplementedError
 
     def begun(self) -> None:
