@@ -10,11 +10,11 @@ that doesn't end with CR LF ends the connection: whoever sends one speaks someth
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.inspecting import Seen, asked_for, inspect
+from chiplog.jobs.inspecting import asked_for, inspect
 from chiplog.jobs.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from chiplog.jobs.machine import DONE, UNKNOWN, Machine
 from chiplog.jobs.queue import Job, Leaser, Waiter
@@ -55,9 +55,14 @@ from chiplog.jobs.words import (
     split_flags,
 )
 
-__all__ = ["Answers", "Gate", "Session"]
+if TYPE_CHECKING:
+    from chiplog.jobs.gate import Gate
+
+__all__ = ["Answers", "Session"]
 
 _LINE_BYTES_MAX = 16 << 10
+_STRANGE_BYTES_MAX = 4 << 10
+"""Of a line before the token was shown."""
 _OUT_BYTES_MAX = 1 << 20
 """Of answers that aren't sent yet, and payloads that aren't written yet: the commands behind them wait."""
 _WAIT_MS_MAX = 24 * 3600 * 1000
@@ -78,22 +83,6 @@ _SIZED = {
 Answers = tuple[list[bytes], int]
 
 
-class Gate(Seen, Protocol):
-    """What a session sees of its server."""
-
-    read_only: bool
-    """Whether nothing can be changed now."""
-    trial: bool
-    """Whether each change is to be written by itself, to find out whether it can be."""
-    token: bytes | None
-
-    def try_writing(self, session: Session) -> None:
-        """Write what this client has changed, at once."""
-
-    def fetch(self, waiter: Waiter) -> None:
-        """Read from the log what a client asks for."""
-
-
 def _read_reply(waiter: Waiter) -> bytes:
     """What was read from the log, as an answer."""
     if waiter.read is None:
@@ -109,11 +98,11 @@ class Session:
     __slots__ = (
         "_buffer",
         "_gate",
-        "_known",
         "_machine",
         "_need",
         "closed",
         "connection",
+        "known",
         "out",
         "out_bytes",
         "tentative",
@@ -129,7 +118,7 @@ class Session:
         """What has come of a command that isn't there as a whole, or behind one that waits."""
         self._need = 0
         """How many bytes there must be before it is worth while to look again."""
-        self._known = gate.token is None
+        self.known = gate.token is None
         """Whether the client may do anything."""
         self.out: list[bytes] = []
         """Answers, not to be sent before what they tell is written."""
@@ -186,7 +175,10 @@ class Session:
         if isinstance(waiting, Leaser):
             self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))
         elif waiting is not None:
-            if waiting.gone:
+            if waiting.refused:
+                self._reply(NO_TOKEN)
+                self.closed = True
+            elif waiting.gone:
                 self._change(NOT_FOUND)
             elif waiting.job.is_unloaded:
                 self._reply(_read_reply(waiting))
@@ -198,14 +190,16 @@ class Session:
     def _commands(self, data: bytes, now_ns: int) -> None:
         at, end = 0, len(data)
         while at < end and not self.closed and not self.is_held():
-            stop, words, flagged = _next_line(data, at, _LINE_BYTES_MAX)
+            most = _LINE_BYTES_MAX if self.known else _STRANGE_BYTES_MAX
+            stop, words, flagged = _next_line(data, at, most)
             if stop < 0:
-                if end - at >= _LINE_BYTES_MAX:
+                if end - at >= most:
                     self._refuse_line()
                     return
                 self._keep(data, at, end - at + 1)
                 return
             if words is None:
+                self._gate.complain(self, "line without CR LF")
                 self.closed = True
                 return
             after = self._command(data, words, flagged, stop + 1, now_ns)
@@ -217,6 +211,7 @@ class Session:
             self._keep(data, at, 0)
 
     def _refuse_line(self) -> None:
+        self._gate.complain(self, "line too long")
         self._reply(LONG_LINE)
         self.closed = True
 
@@ -233,7 +228,7 @@ class Session:
         if flagged:
             args, flags, sound = split_flags(args)
         payload = b""
-        if not self._known:
+        if not self.known:
             self._authorize(name, args)
             return after
         sized = _SIZED.get(name)
@@ -323,11 +318,15 @@ class Session:
 
         token = self._gate.token or b""
         if name == b"auth" and len(args) == 1 and compare_digest(args[0], token):
-            self._known = True
-            self._reply(OK)
+            refusal = None if self.known else self._gate.admit(self)
+            self.known = refusal is None
+            self._reply(refusal or OK)
+            self.closed = not self.known
         else:
-            self._reply(NO_TOKEN)
-            self.closed = True
+            waiter = Waiter(self, Job(), False)
+            waiter.refused = True
+            self.waiting = waiter
+            self._machine.wheel.set(waiter, self._gate.refuse_token(self, name == b"auth"))
 
     def _add(self, args: list[bytes], flags: dict[bytes, bytes] | None, payload: bytes, now_ns: int) -> None:
         job_id, name, ttr_ms, ttl_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])

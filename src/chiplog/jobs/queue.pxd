@@ -57,6 +57,7 @@ cdef class Waiter(Timer):
     cdef public bint owner
     cdef public bint gone
     cdef public bint inspects
+    cdef public bint refused
     cdef public bytes read
 
 

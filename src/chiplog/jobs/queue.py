@@ -182,7 +182,7 @@ class Leaser(Timer):
 class Waiter(Timer):
     """Someone who waits for a job's result."""
 
-    __slots__ = ("client", "gone", "inspects", "job", "owner", "read")
+    __slots__ = ("client", "gone", "inspects", "job", "owner", "read", "refused")
 
     def __init__(self, client: object, job: Job, owner: bool) -> None:
         self.when_ns = NEVER
@@ -196,6 +196,8 @@ class Waiter(Timer):
         """Whether the job was deleted, or expired, while it was waited for."""
         self.inspects = False
         """Whether it is the job itself that is asked for, and not its result."""
+        self.refused = False
+        """Whether there is no job: the client has shown a wrong token, and waits to be told."""
         self.read: bytes | None = None
         """What the log has of it, if that had to be read."""
 
