@@ -9,11 +9,12 @@ CRASH_SEED ?= 0
 EXPLORE_SECONDS ?= 60
 EXPLORE_SEED ?= 0
 FUZZ_SEED ?= 0
+RIGHTS_SEEDS ?= 200
 SANITIZE_SECONDS ?= 600
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise load kill cluster pipeline readers clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -91,6 +92,10 @@ sanitize: $(VENV)/.ready
 ## make promise  200,000 messages through a broker that is killed 20 times, to subscribers that are cut off 1,000 times
 promise: $(VENV)/.ready
 	$(RUN) -m tests.broker.promise
+
+## make rights  rights of random users through reloads, takeovers and kills; RIGHTS_SEEDS=200
+rights: $(VENV)/.ready
+	$(RUN) -m tests.broker.rights_model --seeds $(RIGHTS_SEEDS)
 
 ## make load    a broker with a subscriber that never reads, 10,000 idle ones, and one that is 5 million messages behind
 load: $(VENV)/.ready

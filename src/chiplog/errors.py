@@ -21,6 +21,7 @@
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
     │   └── Superseded          another primary writes the log: this one must not any more
+    ├── BadTokens               a line of a replica server's file of tokens makes no sense (also a ValueError)
     ├── BadAccessFile           a line of a broker's file of users or of rules makes no sense (also a ValueError)
     ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
@@ -51,6 +52,7 @@ __all__ = [
     "BadPacket",
     "BadPosition",
     "BadReply",
+    "BadTokens",
     "BatchFailed",
     "ChiplogError",
     "ConnectionLost",
@@ -181,6 +183,10 @@ class ReplicaError(ChiplogError, ConnectionError):
 
 class BadFrame(ReplicaError):
     """What arrived is nothing that a copy can take: not a frame, not records, or not those that come next."""
+
+
+class BadTokens(ChiplogError, ValueError):
+    """A file of tokens isn't right: the message names the line."""
 
 
 class NotReplicated(ReplicaError):

@@ -331,8 +331,11 @@ class OSFiles:
             missing.append(place)
             place = os.path.dirname(place)
         for directory in reversed(missing):
-            with contextlib.suppress(FileExistsError):
+            try:
                 make_directory(directory, self.mode)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
             self.sync_dir(os.path.dirname(directory))
 
     def list_dir(self, path: str) -> list[str]:

@@ -20,7 +20,7 @@ from chiplog.broker.passwords import change_password
 from chiplog.cli.aside import Aside
 from tests.broker.local import local, until
 from tests.broker.talking import Talk
-from tests.broker.test_broker_command import Serving, serving
+from tests.broker.test_broker_command import Serving, broker, serving
 
 SECRET = b"hunter2-is-a-secret"
 RULES = "user ann\ntopic a/#\n"
@@ -198,3 +198,13 @@ def test_a_server_waits_for_nobody_who_reads_its_lines():
     dropped = next(line for line in written if "dropped" in line)
     assert int(dropped.split()[0]) + len(written) - 2 == 100
     assert written[-1] == "again"
+
+
+def test_sessions_are_shown_with_their_user_and_without_control_characters(tmp_path, files):
+    with serving(tmp_path / "log", *files) as here:
+        ann(here.port, "x\x1b[2J\ny", clean=False, expiry=100).close()
+        here.wait_for(lambda: "disconnected" in here.said)
+        here.stop()
+    said = broker("sessions", tmp_path / "log")
+    assert '"x\\x1b[2J\\ny"  ann ' in said.stdout, said.stderr
+    assert len(said.stdout.splitlines()) == 3

@@ -44,7 +44,10 @@ def main() -> int:
     if not options.json:
         print(HEAD, flush=True)
     for one in chosen:
-        outcomes.append(besiege(one, slack=options.slack))
+        try:
+            outcomes.append(besiege(one, slack=options.slack))
+        except Exception as error:  # the others are to be seen as well
+            outcomes.append(Outcome(one.name, one.about, problems=[f"{type(error).__name__}: {error}"[:300]]))
         print(json.dumps(outcomes[-1].as_dict()) if options.json else row(outcomes[-1]), flush=True)
     if not options.json:
         print(summary(outcomes, time.monotonic() - began))

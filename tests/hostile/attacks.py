@@ -45,6 +45,8 @@ class Attack:
     ports: int = 1
     secret: bool = False
     """Whether the server asks for a password or a token. The probe has it."""
+    tls: bool = False
+    """Whether the probe must use TLS."""
     memory_mib: float = 48
     """That the server may grow by."""
     left_mib: float = 32
@@ -57,6 +59,8 @@ class Attack:
     """That another client's round trip may take, less what the machine made it wait."""
     newcomer_ms: float = 1000
     """That a client which comes now may have to wait."""
+    full: bool = False
+    """Whether the server has no room for newcomers meanwhile, as documented."""
     idle_cpu: float = 0.05
     """Of a processor that the server may use when nobody asks for anything."""
     seconds: float = 40

@@ -258,7 +258,7 @@ def tls_loris(site: Site) -> None:
     must_end(site, some, 3, "a TLS handshake that doesn't end is given up after 10 s, as a CONNECT is")
 
 
-@attack("broker tls-renegotiation", flags=with_tls, ports=2, memory_mib=48)
+@attack("broker tls-handshakes", flags=with_tls, ports=2, memory_mib=64, left_mib=64)
 def tls_handshakes(site: Site) -> None:
     """1,000 TLS handshakes, each whole, then silence or a half CONNECT."""
     import ssl

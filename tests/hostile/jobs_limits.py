@@ -116,7 +116,7 @@ def line(site: Site) -> None:
         raise Unmet("a line of 17 KiB doesn't end the connection")
 
 
-@limit("clients", "-max-clients", "20")
+@limit("clients", "-max-clients", "20", full=True)
 def clients(site: Site) -> None:
     """Past 20 clients one more is answered `Too many clients`, and comes in once others have left."""
     some = [site.dial() for _ in range(30)]

@@ -6,8 +6,8 @@
 
 Beside that, a newcomer connects every now and then, says who it is, and waits until it is let in.
 
-`python -m tests.hostile.probe KIND PORT PID FOLDER [SECRET]` answers each line on its standard input (`begin`,
-`pause`, `resume`, `report`) with a line of JSON.
+`python -m tests.hostile.probe KIND PORT PID FOLDER [secret] [tls]` answers each line on its standard input
+(`begin`, `pause`, `resume`, `report`) with a line of JSON.
 
 A busy machine makes everybody wait. The kernel counts for how long a thread was ready to run and had no
 processor. A round trip less those times, of the server and of the probe, is the *stall*.
@@ -16,9 +16,11 @@ processor. A round trip less those times, of the server and of the probe, is the
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -42,11 +44,12 @@ WAIT_SECONDS = 60.0
 class Probe:
     """The harness's side."""
 
-    def __init__(self, kind: str, port: int, pid: int, folder: Path, *, secret: bool = False) -> None:
+    def __init__(
+        self, kind: str, port: int, pid: int, folder: Path, *, secret: bool = False, tls: bool = False
+    ) -> None:
         command = [sys.executable, "-m", "tests.hostile.probe", kind, str(port), str(pid), str(folder)]
-        self._process = subprocess.Popen(
-            [*command, *(["secret"] if secret else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command += [word for word, wanted in (("secret", secret), ("tls", tls)) if wanted]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._line()
 
     def begin(self) -> None:
@@ -274,11 +277,11 @@ def new_worker(port: int, secret: bool) -> None:
 class Primary:
     """A state log with a copy at the server, which each update waits for."""
 
-    def __init__(self, port: int, secret: bool, folder: str) -> None:
+    def __init__(self, port: int, secret: bool, folder: str, tls: ssl.SSLContext | None) -> None:
         from chiplog.state import PersistentDict
 
         self._things: Any = PersistentDict(os.path.join(folder, "primary")).open()
-        more: dict[str, Any] = {"token": TOKEN} if secret else {}
+        more: dict[str, Any] = {"tls": tls} | ({"token": TOKEN} if secret else {})
         self._things.log.add_destination(
             f"replica://127.0.0.1:{port}/probe", ack="received", ack_timeout=WAIT_SECONDS, **more
         )
@@ -292,10 +295,10 @@ class Primary:
         self._things[self._number % 100] = self._number
 
 
-def new_follower(port: int, secret: bool) -> None:
+def new_follower(port: int, secret: bool, tls: ssl.SSLContext | None = None) -> None:
     from chiplog.state.wire import VERSION, Address, Kind, connect
 
-    link = connect(Address("127.0.0.1", port, "probe"), None)
+    link = connect(Address("127.0.0.1", port, "probe"), tls)
     try:
         more = {"token": TOKEN} if secret else {}
         link.send_fields(Kind.HELLO, version=VERSION, role="follower", log="probe", **more)
@@ -306,15 +309,17 @@ def new_follower(port: int, secret: bool) -> None:
 
 def main(words: list[str]) -> int:
     kind, port, pid, folder = words[0], int(words[1]), int(words[2]), words[3]
-    secret = words[4:] == ["secret"]
+    secret = "secret" in words[4:]
+    tls = ssl.create_default_context(cafile=os.path.join(folder, "server.crt")) if "tls" in words[4:] else None
     sys.setswitchinterval(0.0005)
     work: Callable[[], None]
+    newcomer: Callable[[int, bool], None]
     if kind == "broker":
         work, newcomer = Publisher(port, secret), new_client
     elif kind == "jobs":
         work, newcomer = Jobs(port, secret), new_worker
     else:
-        work, newcomer = Primary(port, secret, folder), new_follower
+        work, newcomer = Primary(port, secret, folder, tls), functools.partial(new_follower, tls=tls)
     rounds, newcomers = Watch(pid, ROUND_SECONDS), Watch(pid, NEWCOMER_SECONDS)
     work()
     with contextlib.suppress(Exception):

@@ -28,6 +28,11 @@ def with_token(folder: Path) -> Sequence[str]:
     return ("--token-file", str(path))
 
 
+def with_tls(folder: Path) -> Sequence[str]:
+    crt, key = certificate(folder)
+    return ("--tls-cert", str(crt), "--tls-key", str(key))
+
+
 def frame(kind: int, body: bytes, length: int | None = None) -> bytes:
     return struct.pack(">IB", 1 + len(body) if length is None else length, kind) + body
 
@@ -206,7 +211,7 @@ def wrong_tokens(site: Site) -> None:
         raise Unmet("nothing is logged of wrong tokens")
 
 
-@attack("replica tls-loris", memory_mib=48, newcomer_ms=60_000)
+@attack("replica tls-loris", memory_mib=48)
 def tls_loris(site: Site) -> None:
     """Connections to a plain server that begin a TLS handshake and go on a byte at a time."""
     data = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
@@ -389,9 +394,7 @@ def connect_storm(site: Site) -> None:
             break
 
 
-@attack(
-    "replica tls-handshakes", flags=lambda folder: _tls(folder), memory_mib=48, newcomer_ms=1e9, latency_ms=1e9
-)
+@attack("replica tls-handshakes", flags=with_tls, tls=True, memory_mib=48)
 def tls_handshakes(site: Site) -> None:
     """200 connections to a TLS server that send half of a handshake: all end by themselves."""
     some = [site.dial() for _ in range(200)]
@@ -402,8 +405,3 @@ def tls_handshakes(site: Site) -> None:
             site.send(one, b"\x00")
         site.settle(1)
     must_end(site, some, 5, "a TLS handshake that doesn't end is given up after 10 s")
-
-
-def _tls(folder: Path) -> Sequence[str]:
-    crt, key = certificate(folder)
-    return ("--tls-cert", str(crt), "--tls-key", str(key))

@@ -57,7 +57,7 @@ def version(site: Site) -> None:
             raise Unmet(f"version {wrong} is taken")
 
 
-@limit("connections", "--max-connections", "20", newcomer_ms=1e9)
+@limit("connections", "--max-connections", "20", full=True)
 def connections(site: Site) -> None:
     """Past 20 connections of followers one more is turned away; and is let in once others have left."""
     some = [site.dial() for _ in range(30)]

@@ -16,6 +16,10 @@ from tests.hostile.servers import PASSWORD, TOKEN, Server
 __all__ = ["Closed", "Pumped", "Site", "Unmet", "packet"]
 
 CHUNK_BYTES = 1 << 18
+REFUSED_SECONDS = 2.0
+"""A server that takes nothing for so long from a client that doesn't read won't take more."""
+LISTEN_SECONDS = 8.0
+"""For what a server says after a flood: to some there is always something to say."""
 
 
 class Unmet(Exception):
@@ -229,7 +233,7 @@ class _Pump:
         self.sending = 0
         self._reads = reads
         self._selector = selectors.DefaultSelector()
-        self._last = time.monotonic()
+        self._last = self._done = time.monotonic()
         for one, data in work.items():
             one.setblocking(False)
             chunks = iter((data,) if isinstance(data, bytes) else data)
@@ -243,7 +247,12 @@ class _Pump:
         """Whether there is more to do."""
         if not self._selector.get_map():
             return False
-        if not self.sending and (not self._reads or time.monotonic() - self._last >= quiet):
+        now = time.monotonic()
+        if self.sending:
+            self._done = now
+            if not self._reads and now - self._last >= REFUSED_SECONDS:
+                return False
+        elif not self._reads or now - self._last >= quiet or now - self._done >= LISTEN_SECONDS:
             return False
         for key, events in self._selector.select(min(0.05, max(0.0, until - time.monotonic()))):
             one: Any = key.fileobj

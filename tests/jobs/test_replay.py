@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import Stream
+from chiplog import Stream, kernel
 from chiplog.errors import BadCommand
 from chiplog.jobs.commands import (
+    MAGIC,
+    VERSION,
     Add,
     Complete,
     Delete,
@@ -21,6 +23,7 @@ from chiplog.jobs.commands import (
     StartAttempt,
     TimeoutAttempt,
     decode,
+    encode,
     format_id,
     parse_id,
 )
@@ -349,3 +352,24 @@ def test_decoding_and_replaying_fit_together():
     jobs = replay(commands, NOW_2090)
     assert len(jobs) == 9
     assert replay(commands, parse_time("2100-01-01")) == {}
+
+
+def test_commands_that_contradict_each_other_do_not_make_a_block_be_cut_up_again(tmp_path, monkeypatch):
+    """The work for a block grows with its rows, however many of them can't be replayed."""
+    stream = Stream(tmp_path / "log", magic=MAGIC, version=VERSION)
+    add = encode(Add(ID, "q", 1000, 60_000, 5))
+    with stream.appender() as log:
+        log.append_many([add] * 500)
+    cut_up = []
+    pieces = kernel.active.pieces
+
+    def counted(buffer, starts, ends):
+        cut_up.append(len(starts))
+        return pieces(buffer, starts, ends)
+
+    monkeypatch.setattr(kernel.active, "pieces", counted)
+    state = Replay(10)
+    for block in stream.blocks():
+        state.apply_block(block)
+    assert state.conflict_count == 499
+    assert sum(cut_up) <= 2 * 500

@@ -87,8 +87,8 @@ def find_compiler() -> str:
     return compiler
 
 
-def environment(folder: Path = FOLDER) -> dict[str, str]:
-    """What a process needs to load the compiled modules."""
+def environment(folder: Path = FOLDER, *, bounded: bool = True) -> dict[str, str]:
+    """What a process needs to load the compiled modules. If it is `bounded`, large allocations fail."""
     compiler = find_compiler()
     runtime = [_library_path(compiler, name) for name in ("libasan.so", "libstdc++.so.6")]
     return {
@@ -99,8 +99,12 @@ def environment(folder: Path = FOLDER) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "CHIPLOG_KERNEL": "compiled",
         "ASAN_OPTIONS": (
-            "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=12:"
-            f"max_allocation_size_mb={_ALLOCATION_MIB_MAX}:hard_rss_limit_mb={_RSS_MIB_MAX}"
+            "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=12"
+            + (
+                f":max_allocation_size_mb={_ALLOCATION_MIB_MAX}:hard_rss_limit_mb={_RSS_MIB_MAX}"
+                if bounded
+                else ""
+            )
         ),
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
@@ -124,7 +128,7 @@ def _copy_package(package: Path) -> None:
 
 def _build(compiler: str, folder: Path, package: Path, number: int, library: Library) -> None:
     target = package / Path(*library.module.split(".")).with_suffix(_SUFFIX)
-    inputs = (library.source, *library.depends, HERE / "callbacks.c", HERE / "reached.h", Path(__file__))
+    inputs = (library.source, *library.depends, HERE / "callbacks.c", HERE / "reached.h")
     key = _key(inputs, compiler)
     key_path = folder / "c" / f"{library.module}.key"
     if target.exists() and key_path.exists() and key_path.read_text() == key:
@@ -148,7 +152,7 @@ def _build_reached(compiler: str, folder: Path) -> None:
     """The module that the search reads; without sanitizers."""
     target = folder / "lib" / f"_reached{_SUFFIX}"
     source, key_path = HERE / "_reached.c", folder / "c" / "_reached.key"
-    key = _key((source, HERE / "reached.h", Path(__file__)), compiler)
+    key = _key((source, HERE / "reached.h"), compiler)
     if target.exists() and key_path.exists() and key_path.read_text() == key:
         return
     include = sysconfig.get_path("include")
@@ -157,7 +161,7 @@ def _build_reached(compiler: str, folder: Path) -> None:
 
 
 def _key(paths: tuple[Path, ...], compiler: str) -> str:
-    digest = hashlib.sha256(f"{compiler} {sys.version}".encode())
+    digest = hashlib.sha256(f"{compiler} {sys.version} {_COMMON} {_SANITIZERS} {_COVERAGE}".encode())
     for path in paths:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -19,7 +19,7 @@ routes.py          live subscriptions by topic
 sessions.py        what is known of a client
 clients.py         who comes and goes
 subscriptions.py   who wants what
-memory.py          what must be known after a crash
+memory.py          what must be known after a crash; session_events.py is what is noted of a session
 access.py          who may do what; passwords.py and rules.py read the files that say it
 rights.py          what rules mean for a client: what it may publish, read and subscribe to
 logins.py          passwords are checked, one at a time, and guessing is slow

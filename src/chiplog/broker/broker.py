@@ -174,7 +174,7 @@ class Broker:
         self.subscriptions.groups.restore()
         self.clients.restore()
         self.memory.flush()
-        for work in (self._tick(), self.keeping.run(), self.system.run()):
+        for work in (self._tick(), self.keeping.run(), self.system.run(), self.memory.tend()):
             self.later(work)
 
     def _deliver(self) -> None:
@@ -350,6 +350,7 @@ class Broker:
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
             session.received[packet_id] = time_ns
+            self.memory.taking[session] = None
             self.intake.when_failed(functools.partial(session.received.pop, packet_id, None))
         self.turn_soon()
 
@@ -469,8 +470,7 @@ class Broker:
         end = self.delivery.end
         for session in moved:
             if session.durable and session.client_id in self.memory.sessions:
-                for cursor in session.cursors.values():
-                    self.memory.note_at(session, cursor, session.at(cursor, end))
+                self.memory.note_places(session)
             if session.shares:
                 self.subscriptions.groups.acknowledged(session)
         self.subscriptions.groups.note_moved(end)

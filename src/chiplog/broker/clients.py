@@ -25,9 +25,11 @@ from chiplog.broker.mqtt import (
     Properties,
     ReasonCode,
 )
+from chiplog.broker.rights import NOTHING
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import reason_text
 from chiplog.broker.wills import Wills
+from chiplog.errors import ChiplogError
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
 
@@ -118,6 +120,7 @@ class Clients:
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
         session.owner = access.owner(packet.user_name)
         self._judge(session, connection)
+        self._note(session, present)
         connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
         broker.visits.happened(
@@ -129,10 +132,26 @@ class Clients:
             keep_alive=packet.keep_alive,
         )
         self._connack(connection, present, told)
-        if session.durable or present:
-            broker.memory.note_session(session)
-            broker.memory.flush()
         broker.subscriptions.join(session, connection)
+
+    def _note(self, session: Session, present: bool) -> None:
+        """A client is here: that is known after a crash, too. If it can't be, there is no half of a session."""
+        if not (session.durable or present):
+            return
+        memory, ended_ns = self._broker.memory, session.ended_ns
+        session.ended_ns = None
+        memory.note_session(session)
+        try:
+            memory.flush()
+        except (OSError, ChiplogError) as error:
+            session.will = None
+            if present:
+                session.ended_ns = ended_ns or time.time_ns()
+                memory.note_session(session)
+                self._expire_later(session)
+            else:
+                self.end(session)
+            raise BadPacket(ReasonCode.SERVER_UNAVAILABLE, f"sessions can't be written: {error}") from None
 
     async def resume(self, session: Session, connection: Connection) -> None:
         """What was under way first, then what comes after it."""
@@ -266,18 +285,25 @@ class Clients:
     def judge_again(self) -> None:
         """Who may do what has changed."""
         access = self._broker.access
-        self._broker.subscriptions.judge_again()
-        for session in list(self.sessions.values()):
+        gone: dict[Connection, str] = {}
+        for session in self.sessions.values():  # all of them first: nothing is sent before each has its rights
             connection = session.connection
             if connection is None:
                 self._judge_away(session)
-            elif not access.knows(connection.user):
-                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
+                continue
+            self._judge(session, connection)
+            connection.publish_all = session.rights.publishes_all
+            if not access.knows(connection.user):
+                gone[connection] = "its user is gone"
             elif access.password_of(connection.user) != connection.visit.known:
-                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user has another password")
-            else:
-                self._judge(session, connection)
-                connection.publish_all = session.rights.publishes_all
+                gone[connection] = "its user has another password"
+            if connection in gone:
+                session.rights, connection.publish_all = NOTHING, False
+        self._broker.subscriptions.judge_again()
+        for connection, why in gone.items():
+            connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, why)
+        for session in list(self.sessions.values()):
+            if session.connection is not None:
                 self._broker.has_room(session)
 
     def _judge(self, session: Session, connection: Connection) -> None:

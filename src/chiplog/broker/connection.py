@@ -42,6 +42,7 @@ from chiplog.broker.mqtt import (
 )
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
+from chiplog.errors import ChiplogError
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -421,6 +422,10 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """End the connection because of what went wrong here."""
+        if isinstance(error, OSError | ChiplogError):  # a disk that is full, and the like: no defect of ours
+            logger.error("broker: %s is disconnected: %s", self.peer, error)
+            self.refuse(ReasonCode.QUOTA_EXCEEDED, "the log can't be written")
+            return
         logger.error("broker: %s is disconnected", self.peer, exc_info=error)
         self.refuse(ReasonCode.UNSPECIFIED_ERROR, "the server has failed")
 

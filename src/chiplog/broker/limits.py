@@ -31,6 +31,7 @@ _WHOLE = {
     "out_total_bytes_max": (1, BYTES_MAX),
     "tail_bytes_max": (0, BYTES_MAX),
     "turn_bytes_max": (1, BYTES_MAX),
+    "pending_bytes_max": (0, BYTES_MAX),
     "session_expiry_max": (0, NEVER),
     "subscriptions_max": (1, COUNT_MAX),
     "topic_alias_max": (0, 65_535),
@@ -79,6 +80,8 @@ class Limits:
     """Bytes of the log's tail cached for subscribers that lag slightly."""
     turn_bytes_max: int = 16 << 20
     """Bytes that are written to the log together."""
+    pending_bytes_max: int = 8 << 20
+    """Changes of sessions that couldn't be written. Past this, everything is written anew once that works."""
     session_expiry_max: int = NEVER
     """Seconds that a session is kept without its client."""
     subscriptions_max: int = 10_000

@@ -79,6 +79,8 @@ class Cursor:
         self.replays = bool(key) and session is not None
         """Whether somebody asked for the past, and wants to know when its messages were logged."""
         self.subs: dict[str, Sub] = {}
+        self.noted: Position | None = None
+        """The position that the log of sessions has for it."""
         self.done: set[Position] = set()
         """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
         self._shapes = Shapes()

@@ -179,7 +179,6 @@ class Subscriptions:
                 )
             yield
         if session.durable:
-            broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Suback(packet.packet_id, codes))
         for name in retained:
@@ -213,6 +212,7 @@ class Subscriptions:
                     ReasonCode.PROTOCOL_ERROR, "a shared subscription can't leave out the client's own"
                 )
             self.groups.share(session, wanted.filter, parsed.filter, sub)
+            broker.memory.note_sub(session, wanted.filter, sub, shared=True)
             return wanted.qos
         if parsed.when is not None:
             return self._replay(session, wanted.filter, parsed, sub, starts)
@@ -222,6 +222,7 @@ class Subscriptions:
         broker.delivery.settle(session.main)
         session.main.add(parsed.filter, sub)
         broker.routes.add(session.main, parsed.filter, sub)
+        broker.memory.note_sub(session, parsed.filter, sub)
         if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None):
             retained.append(parsed.filter)
         return wanted.qos
@@ -240,6 +241,7 @@ class Subscriptions:
         sub = sub._replace(since=Position(0, 0))
         cursor.add(parsed.filter, sub)
         broker.routes.add(cursor, parsed.filter, sub)
+        broker.memory.note_replay(session, cursor)
         return sub.qos
 
     # -- retained messages
@@ -290,7 +292,6 @@ class Subscriptions:
             codes.append(self._unsubscribe_one(session, name))
             yield
         if session.durable:
-            broker.memory.note_session(session)
             broker.memory.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
@@ -302,6 +303,7 @@ class Subscriptions:
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes
+        self._broker.memory.note_unsub(session, name)
         if name in session.groups:
             self.groups.unsubscribe(session, name)
             return ReasonCode.SUCCESS

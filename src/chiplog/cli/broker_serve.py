@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import gc
 import signal
-import ssl
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,8 @@ from chiplog.broker import Access, Broker, Limits, prometheus_collector
 from chiplog.broker.limits import NEVER
 from chiplog.cli import codes, options, serving
 from chiplog.cli.output import plural, say
-from chiplog.errors import ChiplogError, LockTimeout
+from chiplog.errors import LockTimeout
+from chiplog.tls import Certificates
 
 PORT = 1883
 _POLICIES = ("os", "interval", "always")
@@ -91,6 +91,11 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain")
     parser.add_argument("--tls-key", metavar="FILE", help="its key")
     parser.add_argument(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="over TLS, let only clients in with a certificate of these authorities",
+    )
+    parser.add_argument(
         "--ws-origin",
         action="append",
         metavar="ORIGIN",
@@ -164,14 +169,13 @@ def _access(chosen: argparse.Namespace) -> Access:
         raise codes.UsageError(f"{error.filename}: {error.strerror}") from None
 
 
-def _tls(chosen: argparse.Namespace) -> ssl.SSLContext | None:
-    if (chosen.tls_cert is None) != (chosen.tls_key is None):
-        raise codes.UsageError("--tls-cert and --tls-key go together")
+def _tls(chosen: argparse.Namespace) -> Certificates | None:
+    found = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
     if (chosen.listen_tls or chosen.listen_wss) and chosen.tls_cert is None:
         raise codes.UsageError("--listen-tls and --listen-wss need --tls-cert and --tls-key")
     if chosen.tls_cert is not None and not (chosen.listen_tls or chosen.listen_wss):
         raise codes.UsageError("--tls-cert is for --listen-tls and --listen-wss: say where")
-    return serving.tls(chosen.tls_cert, chosen.tls_key)
+    return found
 
 
 def _warn(chosen: argparse.Namespace) -> None:
@@ -221,7 +225,7 @@ def _limit(text: str) -> tuple[str, float]:
     return name, _LIMITS[name](value)
 
 
-async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls: ssl.SSLContext | None) -> int:
+async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls: Certificates | None) -> int:
     broker = Broker(
         chosen.log,
         sync=chosen.sync,
@@ -239,7 +243,7 @@ async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
-        loop.add_signal_handler(signal.SIGHUP, _reload, broker, chosen, tls)
+        loop.add_signal_handler(signal.SIGHUP, _reload, broker, tls)
         sessions, retained = len(broker.memory.sessions), len(broker.memory.retained)
         say(f"{chosen.log}: {plural(sessions, 'session')}, {plural(retained, 'retained message')}")
         await _listen(broker, chosen, tls)
@@ -254,14 +258,14 @@ async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls
     return codes.FINE
 
 
-async def _listen(broker: Broker, chosen: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
+async def _listen(broker: Broker, chosen: argparse.Namespace, tls: Certificates | None) -> None:
     for kind, what in _KINDS.items():
         places: list[tuple[str, int]] = getattr(chosen, f"listen_{kind}" if kind else "listen")
         for host, port in places:
             found = await broker.listen(
                 host,
                 port,
-                tls if kind in ("tls", "wss") else None,
+                tls.context if tls is not None and kind in ("tls", "wss") else None,
                 websockets=kind in ("ws", "wss"),
                 origins=chosen.ws_origin,
             )
@@ -289,18 +293,9 @@ def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
     return server
 
 
-def _reload(broker: Broker, chosen: argparse.Namespace, tls: ssl.SSLContext | None) -> None:
+def _reload(broker: Broker, tls: Certificates | None) -> None:
     """SIGHUP: the files of users and rules have changed, or the certificate."""
-    try:
-        broker.reload()
-        if tls is not None:
-            serving.tls(chosen.tls_cert, chosen.tls_key)  # first into another one: half of it would be worse
-            tls.load_cert_chain(chosen.tls_cert, chosen.tls_key)
-    except (OSError, ChiplogError) as error:
-        say(f"{codes.explain(error)[1]}: what can't be read stays as it was")
-    else:
-        say("users, rules and certificates are read again")
-    sys.stderr.flush()
+    serving.reload_all("users, rules and certificates", broker.reload, *([] if tls is None else [tls.reload]))
 
 
 def _milliseconds(text: str) -> int:

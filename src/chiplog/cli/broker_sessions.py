@@ -18,6 +18,7 @@ from chiplog.errors import BadEvent, UnknownFormat
 from chiplog.formats.messages import Messages
 from chiplog.log.position import Position
 from chiplog.log.stream import Stream
+from chiplog.notices import text
 from chiplog.state.reading import events_of, open_source, reading, span_of, told
 from chiplog.times import format_time
 
@@ -48,12 +49,13 @@ def run(chosen: argparse.Namespace) -> int:
     retained = plural(len(memory.retained), "retained message")
     print(f"{chosen.log}: {plural(len(rows), 'session')}, {retained}")
     if shown:
-        lines = [("client", "since", "position", ">lag", ">unacknowledged", "subscriptions")]
+        lines = [("client", "user", "since", "position", ">lag", ">unacknowledged", "subscriptions")]
         for row in shown:
             since = f"away {row['away_since']}" if row["away_since"] else "connected"
             lag = human_bytes(row["lag_bytes"])
-            names = ", ".join(row["subscriptions"]) or "-"
-            lines.append((row["client_id"], since, row["position"], lag, str(row["unacknowledged"]), names))
+            names = ", ".join(map(text, row["subscriptions"])) or "-"
+            who = (text(row["client_id"]), text(row["user"]))  # what clients chose isn't for terminals
+            lines.append((*who, since, row["position"], lag, str(row["unacknowledged"]), names))
         print("\n".join(f"  {line}" for line in table(lines)))
     return codes.FINE
 
@@ -82,6 +84,7 @@ def _row(session: Session, memory: Memory, sizes: list[tuple[int, int]]) -> dict
     expires = session.expires_ns()
     return {
         "client_id": session.client_id,
+        "user": session.owner,
         "away_since": None if session.ended_ns is None else format_time(session.ended_ns // 10**9 * 10**9),
         "expires": None if expires is None else format_time(expires // 10**9 * 10**9),
         "expiry_seconds": None if session.expiry_seconds == NEVER else session.expiry_seconds,

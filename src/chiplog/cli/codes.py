@@ -8,6 +8,7 @@ from chiplog.errors import (
     BadAccessFile,
     BadPosition,
     BadReply,
+    BadTokens,
     BatchFailed,
     ChiplogError,
     ConnectionLost,
@@ -59,7 +60,7 @@ _ERRORS: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((LockTimeout, JobTimeout), LOCKED),
     ((JobRefused, Refused), REFUSED),
     ((ConnectionLost, BadReply, NoServer), NO_SERVER),
-    ((BadAccessFile, BadPosition, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
+    ((BadAccessFile, BadPosition, BadTokens, TimeOutOfRange, RecordTooLarge, MissingExtra, UsageError), USAGE),
     ((ChiplogError, OSError), IO),
 )
 

@@ -8,7 +8,6 @@ import contextlib
 import gc
 import logging
 import signal
-import ssl
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from chiplog.jobs.door import STRANGERS_MAX
 from chiplog.jobs.journal import Journal
 from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
 from chiplog.jobs.server import CLIENTS_MAX, Server
+from chiplog.tls import Certificates
 
 PORT = 9922
 _POLICIES = ("interval", "os", "always")
@@ -86,29 +86,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
     flag("tls-key", metavar="FILE", help="its key")
+    flag("tls-client-ca", metavar="FILE", help="let only clients in that have a certificate of these authorities")
     flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Serve until a signal says stop."""
-    if (chosen.tls_cert is None) != (chosen.tls_key is None):
-        raise codes.UsageError("-tls-cert and -tls-key go together")
     token = serving.token(chosen.token_file)
-    tls = serving.tls(chosen.tls_cert, chosen.tls_key)
-    if token is None and not serving.is_loopback(chosen.listen[0]):
-        hint = "-token-file" if tls is not None else "-token-file and -tls-cert"
-        say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see {hint}")
+    certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
+    if token is None and chosen.tls_client_ca is None and not serving.is_loopback(chosen.listen[0]):
+        say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
     strangers = 0 if token is None else chosen.max_strangers
     chosen.max_clients = max(serving.clients_within_limits(chosen.max_clients + strangers) - strangers, 1)
     try:
         with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
-            return runner.run(_serve(chosen, token, tls))
+            return runner.run(_serve(chosen, token, certificates))
     except LockTimeout:
         say(f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory")
         return codes.LOCKED
 
 
-async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLContext | None) -> int:
+async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: Certificates | None) -> int:
     journal = Journal(
         chosen.cmdlog_path,
         sync=chosen.cmdlog_sync,
@@ -139,7 +137,10 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, tls: ssl.SSLCo
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    if certificates is not None:
+        loop.add_signal_handler(signal.SIGHUP, serving.reload_all, "certificates", certificates.reload)
     host, port = chosen.listen
+    tls = None if certificates is None else certificates.context
     try:
         for bound_host, bound_port in await server.start(host, port, tls):
             say(f"serving jobs at {serving.shown(bound_host, bound_port)}")

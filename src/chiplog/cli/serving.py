@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import ssl
+import sys
 from collections.abc import Callable
 
 from chiplog.cli import codes
 from chiplog.cli.output import say
+from chiplog.errors import ChiplogError
+from chiplog.tls import Certificates, client_context
 
 _OWN_FILES = 64
 
@@ -45,28 +49,49 @@ def token(path: str | None) -> bytes | None:
     return found
 
 
-def tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """A server's side of TLS."""
+def certificates(certificate: str | None, key: str | None, client_ca: str | None = None) -> Certificates | None:
+    """A server's side of TLS, from the options `--tls-cert`, `--tls-key` and `--tls-client-ca`."""
+    if (certificate is None) != (key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
     if certificate is None:
+        if client_ca is not None:
+            raise codes.UsageError("--tls-client-ca is for TLS: see --tls-cert and --tls-key")
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key)
+        return Certificates(certificate, key, client_authorities=client_ca)
     except ssl.SSLError as error:
-        raise codes.UsageError(f"{certificate} and {key} are no certificate with its key: {error}") from None
+        files = ", ".join(name for name in (certificate, key, client_ca) if name is not None)
+        raise codes.UsageError(f"{files}: no certificate with its key, or no authorities: {error}") from None
     except OSError as error:
-        raise codes.UsageError(f"{certificate}, {key}: {error.strerror}") from None
-    return context
+        unreadable = [name for name in (certificate, key, client_ca) if name and not os.access(name, os.R_OK)]
+        raise codes.UsageError(f"{', '.join(unreadable or [certificate])}: {error.strerror}") from None
 
 
-def client_tls(authorities: str) -> ssl.SSLContext:
-    """A client's side of TLS, which trusts the certificates of a file."""
+def reload_all(what: str, *reloads: Callable[[], object]) -> None:
+    """SIGHUP: read files again. What isn't right stays as it was, and is told; the rest counts."""
+    fine = True
+    for reload in reloads:
+        try:
+            reload()
+        except (OSError, ChiplogError, codes.UsageError) as error:
+            say(f"{codes.explain(error)[1]}: what can't be read stays as it was")
+            fine = False
+    if fine:
+        say(f"{what} are read again")
+    sys.stderr.flush()
+
+
+def client_tls(authorities: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """A client's side of TLS: whom it trusts, by default whom the system trusts, and its certificate, if any."""
+    if (certificate is None) != (key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
     try:
-        return ssl.create_default_context(cafile=authorities)
+        return client_context(authorities, certificate, key)
     except ssl.SSLError as error:
-        raise codes.UsageError(f"{authorities} has no certificates: {error}") from None
+        what = authorities if certificate is None else f"{certificate} or {authorities}"
+        raise codes.UsageError(f"{what} has no certificates: {error}") from None
     except OSError as error:
-        raise codes.UsageError(f"{authorities}: {error.strerror}") from None
+        raise codes.UsageError(f"{authorities or certificate}: {error.strerror}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ cdef long long NOT_SCHEDULED, _TIME_MAX
     ttrs="long long[:]", ttls="long long[:]", priorities="int[:]", attempts="int[:]", fails="int[:]",
 )
 cpdef tuple load(
-    Machine machine, commands, int segment, bytes data, long long[:] times, long long[:] offsets,
+    Machine machine, commands, tuple pieces, int segment, bytes data, long long[:] times, long long[:] offsets,
     long long[:] places, long long[:] ends, long long base, Py_ssize_t first, Py_ssize_t row, long long now_ns
 )
 cpdef bint is_foreign(bytes data, Py_ssize_t offset)

@@ -14,7 +14,7 @@ from chiplog.jobs.limits import TIME_NS_MAX
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.queue import Job, new_job
 
-__all__ = ["Halt", "is_foreign", "load", "needed"]
+__all__ = ["Halt", "is_foreign", "load", "needed", "pieces_of"]
 
 _TIME_MAX = TIME_NS_MAX
 _ZONE_AT = 13  # in a record
@@ -23,11 +23,21 @@ _FOREIGN_ZONE = b"\xff\xff"
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
 Halt = tuple[int, str]
+Pieces = tuple[list[bytes], list[bytes], list[bytes]]
+"""The ids, names and payloads of a block's rows."""
+
+
+def pieces_of(commands: Commands, data: bytes) -> Pieces:
+    """Cut them out, once for a block: it is loaded in as many steps as it has rows that can't be."""
+    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
+    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    return kernel.active.even_pieces(commands.ids, 16), names, payloads
 
 
 def load(  # noqa: C901 - one loop, so that it is quick
     machine: Machine,
     commands: Commands,
+    pieces: Pieces,
     segment: int,
     data: bytes,
     times: array[int],
@@ -43,9 +53,7 @@ def load(  # noqa: C901 - one loop, so that it is quick
     that says something which columns can't tell. `base` is the offset at which `data` begins, `offsets` are those
     of the records in the file, `places` their logical ones, and `ends` where their payloads end in `data`."""
     types, timed, dated = commands.types, commands.timed, commands.dated
-    ids = kernel.active.even_pieces(commands.ids, 16)
-    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
-    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    ids, names, payloads = pieces
     payload_ends = commands.payload_ends
     due, created, ttrs, ttls = commands.times, commands.created, commands.ttr_ms, commands.ttl_ms
     priorities, attempts, fails = commands.priorities, commands.max_attempts, commands.max_fails

@@ -42,7 +42,7 @@ from chiplog.errors import BadCommand
 from chiplog.jobs.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
 from chiplog.jobs.encoding import NOT_SCHEDULED
 from chiplog.jobs.limits import ATTEMPTS_MAX, TIME_NS_MAX
-from chiplog.jobs.loading import load
+from chiplog.jobs.loading import load, pieces_of
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.queue import Job as MachineJob
 from chiplog.log.position import Position
@@ -178,10 +178,12 @@ class Replay:
         scan, first = block.scan, block.first
         columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
+        pieces = pieces_of(columns, data)
         while row < rows:
             row, reason = load(
                 self.machine,
                 columns,
+                pieces,
                 block.segment,
                 data,
                 scan.times,

@@ -22,7 +22,7 @@ from chiplog.log.position import Position
 from chiplog.log.segments import APPEND_LOCK, Directory, segments_elsewhere
 from chiplog.log.tenants import refuse_others
 from chiplog.state.claim import Known, refuse_other
-from chiplog.state.identity import Identity
+from chiplog.state.identity import Identity, check_term
 from chiplog.state.mirror import (
     FORMAT,
     Mirror,
@@ -86,6 +86,7 @@ class Copies:
         Whether its log continues what is here is for it to say (claim.py).
         """
         refuse_other(self.path, identity, self.identity)
+        check_term(self.path, identity, self.identity)
         if identity != self.identity:
             write_identity(self.path, identity, self._files)
             self.identity = identity
@@ -108,6 +109,11 @@ class Copies:
         if self.whole is None:
             return Known(self.identity)
         return Known(self.identity, self.whole.end(), self.whole.term)
+
+    @property
+    def byte_count(self) -> int:
+        """What all that is here takes up on the disk, whole or not."""
+        return sum(mirror.byte_count for mirror in self._mirrors)
 
     def flush(self, *, synced: bool) -> Resume:
         """`position`, once what is here has been synced if that is wanted, and is where it will be looked for."""

@@ -23,11 +23,20 @@ import os
 import struct
 from typing import NamedTuple, Self
 
-__all__ = ["IDENTITY_BYTES", "WORD_BYTES", "Identity", "new_word"]
+from chiplog.errors import ReplicaError
+
+__all__ = ["EPOCH_MAX", "IDENTITY_BYTES", "TERM_STEP_MAX", "WORD_BYTES", "Identity", "check_term", "new_word"]
 
 WORD_BYTES = 8
 _LAYOUT = struct.Struct(f">16sQQ{WORD_BYTES}s")
 IDENTITY_BYTES = _LAYOUT.size
+
+
+EPOCH_MAX = 2**40
+"""The highest term, and the highest run, that there can be."""
+TERM_STEP_MAX = 1000
+"""Terms that a primary may be ahead of a copy: as many promotions may have happened that the copy didn't see."""
+_FIRST_TERM_MAX = 2**32
 
 
 def new_word() -> bytes:
@@ -77,3 +86,17 @@ class Identity(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.opening} of log {self.id.hex()[:8]}"
+
+
+def check_term(where: str, identity: Identity, known: Identity | None) -> None:
+    """Raise ReplicaError if a primary's term is further ahead of a copy's than promotions can have brought it.
+
+    Or whoever may write a copy once could end its history for ever, with a term that has none after it.
+    """
+    most = _FIRST_TERM_MAX if known is None else min(known.term + TERM_STEP_MAX, EPOCH_MAX)
+    if identity.term > most:
+        so_far = "a new copy takes" if known is None else f"it is in term {known.term}, and takes"
+        raise ReplicaError(
+            f"{where} takes nothing from term {identity.term}: {so_far} terms up to {most}. If the term is right, "
+            "remove the copy there, and it is made anew"
+        )

@@ -436,6 +436,11 @@ class StateLog:
         """Keep that copy up no longer. It stays as it is."""
         self._destinations.remove(name)
 
+    @property
+    def failed(self) -> Exception | None:
+        """The error after which nothing can be written before the log is opened again, if there was one."""
+        return None if self._appender is None else self._appender.failed
+
     def health(self) -> Health:
         """Whether all is well, here and at every destination."""
         error = self._error if self._appender is None or self._appender.failed is None else self._appender.failed

@@ -22,7 +22,7 @@ import logging
 from typing import NamedTuple
 
 from chiplog.errors import BadFrame, LockTimeout, ReplicaError
-from chiplog.files import File, Files, removed_on_failure, write_all
+from chiplog.files import BLOCK_BYTES, File, Files, removed_on_failure, write_all
 from chiplog.formats import Captain
 from chiplog.log.damage import BLOCK_ROWS
 from chiplog.log.end import EndMark
@@ -98,13 +98,20 @@ class Mirror:
         """Whether it has lost what it had, or some of it: then nothing can be added to it."""
         self._watermark: Watermark | None = None
         self._end: EndMark | None = None
+        self.byte_count = 0
+        """What it takes up on the disk, counting whole blocks."""
         self.before: Position | None = None
         """Where what came before its last generation has ended, if that is known."""
         try:
             self._open()
+            self._measure()
         except BaseException:
             self.close()
             raise
+
+    def _measure(self) -> None:
+        found = (self._directory.files.stat(self._directory.segment_path(n)) for n in self._directory.numbers())
+        self.byte_count = sum(max(one[0], BLOCK_BYTES) for one in found if one is not None)
 
     @property
     def path(self) -> str:
@@ -231,6 +238,7 @@ class Mirror:
             self._undo()
             raise
         self._size = max(position.offset, fmt.header_bytes) + len(data)
+        self.byte_count += len(data)
         self._publish(self._number, self._size)
 
     def _publish(self, number: int, size: int) -> None:
@@ -274,6 +282,7 @@ class Mirror:
             file.close()
             raise
         self._file, self._number, self._size, self._synced = file, number, len(header), len(header)
+        self.byte_count += BLOCK_BYTES  # so that many small segments count, too
         self._publish(number, len(header))
 
     def _undo(self) -> None:
@@ -401,6 +410,7 @@ class Mirror:
                     if number in (self._directory.format.segment_number(name), self._directory.owner(name)):
                         files.remove(f"{self.path}/{name}")
                 self._directory.sync()
+            self._measure()
         finally:
             lock.release()
 

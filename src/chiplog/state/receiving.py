@@ -8,7 +8,8 @@ from collections.abc import Callable
 from chiplog.errors import BadFrame
 from chiplog.log.position import Position
 from chiplog.state.copies import Copies
-from chiplog.state.wire import FRAME_BYTES_MAX, Kind, Link, parse_data, parse_snapshot
+from chiplog.state.mirror import Resume
+from chiplog.state.wire import FRAME_BYTES_MAX, Body, Kind, Link, parse_data, parse_snapshot
 
 __all__ = ["Receiver"]
 
@@ -21,7 +22,8 @@ class Receiver:
     """Takes what comes over a link into copies, until the other side closes.
 
     `arrived` is told of records once the whole copy has them, `renewed` when a copy was replaced by one that was
-    made anew, and `changed` after either. The lock is held while a copy is changed.
+    made anew, and `changed` after either. `fits` raises if so many bytes more
+    are too many. The lock is held while a copy is changed.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Receiver:
         arrived: Callable[[Position, memoryview], None] = _nothing,
         renewed: Callable[[], None] = _nothing,
         changed: Callable[[], None] = _nothing,
+        fits: Callable[[int], None] = _nothing,
     ) -> None:
         self._link = link
         self._copies = copies
@@ -40,31 +43,48 @@ class Receiver:
         self._arrived = arrived
         self._renewed = renewed
         self._changed = changed
+        self._fits = fits
         link.frame_bytes_max = FRAME_BYTES_MAX
 
     def run(self, check: Callable[[], None] = _nothing) -> None:
-        """Until the other side closes. `check` comes before each frame is taken, with the lock held."""
-        while (frame := self._link.receive()) is not None:
-            with self._lock:
-                check()
-                self._take(frame.kind, frame.body)
+        """Until the other side closes. `check` comes before each frame is taken, with the lock held.
 
-    def _take(self, kind: Kind, body: bytes) -> None:
+        Nothing is sent with the lock held: whoever doesn't take its answers keeps nobody else waiting.
+        """
+        while self._next(check):
+            pass
+
+    def _next(self, check: Callable[[], None]) -> bool:
+        """Take a frame, and forget it before the next one comes. False if there is none."""
+        frame = self._link.receive()
+        if frame is None:
+            return False
+        with self._lock:
+            check()
+            answer = self._take(frame.kind, frame.body)
+        if answer is not None:
+            self._link.send_ack(answer)
+        return True
+
+    def _take(self, kind: Kind, body: Body) -> Resume | None:
+        """What to acknowledge, if anything."""
         copies = self._copies
         if kind is Kind.DATA:
             position, data = parse_data(body)
+            self._fits(len(data))
             copies.growing.write(position, data)
             if copies.growing is copies.whole:
                 self._arrived(position, data)
                 self._changed()
         elif kind is Kind.FLUSH:
-            self._link.send_ack(copies.flush(synced=body == b"\1"))
+            return copies.flush(synced=body == b"\1")
         elif kind is Kind.COMMITTED:
             if copies.commit(parse_snapshot(body)):
                 self._renewed()
             self._changed()
-            self._link.send_ack(copies.flush(synced=False))
+            return copies.flush(synced=False)
         elif kind is Kind.RESTART:
             copies.restart()
         else:
             raise BadFrame(f"{self._link.who} sends {kind.name}, which nobody asked for")
+        return None

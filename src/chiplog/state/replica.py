@@ -1,40 +1,46 @@
 """A replica server: it keeps copies of any number of logs, and passes them on to followers.
 
-Each connection has a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
+A connection that hasn't said hello is at the door (door.py). One that has, with a token that is good for its log
+(tokens.py), gets a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
 with another word. Any other primary is asked whether its log continues the copy (claim.py); if it does, the
-connection before it is closed. Nothing is in memory but the frame that is being received.
+connection before it is closed. Nothing is in memory but the frames that are being received or sent, and large ones
+share a room. No lock is held while anything is sent or waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import logging
 import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from chiplog.bounds import COUNT_MAX, check_whole
-from chiplog.errors import BadFrame, ChiplogError, LockTimeout, ReplicaError, Superseded
+from chiplog.bounds import BYTES_MAX, COUNT_MAX, TIMER_SECONDS_MAX, check_number, check_whole
+from chiplog.errors import BadFrame, ChiplogError, ReplicaError, Superseded
 from chiplog.files import OSFiles
 from chiplog.log.position import Position
 from chiplog.log.tenants import refuse_others
 from chiplog.modes import PRIVATE
+from chiplog.notices import Notices
 from chiplog.state.claim import refuse_other
-from chiplog.state.copies import Copies
-from chiplog.state.identity import Identity
+from chiplog.state.door import Door, Guest
+from chiplog.state.hosted import Hosted, Space
+from chiplog.state.identity import Identity, check_term
 from chiplog.state.receiving import Receiver
-from chiplog.state.shipping import View, ship
+from chiplog.state.shipping import ship
 from chiplog.state.targets import LinkTarget, is_log_name
+from chiplog.state.tokens import Tokens
 from chiplog.state.wire import (
     VERSION,
+    Body,
     Fields,
     Kind,
     Link,
+    Room,
     as_token,
     identity_fields,
     need_msgspec,
@@ -43,70 +49,47 @@ from chiplog.state.wire import (
 
 __all__ = ["ReplicaServer"]
 
-logger = logging.getLogger("chiplog")
-
 CONNECTIONS_MAX = 256
+WAITING_MAX = 256
+WAITING_PER_ADDRESS_MAX = 64
+FOLLOWERS_MAX = 32
+WRITERS_MAX = 8  # of one log at a time: the primary, those that want its place, and promotions
 LOGS_MAX = 1024
+FRAMES_BYTES_MAX = 256 << 20
 HELLO_SECONDS = 10.0
 CLAIMS_MAX = 20  # that a primary makes, while another one writes the copy
+ROLES = ("primary", "follower", "promote")
 
 
-class _Hosted:
-    """One log, its copies, and who is connected for it."""
+class _Place(NamedTuple):
+    """What a connection is here for, and by which token."""
 
-    def __init__(self, path: str, files: OSFiles) -> None:
-        self.copies = Copies(path, files)
-        self.lock = threading.RLock()
-        self.primary: Link | None = None
-        self._lineage = 0
-        self._followers: dict[Link, threading.Event] = {}
+    log: str
+    role: str
+    token: str
+    host: str
 
-    def view(self) -> View | None:
-        """The whole copy, for followers."""
-        with self.lock:
-            whole = self.copies.whole
-            if whole is None or whole.snapshot is None:
-                return None
-            return View(whole.stream(), whole.snapshot, self._lineage, whole.before)
-
-    def renewed(self) -> None:
-        """Another copy is the whole one now."""
-        self._lineage += 1
-
-    def changed(self) -> None:
-        """There is more of it."""
-        for woken in list(self._followers.values()):
-            woken.set()
-
-    def follow(self, link: Link) -> threading.Event:
-        """Somebody wants to know when there is."""
-        return self._followers.setdefault(link, threading.Event())
-
-    def leave(self, link: Link) -> None:
-        """And doesn't any more."""
-        self._followers.pop(link, None)
-
-    def take_over(self, link: Link) -> None:
-        """A primary is here: whoever was, isn't any more."""
-        if self.primary is not None and self.primary is not link:
-            self.primary.close()
-        self.primary = link
-
-    def is_gone(self) -> bool:
-        """Whether the directory isn't the one any more that was opened."""
-        with self.lock:
-            return self.copies.is_gone()
-
-    def close(self) -> None:
-        """Sync, and let go of the copies. Who is connected for them is cut off."""
-        for link in [*self._followers, *([] if self.primary is None else [self.primary])]:
-            link.close()
-        with self.lock:
-            self.copies.close()
+    @property
+    def writes(self) -> bool:
+        return self.role != "follower"
 
 
 class ReplicaServer:
-    """`with ReplicaServer("replica", port=7070) as server: ...`; port 0 finds one that is free."""
+    """`with ReplicaServer("replica", port=7070) as server: ...`; port 0 finds one that is free.
+
+    token                    one for all logs; without it, and without `tokens`, everybody may write and read
+    tokens                   the path of a file of tokens, each for the logs that a pattern names (tokens.py)
+    tls                      a context; one that wants certificates of clients lets only those in that have one
+    connections_max          connections that have said hello, a thread each; of one log 32 followers, 8 others
+    waiting_max              connections that haven't, in all
+    waiting_per_address_max  and of one address
+    hello_seconds            for a connection to say hello, from when it was accepted
+    logs_max                 logs that copies are kept of
+    log_bytes_max            that the copies of one log may take up on the disk; None for no limit
+    bytes_max                that all copies together may
+    frames_bytes_max         of memory for frames over 1 MiB that are being received, of all connections together
+    mode                     of the files of new copies
+    """
 
     def __init__(
         self,
@@ -115,23 +98,49 @@ class ReplicaServer:
         port: int = 0,
         *,
         token: str | bytes | None = None,
+        tokens: str | os.PathLike[str] | None = None,
         tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        waiting_max: int = WAITING_MAX,
+        waiting_per_address_max: int = WAITING_PER_ADDRESS_MAX,
+        hello_seconds: float = HELLO_SECONDS,
+        logs_max: int = LOGS_MAX,
+        log_bytes_max: int | None = None,
+        bytes_max: int | None = None,
+        frames_bytes_max: int = FRAMES_BYTES_MAX,
         mode: int = PRIVATE,
     ) -> None:
         need_msgspec()
         check_whole("port", port, least=0, most=65_535)
-        check_whole("connections_max", connections_max, most=COUNT_MAX)
+        for name, count in (
+            ("connections_max", connections_max),
+            ("waiting_max", waiting_max),
+            ("waiting_per_address_max", waiting_per_address_max),
+            ("logs_max", logs_max),
+        ):
+            check_whole(name, count, most=COUNT_MAX)
+        check_number("hello_seconds", hello_seconds, above=True, most=TIMER_SECONDS_MAX)
+        check_whole("log_bytes_max", log_bytes_max, or_none="for no limit")
+        check_whole("bytes_max", bytes_max, or_none="for no limit")
+        check_whole("frames_bytes_max", frames_bytes_max, most=BYTES_MAX)
+        if token is not None and tokens is not None:
+            raise ValueError("token is for all logs, and tokens is a file with one for each: give one of them")
         self.path = path
         self._files = OSFiles(mode)
         self._address = (host, port)
-        self._token = as_token(token)
+        self._tokens = Tokens.one(as_token(token)) if tokens is None else Tokens.read(os.fspath(tokens))
         self._tls = tls
-        self._room = threading.BoundedSemaphore(connections_max)
-        self._logs: dict[str, _Hosted] = {}
-        self._links: set[Link] = set()
+        self._connections_max = connections_max
+        self._waiting = (waiting_max, waiting_per_address_max, hello_seconds)
+        self._limits = (bytes_max, log_bytes_max, logs_max)
+        self._room = Room(frames_bytes_max)
+        self.notices = Notices("replica")
+        self._logs: dict[str, Hosted] = {}
+        self._opening: dict[str, threading.Lock] = {}
+        self._links: dict[Link, _Place] = {}
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._door: Door | None = None
         self._stopping = False
         self._threads: set[threading.Thread] = set()
 
@@ -141,9 +150,21 @@ class ReplicaServer:
         """Listen; `address` tells where."""
         refuse_others(self._files, self.path, "a replica server's copies", kind="replica")
         self._files.make_dir(self.path)
+        bytes_max, log_bytes_max, logs_max = self._limits
+        self._space = Space(self.path, bytes_max=bytes_max, log_bytes_max=log_bytes_max, logs_max=logs_max)
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         self._socket = socket.create_server(self._address, family=family, backlog=128)
-        self._spawn(self._accept, self._socket)
+        places, per_address, seconds = self._waiting
+        self._door = Door(
+            self._socket,
+            self._tls,
+            self._admit,
+            self.notices,
+            seconds=seconds,
+            places=places,
+            places_per_address=per_address,
+        )
+        self._door_thread = self._spawn(self._door.run)
         return self
 
     @property
@@ -157,20 +178,22 @@ class ReplicaServer:
     def stop(self) -> None:
         """Cut all connections, sync, close."""
         self._stopping = True
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+        if self._door is not None:
+            self._door.stop()
+            self._door_thread.join(5)  # nobody comes in after this
         with self._lock:
             links, threads = list(self._links), list(self._threads)
         for link in links:
             link.close()
-        for hosted in self._logs.values():
+        for hosted in list(self._logs.values()):
             hosted.changed()
         for thread in threads:
             thread.join(5)
-        for hosted in self._logs.values():
+        if self._socket is not None:
+            self._socket.close()
+        for hosted in list(self._logs.values()):
             hosted.close()
+        self.notices.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -184,116 +207,168 @@ class ReplicaServer:
         """Up to where each log's copy has everything, for those that have been asked for since the start."""
         return {name: hosted.copies.position for name, hosted in list(self._logs.items())}
 
+    def figures(self) -> dict[str, int]:
+        """Connections, bytes of copies, and how often each event has happened since the start."""
+        with self._lock:
+            places = list(self._links.values())
+        return {
+            "connections": len(places),
+            "followers": sum(not place.writes for place in places),
+            "waiting": 0 if self._door is None else self._door.waiting,
+            "logs": len(self._logs),
+            "bytes": self._space.byte_count,
+            **{event.replace(" ", "_"): count for event, count in sorted(self.notices.counts.items())},
+        }
+
+    def reload(self, *, token: str | bytes | None = None, tokens: str | os.PathLike[str] | None = None) -> None:
+        """Use another token, or a file of tokens that is read now. Whoever hasn't the right any more is cut off.
+
+        A file that isn't right raises BadTokens or OSError, and nothing changes.
+        """
+        new = Tokens.one(as_token(token)) if tokens is None else Tokens.read(os.fspath(tokens))
+        with self._lock:
+            self._tokens = new
+            places = list(self._links.items())
+        for link, place in places:
+            if self._why_not(place) is not None:
+                self.notices.warning(
+                    "cut off", place.host, from_=link.who, role=place.role, log=place.log, reason="token revoked"
+                )
+                link.close()
+
     # -- connections
 
-    def _spawn(self, work: Callable[..., None], *args: object) -> None:
+    def _spawn(self, work: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(target=work, args=args, name="chiplog-replica", daemon=True)
         with self._lock:
+            thread.start()
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
-        thread.start()
+        return thread
 
-    def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                accepted, address = listening.accept()
-            except OSError as error:
-                if self._stopping:
-                    return
-                logger.warning("replica: a connection couldn't be accepted: %s", error)
-                threading.Event().wait(0.1)  # it may be out of descriptors: not again at once
-                continue
-            if not self._room.acquire(blocking=False):
-                logger.warning("replica: there are too many connections, %s was turned away", address[0])
-                accepted.close()
-                continue
-            self._spawn(self._serve, accepted, f"{address[0]}:{address[1]}")
-
-    def _serve(self, accepted: socket.socket, who: str) -> None:
-        link: Link | None = None
-        try:
-            accepted.settimeout(HELLO_SECONDS)
-            if self._tls is not None:
-                accepted = self._tls.wrap_socket(accepted, server_side=True)
-            link = Link(accepted, who=who)
-            with self._lock:
-                self._links.add(link)
-            self._talk(link)
-        except (ChiplogError, OSError) as error:
-            if not self._stopping:
-                logger.warning("replica: %s: %s", who, error)
-            if link is not None:
-                _refuse(link, error)
-        except Exception:
-            logger.exception("replica: %s: the connection is closed", who)
-        finally:
-            if link is not None:
-                with self._lock:
-                    self._links.discard(link)
-                link.close()
-            accepted.close()
-            self._room.release()
-
-    def _talk(self, link: Link) -> None:
-        hello = Fields(link.who, link.expect(Kind.HELLO, HELLO_SECONDS))
-        version = hello.need("version", int)
+    def _admit(self, guest: Guest, body: Body) -> None:
+        """Let somebody in who has said hello, with a thread of its own; or raise. Called at the door."""
+        hello = Fields("the client", body)
+        version = hello.need("version")
         if version != VERSION:
             raise BadFrame(f"it speaks version {version} of the protocol, here is {VERSION}")
-        if self._token is not None and not hmac.compare_digest(
-            hello.get("token", str, "").encode(), self._token.encode()
-        ):
-            raise ReplicaError("the token isn't right")
-        role, name = hello.need("role", str), hello.need("log", str)
-        if role == "primary":
-            self._receive(link, self._hosted(name), hello.need_identity())
-        elif role == "promote":
-            self._promote(link, self._known(name))
-        elif role == "follower":
-            self._pass_on(link, self._known(name), hello)
+        place = _Place(hello.need("log"), hello.need("role"), hello.get("token", ""), guest.host)
+        if not is_log_name(place.log):
+            raise BadFrame(f"{place.log!r:.40} is no name for a log: expected letters, digits, dots and dashes")
+        if place.role not in ROLES:
+            raise BadFrame(f"its role is {place.role!r:.40}: expected primary, follower or promote")
+        if why := self._why_not(place):
+            self.notices.count("token refused")
+            raise ReplicaError(f"{why} (log {place.log}, as {place.role})")
+        guest.socket.setblocking(True)
+        link = Link(guest.socket, who=guest.who)
+        link.room = self._room
+        with self._lock:
+            self._check_places(place)
+            self._links[link] = place
+        try:
+            self._spawn(self._serve, link, place, hello)
+        except BaseException:
+            self._leave(link)
+            raise
+
+    def _why_not(self, place: _Place) -> str | None:
+        right = self._tokens.right(place.log, place.token)
+        if right is None:
+            return "the token isn't right"
+        return "the token is only good for reading" if right == "read" and place.writes else None
+
+    def _check_places(self, place: _Place) -> None:
+        """Raise if there are too many connections, in all or for a log."""
+        if len(self._links) >= self._connections_max:
+            raise ReplicaError(f"there are {self._connections_max} connections here already")
+        same = [link for link, one in self._links.items() if (one.log, one.writes) == (place.log, place.writes)]
+        if not place.writes and len(same) >= FOLLOWERS_MAX:
+            raise ReplicaError(f"there are {len(same)} connections of followers of {place.log} here already")
+        if place.writes and len(same) >= WRITERS_MAX:
+            # The first of those that want to be the primary and have not said what they have makes way.
+            hosted = self._logs.get(place.log)
+            next(link for link in same if hosted is None or link is not hosted.primary).close()
+
+    def _leave(self, link: Link) -> None:
+        with self._lock:
+            self._links.pop(link, None)
+
+    def _serve(self, link: Link, place: _Place, hello: Fields) -> None:
+        began, reason, fine = time.monotonic(), "closed", True
+        told = {"from_": link.who, "role": place.role, "log": place.log}
+        self.notices.info("connected", place.host, **told)
+        try:
+            self._talk(link, place, hello)
+        except (ChiplogError, OSError) as error:
+            reason, fine = str(error), self._stopping
+            _refuse(link, error)
+        except Exception as error:
+            reason, fine = f"{type(error).__name__}: {error}", False
+            _refuse(link, ReplicaError("an error of the server's: its log has more"))
+        finally:
+            self._leave(link)
+            link.close()
+            tell = self.notices.info if fine else self.notices.warning
+            tell("left", place.host, **told, seconds=round(time.monotonic() - began, 1), reason=reason)
+
+    def _talk(self, link: Link, place: _Place, hello: Fields) -> None:
+        if place.role == "primary":
+            identity = hello.need_identity()
+            self._receive(link, self._hosted(place.log), identity)
+        elif place.role == "promote":
+            self._promote(link, self._known(place.log))
         else:
-            raise BadFrame(f"its role is {role!r:.40}: expected primary, follower or promote")
+            self._pass_on(link, self._known(place.log), hello)
 
-    def _hosted(self, name: str) -> _Hosted:
-        if not is_log_name(name):
-            raise BadFrame(f"{name!r:.40} is no name for a log: expected letters, digits, dots and dashes")
-        self._forget_if_gone(name)
+    def _hosted(self, name: str) -> Hosted:
         with self._lock:
-            if name not in self._logs:
-                if len(self._logs) >= LOGS_MAX:
-                    raise ReplicaError(f"there are {LOGS_MAX} logs here already")
+            opening = self._opening.setdefault(name, threading.Lock())
+        with opening:  # only those of the same log wait while it is opened
+            hosted = self._logs.get(name)
+            if hosted is not None and hosted.is_gone():  # removed or replaced: it is opened anew
+                with self._lock:
+                    del self._logs[name]
+                self._space.forget(name)
+                hosted.close()
+                hosted = None
+            if hosted is None:
                 try:
-                    self._logs[name] = _Hosted(os.path.join(self.path, name), self._files)
-                except LockTimeout:
-                    raise ReplicaError(f"another process has the copy of {name}") from None
-            return self._logs[name]
+                    self._space.admit(name)
+                    hosted = Hosted(name, os.path.join(self.path, name), self._files)
+                except BaseException:
+                    with self._lock:
+                        self._opening.pop(name, None)
+                    raise
+                with self._lock:
+                    self._logs[name] = hosted
+            return hosted
 
-    def _forget_if_gone(self, name: str) -> None:
-        """Copies whose directory was removed or replaced are opened anew, for who connects next."""
-        hosted = self._logs.get(name)
-        if hosted is None or not hosted.is_gone():
-            return
-        with self._lock:
-            if self._logs.get(name) is hosted:
-                del self._logs[name]
-        hosted.close()
-
-    def _known(self, name: str) -> _Hosted:
-        if name not in self._logs and not (is_log_name(name) and os.path.isdir(os.path.join(self.path, name))):
+    def _known(self, name: str) -> Hosted:
+        if name not in self._logs and not os.path.isdir(os.path.join(self.path, name)):
             raise ReplicaError(f"there is no log {name!r:.40} here")
         return self._hosted(name)
 
     # -- what they come for
 
-    def _receive(self, link: Link, hosted: _Hosted, identity: Identity) -> None:
+    def _receive(self, link: Link, hosted: Hosted, identity: Identity) -> None:
         self._grant(link, hosted, identity)
 
         def check() -> None:
             if hosted.primary is not link:
                 raise Superseded(f"another primary has connected for this log since {identity.opening} did")
+            self._space.note(hosted.name, hosted.copies.byte_count)
 
-        logger.info("replica: %s is the primary of %s (%s)", link.who, hosted.copies.path, identity)
-        Receiver(link, hosted.copies, hosted.lock, renewed=hosted.renewed, changed=hosted.changed).run(check)
+        def fits(count: int) -> None:
+            self._space.fits(hosted.name, hosted.copies.byte_count, count)
 
-    def _grant(self, link: Link, hosted: _Hosted, identity: Identity) -> None:
+        host = link.who.rpartition(":")[0]
+        self.notices.info("primary", host, from_=link.who, log=hosted.name, opening=identity.opening)
+        receiver = Receiver(
+            link, hosted.copies, hosted.lock, renewed=hosted.renewed, changed=hosted.changed, fits=fits
+        )
+        receiver.run(check)
+
+    def _grant(self, link: Link, hosted: Hosted, identity: Identity) -> None:
         """Make it the primary, if its log continues the copy; else raise.
 
         It is asked without the lock. What it claims counts only for the copy that it was asked about.
@@ -302,23 +377,25 @@ class ReplicaServer:
         for _ in range(CLAIMS_MAX):
             with hosted.lock:
                 refuse_other(copies.path, identity, copies.identity)
+                check_term(copies.path, identity, copies.identity)
                 known = copies.known()
             link.send_fields(
                 Kind.KNOWN, **identity_fields(known.identity), **resume_fields(known.end), content_term=known.term
             )
             claim = Fields(link.who, link.expect(Kind.CLAIM, HELLO_SECONDS))
-            if why := claim.get("refused", str, ""):
+            if why := claim.get("refused", ""):
                 raise ReplicaError(f"{identity} is refused: {why}")
             with hosted.lock:
                 if known != copies.known():
                     continue
-                copies.adopt(identity, continues=claim.need("continues", bool))
+                copies.adopt(identity, continues=claim.need("continues"))
                 hosted.take_over(link)
-                link.send_fields(Kind.WELCOME, **resume_fields(copies.growing.resume()))
-                return
+                resume = copies.growing.resume()
+            link.send_fields(Kind.WELCOME, **resume_fields(resume))
+            return
         raise ReplicaError(f"{copies.path} is being written by another primary, {copies.identity}")
 
-    def _promote(self, link: Link, hosted: _Hosted) -> None:
+    def _promote(self, link: Link, hosted: Hosted) -> None:
         """Whoever asks will be the primary: take nothing from the one there was."""
         with hosted.lock:
             known = hosted.copies.identity
@@ -330,12 +407,13 @@ class ReplicaServer:
                 hosted.primary.close()
                 hosted.primary = None
             position = hosted.copies.whole_end  # what was acknowledged is there, also while another is made
-        logger.warning("replica: %s was promoted by %s", hosted.copies.path, link.who)
+        host = link.who.rpartition(":")[0]
+        self.notices.warning("promoted", host, from_=link.who, log=hosted.name, opening=identity.opening)
         link.send_fields(
             Kind.WELCOME, **identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""
         )
 
-    def _pass_on(self, link: Link, hosted: _Hosted, hello: Fields) -> None:
+    def _pass_on(self, link: Link, hosted: Hosted, hello: Fields) -> None:
         identity = hosted.copies.identity
         if identity is None:
             raise ReplicaError("nobody has written to this log yet")
@@ -351,6 +429,7 @@ class ReplicaServer:
                 woken=woken,
                 stopped=lambda: self._stopping,
                 acknowledged=lambda _: None,
+                apart=True,
             )
         finally:
             hosted.leave(link)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from chiplog.log.position import Position
@@ -31,6 +31,7 @@ __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 logger = logging.getLogger("chiplog")
 
 BURST_BYTES = 4 << 20  # sent before an acknowledgement is asked for
+APART_BYTES = 1 << 20  # the same where it is copied first
 IDLE_SECONDS = 1.0  # without anything new, before the other side is asked whether it is still there
 
 
@@ -119,11 +120,13 @@ def ship(
     acknowledged: Callable[[Position], None],
     caught_up: Callable[[float], object] | None = None,
     rest: Callable[[], object] | None = None,
+    apart: bool = False,
 ) -> None:
     """Keep a target up with a source until told to stop, or until something raises.
 
     Whoever appends sets `woken`. When all was sent, `caught_up` gets the time of time.monotonic() up to which the
     target has everything that was appended. Then a `rest` is taken: what is appended meanwhile goes together.
+    `apart` reads first and sends then: whoever takes its time to receive doesn't keep the log from being cleaned.
     """
     view = _wait_for_view(source, woken, stopped)
     if view is None:
@@ -154,7 +157,7 @@ def ship(
             target.restart(at)
             sent.begin(None)
         try:
-            sent_to, more = _send(view, at, target)
+            sent_to, more = _send(view, at, target, apart=apart)
         except _Gone:
             at = None
             continue
@@ -194,23 +197,38 @@ class _Gone(Exception):
     """What comes next has been dropped."""
 
 
-def _send(view: View, at: Position, target: Target) -> tuple[Position, bool]:
+def _send(view: View, at: Position, target: Target, *, apart: bool) -> tuple[Position, bool]:
     """Send up to a burst of what follows a position, and return where it ends, and whether there may be more.
 
     While a log is read nothing is dropped from it: so this doesn't go on for long.
     """
-    begun, sent = at, 0
-    for block in view.stream.blocks(start=at):
-        if at is begun and block.segment != at.segment and at != view.before and _is_gone(view, at):
-            raise _Gone
-        chunk = _chunk(block)
+    chunks = iter(_copied(view, at)) if apart else _chunks(view, at, BURST_BYTES)
+    sent = 0
+    for chunk in chunks:
         target.send(chunk)
         target.sent.add(*chunk)
         at = chunk.end
         sent += len(chunk.data)
-        if sent >= BURST_BYTES:
+    return at, sent >= (APART_BYTES if apart else BURST_BYTES)
+
+
+def _chunks(view: View, at: Position, byte_count: int) -> Iterator[Chunk]:
+    """What follows a position, until that is so much or all."""
+    begun, read = at, 0
+    for block in view.stream.blocks(start=at):
+        if begun is at and block.segment != at.segment and at != view.before and _is_gone(view, at):
+            raise _Gone
+        chunk = _chunk(block)
+        yield chunk
+        at = chunk.end
+        read += len(chunk.data)
+        if read >= byte_count:
             break
-    return at, sent >= BURST_BYTES
+
+
+def _copied(view: View, at: Position) -> list[Chunk]:
+    """The same, read before any of it is sent."""
+    return [chunk._replace(data=memoryview(bytes(chunk.data))) for chunk in _chunks(view, at, APART_BYTES)]
 
 
 def _chunk(block: Block) -> Chunk:

@@ -161,7 +161,7 @@ class ReplicaTarget:
         """Say that this log continues the copy, as often as the replica asks; its welcome."""
         while (frame := link.expect_any(Kind.KNOWN, Kind.WELCOME)).kind is Kind.KNOWN:
             said = Fields(link.who, frame.body)
-            known = Known(said.identity(), said.resume(), said.get("content_term", int, 0))
+            known = Known(said.identity(), said.resume(), said.get("content_term", 0))
             try:
                 continues = self._claim.check(known)
             except ReplicaError as error:
