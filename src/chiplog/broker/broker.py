@@ -85,6 +85,7 @@ TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 KNOWN_SECONDS = 5.0
 READERS = 2
+DELIVERY_SECONDS_MAX = 2.0  # to deliver what was published, before clients are disconnected
 GROUPS_PER_TURN = 64  # of a client that has room again
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 
@@ -229,6 +230,9 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         self.turn()
+        deadline = self.loop.time() + DELIVERY_SECONDS_MAX
+        while self.delivery.is_behind and self.loop.time() < deadline:
+            await asyncio.sleep(0)
         for connection in list(self.clients.connections):
             if connection.session is not None and connection.version == MQTT_5_0:
                 connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
@@ -238,6 +242,7 @@ class Broker:
         await self.door.see_off()
         for connection in list(self.clients.connections):
             self.clients.left(connection)
+        self.slices.finish()
         self.memory.note_known()
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()
@@ -293,6 +298,10 @@ class Broker:
 
     def publish(self, connection: Connection, session: Session, packet: Publish) -> None:
         """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish anywhere."""
+        if packet.qos == 2 and packet.packet_id in session.received:
+            # It comes again: the log has it, or will have with this turn, whatever its client may do by now.
+            self._answer_in_turn(connection, encode(Pubrec(packet.packet_id), connection.version))
+            return
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
@@ -302,13 +311,9 @@ class Broker:
             elif connection.version != MQTT_5_0:
                 connection.refuse(refused, f"it may not publish to {packet.topic!r:.100}")
             return
-        if packet.qos == 2:
-            if packet.packet_id in session.received:  # it comes again: the log has it, or will have with this turn
-                self._answer_in_turn(connection, encode(Pubrec(packet.packet_id), connection.version))
-                return
-            if len(session.received) >= self.limits.receive_max:
-                connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more of QoS 2 than may be under way")
-                return
+        if packet.qos == 2 and len(session.received) >= self.limits.receive_max:
+            connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more of QoS 2 than may be under way")
+            return
         kept = kept_properties(
             packet.properties,
             packet.qos,

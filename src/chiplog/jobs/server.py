@@ -27,7 +27,7 @@ from chiplog.bounds import check_whole
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
 from chiplog.jobs.commands import Add, Complete, Fail, Schedule
-from chiplog.jobs.door import STRANGER_SECONDS, STRANGERS_MAX, Door
+from chiplog.jobs.door import STRANGERS_MAX, Door
 from chiplog.jobs.journal import Journal
 from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX, Batch
 from chiplog.jobs.protocol import Session
@@ -35,6 +35,7 @@ from chiplog.jobs.queue import Waiter
 from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
+from chiplog.lobby import Lobby
 from chiplog.log.position import Positions
 from chiplog.notices import Notices
 
@@ -58,6 +59,7 @@ CLEAN_SEGMENTS = 4  # that are begun before the log is cleaned early, if it had 
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
 _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
+_EXPECTS_TLS = b"-CLIENT-ERROR This server expects TLS\r\n"
 _SWEEP_SECONDS = 5.0
 _DOOR_SECONDS = 1.0
 
@@ -95,6 +97,7 @@ class Server(Turns):
         self._crowd = 0
         self._stopping = False
         self._server: asyncio.Server | None = None
+        self._lobby: Lobby | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._cleaner = (
             CommandCleaner(journal.stream, self.machine)
@@ -119,10 +122,11 @@ class Server(Turns):
             self.sockets = kernel.active.SocketSet()
             self._loop.add_reader(self.sockets.fileno(), self.read)
         factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
-        seconds = None if tls is None else STRANGER_SECONDS
-        self._server = await self._loop.create_server(
-            factory, host, port, ssl=tls, backlog=1024, ssl_handshake_timeout=seconds
-        )
+        accept = factory
+        if tls is not None:
+            self._lobby = Lobby(tls, factory, self.notices, to_plain=_EXPECTS_TLS)
+            accept = self._lobby.accept
+        self._server = await self._loop.create_server(accept, host, port, backlog=1024)
         self._later(self._sweep())
         self._later(self._watch_door())
         if self._cleaner is not None:
@@ -142,6 +146,8 @@ class Server(Turns):
         self._stopping = True
         if self._server is not None:
             self._server.close()
+        if self._lobby is not None:
+            self._lobby.close()
         for task in list(self._tasks):
             task.cancel()
         if self._cleaner is not None:
@@ -403,10 +409,10 @@ class Server(Turns):
         """End the connections of those who don't finish a command, or who don't take their answers."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
+            self.notices.sweep()
             now = time.monotonic()
             for connection in [found for found in self._connections if found.is_late(now)]:
                 self._end(connection, "too slow")
-            self.notices.sweep()
 
     async def _watch_door(self) -> None:
         """End the connections of those who don't show a token."""
