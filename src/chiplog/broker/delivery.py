@@ -94,9 +94,15 @@ class Delivery:
         if route:
             self._sender.begin()
             start, rows = Position(batch.segment, batch.base), array("q", range(len(batch)))
+            give = self._sender.give
             for cursor, verdict in route:
                 if cursor.live:
-                    self._give(cursor, batch, [(rows, verdict)], start)
+                    cursor.next = start
+                    try:
+                        if not give(cursor, batch, [(rows, verdict)]):
+                            self._fell_behind(cursor)
+                    except Exception:
+                        self._failed(cursor)
         self._sender.flush()
         return True
 
@@ -217,14 +223,23 @@ class Delivery:
 
     def _give(self, cursor: Cursor, batch: Batch, parts: Parts, start: Position) -> None:
         """To one. What fails for it, or goes no further now, it reads from the log."""
-        cursor.next, sender = start, self._sender
+        cursor.next = start
         try:
-            if not sender.give(cursor, batch, parts) and sender.has_taker(cursor):
-                self._catchup.resume(cursor)
+            if not self._sender.give(cursor, batch, parts):
+                self._fell_behind(cursor)
         except Exception:
-            logger.exception("broker: a subscriber couldn't be given a batch, and reads it from the log")
-            cursor.fall_behind(cursor.next)
+            self._failed(cursor)
+
+    def _fell_behind(self, cursor: Cursor) -> None:
+        """If it had room, it got as much as anybody gets at a time, and goes on soon."""
+        if self._sender.has_taker(cursor):
             self._catchup.resume(cursor)
+
+    def _failed(self, cursor: Cursor) -> None:
+        """What it wasn't given because of an error it reads from the log."""
+        logger.exception("broker: a subscriber couldn't be given a batch, and reads it from the log")
+        cursor.fall_behind(cursor.next)
+        self._catchup.resume(cursor)
 
 
 class _Rows:
