@@ -44,6 +44,7 @@ from chiplog.broker.peer import Peer
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
 from chiplog.errors import ChiplogError
+from chiplog.tls import tls_hint
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -174,7 +175,7 @@ class Connection(Peer, asyncio.Protocol):
         try:
             at = self._take(data)
         except BadPacket as error:
-            self.refuse(error.reason_code, str(error))
+            self.refuse(error.reason_code, f"the client {hint}" if (hint := tls_hint(data)) else str(error))
             return
         except Exception as error:
             self.fail(error)

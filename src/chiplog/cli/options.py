@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -76,6 +77,9 @@ class SubcommandParser(CommandParser):
         self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and not args:  # as without a command: what there is, and that one is missing
+            self.print_help(sys.stderr)
+            raise SystemExit(codes.USAGE)
         outer = super().parse_args(args, namespace)
         chosen = self._subparser(outer.subcommand).parse_args(outer.arguments)
         chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
@@ -133,6 +137,14 @@ def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files",
         default=PRIVATE,
         help=f"of {what}, as chmod takes it: 640 lets the group read (default: 600)",
     )
+
+
+def add_client_tls(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that connects to a server."""
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument("--tls-cert", metavar="FILE", help="speak TLS, and show this certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
 
 
 def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
