@@ -111,9 +111,7 @@ class Connection(Peer, asyncio.Protocol):
         """Bytes that wait for its socket, as far as they are counted."""
         self._closing = self._paused = self._tight = False
         self._held: Future[Any] | None = None
-        self._drained = 0
-        self._singly = 0
-        """Bytes of messages that are taken one by one, because not all of them may be published."""
+        self._drained = self._singly = 0  # bytes that were dropped; and of messages to be taken one by one
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
@@ -156,7 +154,8 @@ class Connection(Peer, asyncio.Protocol):
         self.hold_back()
         if self._paused:
             self._paused = False
-            self.transport.resume_reading()
+            if self._held is None:
+                self.transport.resume_reading()
         if self.session is not None:
             self.ready = True
             self.broker.has_room(self.session)
@@ -280,11 +279,10 @@ class Connection(Peer, asyncio.Protocol):
 
     def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
         """Messages of which some may not be published: each gets its own answer."""
-        slices = self.broker.slices
         while at < end and not self._closing:
             after = self._take_one(data, at, end, limit)
             self._singly, at = self._singly - (after - at), after
-            if not slices.has_time():
+            if not self.broker.slices.has_time():
                 break
         self._singly *= at < end
         return at
@@ -292,6 +290,7 @@ class Connection(Peer, asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         """It has sent many packets that take time. Others have their turn before the rest is looked at."""
         self.hold(Future())
+        self.transport.pause_reading()
         self.broker.slices.later(self, lambda: self.go_on(lambda *_: None, None))
 
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
@@ -380,10 +379,11 @@ class Connection(Peer, asyncio.Protocol):
         except Exception as error:
             self.fail(error)
         if not self._closing and self._held is None:
-            self.transport.resume_reading()
             rest, self._rest = bytes(self._rest), bytearray()
             self._need = 0
             self.data_received(rest)
+            if not (self._closing or self._paused) and self._held is None:
+                self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
         """It is this session's from now on."""
