@@ -362,10 +362,11 @@ class Connection(asyncio.Protocol):
         self.ready = True
         self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
-        self._inbound = InboundAliases(self.broker.limits.topic_alias_max)
+        limits = self.broker.limits
+        self._inbound = InboundAliases(limits.topic_alias_max, limits.alias_bytes_max)
         self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)
         if wanted.get("topic_alias_maximum"):
-            self.aliases = OutboundAliases(wanted["topic_alias_maximum"])
+            self.aliases = OutboundAliases(wanted["topic_alias_maximum"], limits.alias_bytes_max)
         self.particular = self.aliases is not None or "maximum_packet_size" in wanted
 
     def send(self, data: bytes) -> None:
