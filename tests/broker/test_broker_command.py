@@ -21,6 +21,7 @@ import pytest
 
 from chiplog.broker.passwords import change_password, read_users
 from chiplog.cli.broker import SUBCOMMANDS, subparser
+from chiplog.times import parse_time
 from tests.broker.local import Paho, certificate, free_port, local, until
 
 PLACE = re.compile(r"serving (.+) at (?:http://)?127\.0\.0\.1:(\d+)")
@@ -257,6 +258,8 @@ def test_messages_to_and_from_a_terminal(tmp_path):
         done("pub", "a/c", "", "--retain", "-q", 2, **server)
         assert done("sub", "a/+", "--since", "-15m", "--count", 3, **server) == "a/b one\na/b two\na/c \n"
         assert done("sub", "a/b", "--since", "all", "--count", 1, **server) == "a/b one\n"
+        shown = json.loads(done("sub", "a/b", "--since", "all", "--count", 1, "--json", **server))
+        assert parse_time(shown["logged"]) < parse_time(shown["time"])
         done("pub", "kept", "x", "--retain", "--expiry", "1h", **server)
         shown = json.loads(done("sub", "kept", "--json", "--count", 1, "-q", 2, **server))
         assert (shown["topic"], shown["payload"], shown["retain"]) == ("kept", "x", True)

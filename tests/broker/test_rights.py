@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 
 import pytest
 
 from chiplog.broker import Access
+from chiplog.broker.delivery import CURSORS_PER_STEP
 from chiplog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrel, ReasonCode, Will
 from chiplog.broker.passwords import change_password
 from chiplog.errors import BadAccessFile
@@ -263,6 +266,27 @@ def test_a_backlog_is_read_by_the_rules_of_the_time_when_it_is_sent(place):
     ann = place.talk("ann", "x", clean=False, expiry=100)
     assert {one.topic for one in ann.take(100)} == {"b"}
     assert payloads(ann) == []
+
+
+def test_what_is_being_delivered_in_slices_is_looked_at_again(place):
+    talks = [place.talk("ann", f"x{number}") for number in range(CURSORS_PER_STEP + 8)]
+    for talk in talks:
+        talk.subscribe("a", qos=1)
+    (place.folder / "rules").write_text("user ann\ntopic b\nuser bob\ntopic #\n")
+
+    def publish_and_reload():
+        broker, clock = place.broker, itertools.count()
+        broker.slices._clock = lambda: next(clock) * 0.004  # time for two steps
+        broker.put("a", b"1", {"qos": 1})
+        broker.turn()
+        broker.slices._clock = time.perf_counter
+        assert broker.delivery.is_behind
+        broker.reload()
+
+    place.here.do(publish_and_reload)
+    got = [payloads(talk) for talk in talks]
+    assert got.count([b"1"]) == CURSORS_PER_STEP
+    assert got.count([]) == 8
 
 
 def test_system_topics_are_checked_as_others_are(place):

@@ -437,15 +437,20 @@ def test_properties_are_packed_as_others_do(value):
     assert unpack(pack(value)) == value
 
 
+def test_keys_that_only_msgpack_has_can_be_read():
+    assert unpack(bytes.fromhex("82 92 01 91 02 c0 81 a1 61 81 90 03 c2")) == {
+        (1, (2,)): None,
+        (("a", (((), 3),)),): False,
+    }
+
+
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, object(), {1, 2}])
 def test_what_has_no_form_in_msgpack_is_refused(value):
     with pytest.raises((TypeError, ValueError)):
         pack(value)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\xa5abc", b"\x81\x80\x01", b"\x01\x01", b"\x91" * 40, b"\xdd\xff\xff\xff\xff"]
-)
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa5abc", b"\x01\x01", b"\x91" * 40, b"\xdd\xff\xff\xff\xff"])
 def test_what_is_no_msgpack_is_told(data):
     with pytest.raises(ValueError, match="msgpack"):
         unpack(data)

@@ -158,7 +158,7 @@ def run_tests() -> int:
     """The kernel's tests, with the sanitized modules. How many findings: 0 or 1."""
     paths = [path for path in TESTS if (ROOT / path).exists()]
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *paths]
     done = subprocess.run(command, cwd=ROOT, env=environment(bounded=False), capture_output=True, text=True)
     last = done.stdout.strip().splitlines()[-1:] or ["nothing"]
     print(f"tests with sanitizers: {last[0]}, {time.monotonic() - began:.0f} s", flush=True)

@@ -6,13 +6,14 @@ import hashlib
 import json
 import socket
 import struct
+import threading
 from itertools import pairwise
 from typing import Any
 
 from chiplog import kernel
 from chiplog.broker.history import History
 from chiplog.commitlog.exchange import NotADatapoint, from_json
-from chiplog.errors import BadFrame, BadPosition, ReplicaError, TimeOutOfRange
+from chiplog.errors import BadFrame, BadPosition, ChiplogError, ReplicaError, TimeOutOfRange
 from chiplog.formats import Captain, named_format
 from chiplog.formats.m3 import Series
 from chiplog.log.end import EndMark, read_end
@@ -21,9 +22,10 @@ from chiplog.log.position import Position
 from chiplog.log.segments import Directory
 from chiplog.log.watermark import read_mark, read_own_from
 from chiplog.state import lineage, manifest, wire
-from chiplog.state.copies import read_identity
+from chiplog.state.copies import Copies, read_identity
 from chiplog.state.identity import Identity
 from chiplog.state.mirror import Resume, Snapshot, read_snapshot
+from chiplog.state.receiving import Receiver
 from chiplog.state.targets import parse_address
 from chiplog.testing import CrashDisk
 from chiplog.times import format_time, parse_duration, parse_time
@@ -228,6 +230,42 @@ def _take(frame: wire.Frame) -> None:
         wire.parse_ack(body)
     elif kind is wire.Kind.COMMITTED:
         wire.parse_snapshot(body)
+
+
+def _frame(kind: wire.Kind, body: bytes) -> bytes:
+    return struct.pack(">IB", 1 + len(body), kind) + body
+
+
+def _shipped() -> list[bytes]:
+    records = kernel.active.captain_encode_many([b"\x02" + bytes(8), b"\x01\x00\x05", b"\x03" + bytes(8)], 7)[0]
+    end = 8 + len(records)
+    data = _frame(wire.Kind.DATA, struct.pack(">QQ", 1, 8) + records)
+    more = _frame(wire.Kind.DATA, struct.pack(">QQ", 1, end) + records)
+    later = _frame(wire.Kind.DATA, struct.pack(">QQ", 3, 8) + records)
+    flush, restart = _frame(wire.Kind.FLUSH, b"\1"), _frame(wire.Kind.RESTART, b"")
+    committed = _frame(wire.Kind.COMMITTED, struct.pack(">QQQQ", 1, 8, 1, end))
+    renewed = _frame(wire.Kind.COMMITTED, struct.pack(">QQQQ", 3, 8, 3, end))
+    return [data + committed + more + flush, data + committed + restart + data + committed + later + renewed]
+
+
+@target(_shipped, refusals=(ChiplogError,), tokens=(struct.pack(">QQ", 1, 8), struct.pack(">QQ", 2**63, 8)))
+def replica_copies(data: bytes) -> None:
+    """What a primary sends, into copies; then they are opened again."""
+    ours, theirs = socket.socketpair()
+    disk = CrashDisk()
+    with ours, theirs:
+        theirs.sendall(data[: 64 << 10])
+        theirs.shutdown(socket.SHUT_WR)
+        copies = Copies("copies", disk)
+        try:
+            Receiver(wire.Link(ours, who="a primary"), copies, threading.Lock()).run()
+        finally:
+            copies.close()
+            whole = copies.whole is not None and not copies.whole.damaged
+            again = Copies("copies", disk)
+            again.close()
+            if whole and again.whole is None:
+                raise Finding("a whole copy isn't there any more after it was closed")
 
 
 # -- texts

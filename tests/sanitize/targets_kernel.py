@@ -87,6 +87,23 @@ def job_commands(kernel: ModuleType, buffer: Any) -> object:
     return found, kernel.uuid_texts(found.ids), kernel.even_pieces(found.ids, 16)
 
 
+@twins(seeds.job_lines, tokens=(b"\r\n", b" ", b"=", b"61000000-0001-4000-8000-000000000001"))
+def job_words(kernel: ModuleType, buffer: Any) -> object:
+    """Lines of a job server's clients, cut into words, and the ids among them."""
+    knobs, data = bytes(buffer[:4]).ljust(4, b"\0"), bytes(buffer[4:])
+    at, found = 0, []
+    while at < len(data):
+        stop, words, flagged = kernel.next_line(data, at, knobs[0] or 1 << 14)
+        ids = [kernel.uuid_parse(word) for word in words or ()]
+        texts = [kernel.uuid_text(one) for one in ids if one is not None]
+        found.append((stop, words, flagged, ids, texts))
+        if stop < 0:
+            break
+        at = stop + 1
+    due_ns = None if knobs[1] & 1 else (knobs[2] << 56) - 2**63
+    return found, kernel.job_encode(data[:16].ljust(16, b"\0"), data[16:40], data[40:], due_ns, -knobs[3] << 55)
+
+
 def _packed() -> list[bytes]:
     return [
         seeds.KNOBS + seeds._sized([b"\x01\x00" + one for one in seeds.properties()[at : at + 3]])

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from chiplog import kernel
+from chiplog._kernel_messages_py import skip_properties
+from chiplog._kernel_scan import END
 from chiplog.errors import BadEvent
 from chiplog.formats.messages import Messages
 from chiplog.formats.msgpack import pack, unpack
@@ -86,8 +88,13 @@ def message_to_write(kernel: ModuleType, buffer: Any) -> object:
 
 @target(seeds.properties, refusals=(ValueError,), tokens=MSGPACK)
 def msgpack_value(data: bytes) -> None:
-    """What reads well-formed properties writes them so that they are read again."""
-    value = unpack(data)
+    """Properties that a message may have can be read; and what was read is written so that it is read again."""
+    try:
+        value = unpack(data)
+    except ValueError as error:
+        if skip_properties(memoryview(data), 0, len(data)) == (END, len(data)):
+            raise Finding(f"a message may have them, and they can't be read: {error}") from error
+        raise
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return
     try:

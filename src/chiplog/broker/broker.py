@@ -86,6 +86,7 @@ TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 KNOWN_SECONDS = 5.0
 READERS = 2
+DELIVERY_SECONDS_MAX = 2.0  # to deliver what was published, before clients are disconnected
 GROUPS_PER_TURN = 64  # of a client that has room again
 PATIENCE_SECONDS_MAX = 0.001  # to wait for those who shared the last sync
 
@@ -236,6 +237,9 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         self.turn()
+        deadline = self.loop.time() + DELIVERY_SECONDS_MAX
+        while self.delivery.is_behind and self.loop.time() < deadline:
+            await asyncio.sleep(0)
         for connection in list(self.clients.connections):
             if connection.session is not None and connection.version == MQTT_5_0:
                 connection.send_packet(Disconnect(ReasonCode.SERVER_SHUTTING_DOWN))
@@ -245,6 +249,7 @@ class Broker:
         await self.door.see_off()
         for connection in list(self.clients.connections):
             self.clients.left(connection)
+        self.slices.finish()
         self.memory.note_known()
         with contextlib.suppress(OSError, ChiplogError):  # closing will tell
             self._note_progress()

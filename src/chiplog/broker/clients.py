@@ -26,6 +26,7 @@ from chiplog.broker.mqtt import (
     ReasonCode,
     Will,
 )
+from chiplog.broker.rights import NOTHING
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import reason_text
 from chiplog.broker.wills import Wills
@@ -304,18 +305,25 @@ class Clients:
     def judge_again(self) -> None:
         """Who may do what has changed."""
         access = self._broker.access
-        self._broker.subscriptions.judge_again()
-        for session in list(self.sessions.values()):
+        gone: dict[Connection, str] = {}
+        for session in self.sessions.values():  # all of them first: nothing is sent before each has its rights
             connection = session.connection
             if connection is None:
                 self._judge_away(session)
-            elif not access.knows(connection.user):
-                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user is gone")
+                continue
+            self._judge(session, connection)
+            connection.publish_all = session.rights.publishes_all
+            if not access.knows(connection.user):
+                gone[connection] = "its user is gone"
             elif access.password_of(connection.user) != connection.visit.known:
-                connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, "its user has another password")
-            else:
-                self._judge(session, connection)
-                connection.publish_all = session.rights.publishes_all
+                gone[connection] = "its user has another password"
+            if connection in gone:
+                session.rights, connection.publish_all = NOTHING, False
+        self._broker.subscriptions.judge_again()
+        for connection, why in gone.items():
+            connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, why)
+        for session in list(self.sessions.values()):
+            if session.connection is not None:
                 self._broker.has_room(session)
 
     def _judge(self, session: Session, connection: Connection) -> None:

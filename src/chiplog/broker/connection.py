@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from chiplog import kernel
-from chiplog._kernel_mqtt_py import INCOMPLETE, NOT_PLAIN
+from chiplog._kernel_mqtt_py import INCOMPLETE
 from chiplog.broker.door import Guest
 from chiplog.broker.mqtt import (
     MQTT_5_0,
@@ -40,6 +40,7 @@ from chiplog.broker.mqtt import (
     decode,
     encode,
 )
+from chiplog.broker.peer import Peer
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
 from chiplog.errors import ChiplogError
@@ -65,7 +66,7 @@ _SMALL_BYTES = 4096
 """Parts of a packet that aren't counted: nearly every read ends with one."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Peer, asyncio.Protocol):
     """A connection, from its CONNECT to its end."""
 
     def __init__(self, broker: Broker, *, plain: bool = False) -> None:
@@ -110,6 +111,8 @@ class Connection(asyncio.Protocol):
         self._closing = self._paused = self._tight = False
         self._held: Future[Any] | None = None
         self._drained = 0
+        self._singly = 0
+        """Bytes of messages that are taken one by one, because not all of them may be published."""
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
@@ -222,28 +225,23 @@ class Connection(asyncio.Protocol):
         at, end = 0, len(data)
         limit = self.packet_limit
         self._need = 0
+        slices, has_begun = self.broker.slices, False
+        if self._singly:
+            at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
         while at < end and not self._closing and self._held is None:
+            if has_begun and not slices.has_time():
+                self._wait_for_turn()
+                return at
+            has_begun = True
             first = data[at]
             if self.version == UNKNOWN and first != _CONNECT:  # whatever it goes on with
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
             if self.session is not None and first & 0xF0 == _PUBLISH:
-                inbox = self.broker.intake.inbox
-                count, stopped, reason, need = inbox.take(
-                    self, data, at, end, self.version, limit, time.time_ns(), *self.properties
-                )
-                if count:
-                    if not self.publish_all and not self._may_publish(self.session, inbox.topics()):
-                        inbox.undo()
-                        at = self._take_singly(data, at, stopped, limit)
-                        continue
-                    self.broker.turn_soon()
-                    at = stopped
-                if reason == INCOMPLETE:
-                    self._need = end - at + need
-                    return at
-                if reason != NOT_PLAIN:
-                    if at < end and not count:
-                        at = self._take_one(data, at, end, limit)
+                after = self._take_bulk(data, at, end, limit)
+                if self._need:
+                    return after
+                if after != at:
+                    at = after
                     continue
             elif first == _PUBACK and self.session is not None:
                 acks = kernel.active.mqtt_pubacks(data, at, end)
@@ -257,6 +255,23 @@ class Connection(asyncio.Protocol):
             at = after
         return at
 
+    def _take_bulk(self, data: bytes, at: int, end: int, limit: int) -> int:
+        """Plain messages, all that follow each other; where they end. `_need` is set if one isn't all there."""
+        assert self.session is not None
+        inbox = self.broker.intake.inbox
+        count, stopped, reason, need = inbox.take(
+            self, data, at, end, self.version, limit, time.time_ns(), *self.properties
+        )
+        if count and not self.publish_all and not self._may_publish(self.session, inbox.topics()):
+            inbox.undo()
+            self._singly = stopped - at
+            return self._take_singly(data, at, stopped, limit)
+        if count:
+            self.broker.turn_soon()
+        if reason == INCOMPLETE:
+            self._need = end - stopped + need
+        return int(stopped)
+
     def _may_publish(self, session: Session, topics: list[bytes]) -> bool:
         """Whether messages may be published to all of these."""
         verdicts, rights = self.broker.access.verdicts, session.rights
@@ -264,11 +279,28 @@ class Connection(asyncio.Protocol):
 
     def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
         """Messages of which some may not be published: each gets its own answer."""
+        slices = self.broker.slices
         while at < end and not self._closing:
-            at = self._take_one(data, at, end, limit)
+            after = self._take_one(data, at, end, limit)
+            self._singly, at = self._singly - (after - at), after
+            if not slices.has_time():
+                break
+        self._singly *= at < end
         return at
 
+    def _wait_for_turn(self) -> None:
+        """It has sent many packets that take time. Others have their turn before the rest is looked at."""
+        self.hold(Future())
+        self.broker.slices.later(self, lambda: self.go_on(lambda *_: None, None))
+
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
+        """The same as `_packet`; and the time that it took is time that others didn't have."""
+        begun = time.perf_counter()
+        after = self._packet(data, at, end, limit)
+        self.broker.slices.use(time.perf_counter() - begun)
+        return after
+
+    def _packet(self, data: bytes, at: int, end: int, limit: int) -> int:
         """One packet; where it ends, or where it begins if it isn't all there."""
         if data[at] & 0xF0 != _PUBLISH:
             limit = min(limit, self.broker.limits.control_bytes_max) if self.session is not None else limit
@@ -466,15 +498,3 @@ class Connection(asyncio.Protocol):
         self._rest = bytearray()
         if self._kept and self.guest is None:
             self.broker.shared.partial.drop(self)
-
-    @property
-    def peer(self) -> str:
-        """Where it comes from."""
-        address = self.transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "a client"
-
-    @property
-    def peer_host(self) -> str:
-        """The same, without the port; empty for a socket of this machine that has none."""
-        address = self.transport.get_extra_info("peername")
-        return str(address[0]) if isinstance(address, tuple) else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from chiplog.broker.retention import Retained, retain
@@ -24,6 +25,7 @@ __all__ = ["Keeping"]
 
 logger = logging.getLogger("chiplog")
 
+SESSIONS_PER_STEP = 500
 _LOCK_SECONDS = 10.0
 """To wait for who reads the log just then."""
 
@@ -56,7 +58,7 @@ class Keeping:
     async def look(self) -> Retained | None:
         """Look now. What was removed, and what had to stay; None if nothing was ever to be removed."""
         broker = self._broker
-        position, who = self.needed()
+        position, who = await self._needed()
         done = await broker.loop.run_in_executor(None, self._look, position)
         await self.measure()
         if done is None:
@@ -74,15 +76,37 @@ class Keeping:
 
     def needed(self) -> tuple[Position | None, str]:
         """The first message that somebody hasn't got yet, and who that is; None if all have everything."""
+        looking = self._looking()
+        while True:
+            try:
+                next(looking)
+            except StopIteration as found:
+                return found.value  # type: ignore[no-any-return]
+
+    async def _needed(self) -> tuple[Position | None, str]:
+        """The same, with breaks. Whoever moves meanwhile moves forward, so nothing that is needed is missed."""
+        looking = self._looking()
+        while True:
+            try:
+                next(looking)
+            except StopIteration as found:
+                return found.value  # type: ignore[no-any-return]
+            await asyncio.sleep(0)
+
+    def _looking(self) -> Generator[None, None, tuple[Position | None, str]]:
         broker, end = self._broker, self._broker.delivery.end
         lowest, who = end, ""
-        for session in broker.memory.sessions.values():
+        for number, session in enumerate(list(broker.memory.sessions.values())):
+            if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
+                yield
             for cursor in session.cursors.values():
                 if cursor.subs or session.in_flight:
                     position = session.at(cursor, end)
                     if position < lowest:
                         lowest, who = position, f"the session of {session.client_id!r}"
-        for group in broker.subscriptions.groups.all.values():
+        for number, group in enumerate(list(broker.subscriptions.groups.all.values())):
+            if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
+                yield
             position = group.at(end)
             if position < lowest:
                 lowest, who = position, f"the group of {group.key!r}"

@@ -63,6 +63,10 @@ class Slices:
             self._is_due = True
             self._call_soon(self._run)
 
+    def later(self, owner: Hashable, what: Callable[[], None]) -> None:
+        """Do this, as one step, after what the client asked for before."""
+        self.add(owner, _once(what))
+
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
         """Do this work now, as far as there is time for it. Returns whether it is done; else it goes on later."""
         if owner not in self._queues:
@@ -132,3 +136,8 @@ class Slices:
             logger.exception("broker: some work for a client has failed")
             return False
         return True
+
+
+def _once(what: Callable[[], None]) -> Iterator[None]:
+    yield from ()
+    what()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,12 @@ from chiplog.broker.outgoing import packet_of
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
-    from chiplog.broker.sessions import Session
+    from chiplog.broker.sessions import Cursor, Session, Verdict
 
 __all__ = ["System"]
 
 ROOT = "$SYS/broker/"
+CURSORS_PER_STEP = 32
 LOADS = {"1min": 60.0, "5min": 300.0, "15min": 900.0}
 _LOAD_OF = {
     "messages/received": "messages_received",
@@ -55,17 +57,20 @@ class System:
         while self._interval:
             with contextlib.suppress(OSError):
                 await self._broker.keeping.measure()
-            self.publish()
+            # On a thread, because it looks at all sessions.
+            self._publish(await self._broker.loop.run_in_executor(None, self._look))
             await asyncio.sleep(self._interval)
 
     def publish(self) -> None:
         """Look now, and send what there is to who subscribed."""
+        self._publish(self._look())
+
+    def _publish(self, values: dict[str, str]) -> None:
         now_ns = time.time_ns()
         self._values = {
-            ROOT + name: Stored(now_ns, ROOT + name, text.encode(), {}) for name, text in self._look().items()
+            ROOT + name: Stored(now_ns, ROOT + name, text.encode(), {}) for name, text in values.items()
         }
-        for message in self._values.values():
-            self._send(message)
+        self._broker.slices.start(self, self._sending(list(self._values.values())))
 
     def retained(self, filter: str) -> list[Stored]:  # noqa: A002
         """The last values of the topics that match a filter: a new subscriber gets them at once."""
@@ -73,18 +78,25 @@ class System:
             return []
         return [message for topic, message in self._values.items() if matches(filter, topic)]
 
-    def _send(self, message: Stored) -> None:
-        """To everyone who wants it, and of a group to one."""
-        for cursor, verdict in self._broker.routes.of(message.topic.encode()):
-            takers: list[Session] = [] if cursor.session is None else [cursor.session]
-            if isinstance(cursor, Group):
-                takers = list(islice((one for one in cursor.ready if one.rights.may_read(message.topic)), 1))
-            for session in takers:
-                connection = session.connection
-                if connection is not None and connection.ready:
-                    data = packet_of(connection, message, 0, 0, self._broker.clock, identifiers=verdict.properties)
-                    if data is not None:
-                        connection.send(data)
+    def _sending(self, messages: list[Stored]) -> Iterator[None]:
+        """Each value to everyone who wants it, and of a group to one."""
+        for message in messages:
+            for number, (cursor, verdict) in enumerate(self._broker.routes.of(message.topic.encode())):
+                self._send(message, cursor, verdict)
+                if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
+                    yield
+            yield
+
+    def _send(self, message: Stored, cursor: Cursor, verdict: Verdict) -> None:
+        takers: list[Session] = [] if cursor.session is None else [cursor.session]
+        if isinstance(cursor, Group):
+            takers = list(islice((one for one in cursor.ready if one.rights.may_read(message.topic)), 1))
+        for session in takers:
+            connection = session.connection
+            if connection is not None and connection.ready:
+                data = packet_of(connection, message, 0, 0, self._broker.clock, identifiers=verdict.properties)
+                if data is not None:
+                    connection.send(data)
 
     # -- values
 

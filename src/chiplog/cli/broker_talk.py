@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from chiplog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
+from chiplog.broker.outgoing import LOGGED
 from chiplog.cli import codes, options
 from chiplog.cli.broker_client import BrokerClient
 from chiplog.cli.output import print_json
@@ -119,6 +120,9 @@ def _show(message: Publish, as_json: bool) -> None:
     except UnicodeDecodeError:
         shown["payload_base64"] = base64.b64encode(message.payload).decode()
     shown |= {"qos": message.qos, "retain": message.retain}
+    told = [(name, value) for name, value in message.properties.get("user_properties", []) if name == LOGGED]
+    if told:
+        shown["logged"] = told[-1][1]
     properties: dict[str, Any] = {
         name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for name, value in message.properties.items()

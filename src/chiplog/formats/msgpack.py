@@ -1,7 +1,8 @@
 """The values that properties of messages have, to msgpack and back.
 
 Texts, bytes, numbers, booleans, None, lists and dicts; integers in their smallest form. What another program
-wrote besides is read as well: a float of four bytes, and an extension, as `Extension(kind, data)`.
+wrote besides is read as well: a float of four bytes, and an extension, as `Extension(kind, data)`. A list that is
+a key is a tuple, and a map that is a key a tuple of pairs.
 
 >>> pack({"qos": 1, "tags": ["a", b"b", None, -5, 0.5]}).hex(" ")
 '82 a3 71 6f 73 01 a4 74 61 67 73 95 a1 61 c4 01 62 c0 fb cb 3f e0 00 00 00 00 00 00'
@@ -135,8 +136,17 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         for _ in range(children):
             value, end = _unpack(data, end, depth + 1)
             values.append(value)
-        return dict(zip(values[::2], values[1::2], strict=True)) if is_map(marker) else values, end
+        if not is_map(marker):
+            return values, end
+        return dict(zip(map(_as_key, values[::2]), values[1::2], strict=True)), end
     return _scalar(data, at, start, end), end
+
+
+def _as_key(value: Any) -> Any:
+    """A value that a dict can have as its key: a list is a tuple there, and a dict a tuple of pairs."""
+    if isinstance(value, list):
+        return tuple(map(_as_key, value))
+    return tuple((key, _as_key(inner)) for key, inner in value.items()) if isinstance(value, dict) else value
 
 
 def _scalar(data: bytes, at: int, start: int, end: int) -> Any:

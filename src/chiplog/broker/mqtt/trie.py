@@ -139,7 +139,7 @@ class Trie(Generic[K, V]):
             except StopIteration as found:
                 return tuple(found.value)
 
-    def walk(self, topic: str | bytes, steps: int = 1000) -> Generator[None, None, list[tuple[K, V]]]:
+    def walk(self, topic: str | bytes, steps: int = 250) -> Generator[None, None, list[tuple[K, V]]]:
         """The same, with a break after every so many nodes, in which subscriptions may come and go."""
         text = topic if isinstance(topic, str) else topic.decode()
         levels, count = text.split("/"), 0
