@@ -34,6 +34,9 @@ FIGURES = {
     "clients_behind": Figure("clients/behind", False, "clients that are here and read older messages"),
     "messages_received": Figure("messages/received", True, "messages that clients published, and wills"),
     "messages_sent": Figure("messages/sent", True, "messages that were sent to subscribers"),
+    "messages_dropped": Figure(
+        "messages/dropped", True, "messages that couldn't be sent to a subscriber, by a defect"
+    ),
     "messages_in_flight": Figure("messages/inflight", False, "messages that subscribers haven't acknowledged yet"),
     "bytes_received": Figure("bytes/received", True, "bytes of all packets from clients"),
     "bytes_sent": Figure("bytes/sent", True, "bytes of all packets to clients"),
@@ -69,6 +72,7 @@ def figures_of(broker: Broker) -> dict[str, float]:
         "clients_behind": sum(session.connection is not None and not session.main.live for session in sessions),
         "messages_received": broker.intake.messages,
         "messages_sent": broker.sender.delivered,
+        "messages_dropped": broker.sender.dropped,
         "messages_in_flight": sum(len(session.in_flight) for session in sessions),
         "bytes_received": broker.system.bytes_received,
         "bytes_sent": broker.system.bytes_sent,
