@@ -121,12 +121,8 @@ class Broker:
         self.executor = ThreadPoolExecutor(READERS, thread_name_prefix="chiplog-broker")
         self.routes = Routes()
         self.clock = MessageClock()
-        self.history = History(
-            self.stream,
-            self.limits.tail_bytes_max,
-            self.executor,
-            lists_bytes_max=self.limits.lists_bytes_max,
-        )
+        self.history = History(self.stream, self.limits.tail_bytes_max, self.executor)
+        self.history.lists_bytes_max = self.limits.lists_bytes_max
         self.holdings = Holdings(self.limits)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
@@ -337,10 +333,9 @@ class Broker:
         assert connection.session is not None
         if not self.access.verdicts.may_publish(connection.session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
-        if packet.retain and packet.qos and connection.version == MQTT_5_0:
-            kept = kept_properties(packet.properties, packet.qos, sender=None)
-            if not self.memory.retained.has_room(packet.topic, packet.payload, kept):
-                return ReasonCode.QUOTA_EXCEEDED
+        asks = packet.retain and packet.qos and connection.version == MQTT_5_0  # others can't be told
+        if asks and not self.memory.retained.has_room(packet.topic, packet.payload, packet.properties):
+            return ReasonCode.QUOTA_EXCEEDED
         return None
 
     def _answer_in_turn(self, connection: Connection, data: bytes) -> None:

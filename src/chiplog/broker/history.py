@@ -39,7 +39,6 @@ class History:
         tail_bytes_max: int,
         executor: Executor,
         *,
-        lists_bytes_max: int = 32 << 20,
         files: Files | None = None,
     ) -> None:
         self._stream = stream
@@ -53,7 +52,8 @@ class History:
         self._segment = 0
         self._topics: set[bytes] | None = set()
         self._topics_bytes = self._lists_bytes = 0
-        self._lists_bytes_max = lists_bytes_max
+        self.lists_bytes_max = 32 << 20
+        """Of lists that are kept in memory."""
         self._lists: dict[int, list[bytes] | None] = {}
 
     # -- the end of it
@@ -130,9 +130,9 @@ class History:
         if number not in self._lists:
             found = self._read_list(number)
             size = _LIST_BYTES + sum(_ENTRY_BYTES + len(topic) for topic in found or ())
-            if self._lists_bytes + size > self._lists_bytes_max:
+            if self._lists_bytes + size > self.lists_bytes_max:
                 self._lists, self._lists_bytes = {}, 0
-            if size > self._lists_bytes_max:
+            if size > self.lists_bytes_max:
                 return found
             self._lists[number] = found
             self._lists_bytes += size

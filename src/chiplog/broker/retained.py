@@ -16,7 +16,7 @@ topic has costs no node. Where a walk has got to is a topic, so it can stop anyw
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chiplog.bounds import BYTES_MAX, COUNT_MAX
@@ -67,11 +67,11 @@ class RetainedMessages:
 
     # -- room
 
-    def has_room(self, topic: str, payload: bytes, properties: dict[str, Any]) -> bool:
+    def has_room(self, topic: str, payload: bytes, properties: Mapping[str, Any]) -> bool:
         """Whether a message may be kept for a topic. An empty one takes none; what is kept already stays."""
         if not payload:
             return True
-        size = _bytes_of(Stored(0, topic, payload, properties))
+        size = _bytes_of(Stored(0, topic, payload, dict(properties)))
         before, reserved = self._messages.get(topic), self._reserved.get(topic, 0)
         count = len(self._messages) + len(self._reserved)
         if before is None and not reserved and count >= self._count_max:
@@ -178,7 +178,10 @@ class RetainedMessages:
 
 def _bytes_of(message: Stored) -> int:
     properties = message.properties
-    more = sum(_PAIR_BYTES + len(name) + len(value) for name, value in properties.get("user", ()))
+    more = sum(
+        _PAIR_BYTES + len(name) + len(value)
+        for name, value in properties.get("user", properties.get("user_properties", ()))
+    )
     more += sum(len(value) for value in properties.values() if isinstance(value, str | bytes))
     return _MESSAGE_BYTES + 4 * len(message.topic) + len(message.payload) + more
 

@@ -111,6 +111,8 @@ class Subscriptions:
         held: Future[None] = Future()
 
         def run() -> Iterator[None]:
+            if session.connection is not connection:
+                return  # it has left before its turn came
             try:
                 for _ in work:
                     yield
