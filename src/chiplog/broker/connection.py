@@ -156,6 +156,8 @@ class Connection(Peer, asyncio.Protocol):
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
+            if self._rest:
+                self.broker.loop.call_soon(self.data_received, b"")
         if self.session is not None:
             self.ready = True
             self.broker.has_room(self.session)
@@ -228,7 +230,7 @@ class Connection(Peer, asyncio.Protocol):
         slices, has_begun = self.broker.slices, False
         if self._singly:
             at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
-        while at < end and not self._closing and self._held is None:
+        while at < end and not (self._closing or self._paused) and self._held is None:
             if has_begun and not slices.has_time():
                 self._wait_for_turn()
                 return at
@@ -379,10 +381,12 @@ class Connection(Peer, asyncio.Protocol):
         except Exception as error:
             self.fail(error)
         if not self._closing and self._held is None:
-            self.transport.resume_reading()
             rest, self._rest = bytes(self._rest), bytearray()
             self._need = 0
             self.data_received(rest)
+            is_full = self._held is not None and len(self._rest) > _HELD_BYTES_MAX
+            if not (self._closing or self._paused or is_full):
+                self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
         """It is this session's from now on."""
