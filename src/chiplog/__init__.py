@@ -17,6 +17,7 @@ What is where, each importing only from those before it:
     chiplog.times      times as nanoseconds and as text
     chiplog.notices    log lines for operators, limited in number and length
     chiplog.tls        TLS for servers and clients, and hints where one side doesn't speak it
+    chiplog.lobby      where sockets wait until their TLS handshake is done
     chiplog.forks      what a forked child must let go of
     chiplog.modes      who may read and write the files of a log
     chiplog.shared     words that processes share through memory

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Notices", "text"]
+__all__ = ["Notices", "one_line", "text"]
 
 CHARS_MAX = 200
 """Of a value; what is longer is cut, and its length is shown."""
@@ -135,6 +135,19 @@ def text(value: object) -> str:
         return cut + size
     escaped = "".join(_escape(char) for char in cut)
     return f'"{escaped}"{size}'
+
+
+def one_line(message: str, chars_max: int = 4000) -> str:
+    """A message of any logger as one line of printable characters.
+
+    >>> one_line("a file\\nwith \\x1b[2J"), one_line("x" * 5000)[-7:]
+    ('a file\\\\nwith \\\\x1b[2J', '…(5000)')
+    """
+    size = f"…({len(message)})" if len(message) > chars_max else ""
+    cut = message[:chars_max]
+    if not cut.isprintable():
+        cut = "".join(char if char.isprintable() else _escape(char) for char in cut)
+    return cut + size
 
 
 def _escape(char: str) -> str:

@@ -96,15 +96,16 @@ def tls_hint(first: bytes | bytearray) -> str:
 
 def explain(error: ssl.SSLError) -> str:
     """A TLS library's error in words that help."""
-    if error.reason in _PLAIN:
+    reason = getattr(error, "reason", None)
+    if reason in _PLAIN:
         return "the other side does not speak TLS"
-    if error.reason in _WORDS:
-        return _WORDS[error.reason]
+    if reason in _WORDS:
+        return _WORDS[reason]
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
         return "the other side closed the connection in the middle of the TLS handshake: does it speak TLS?"
-    return (error.reason or error.strerror or str(error)).replace("_", " ").lower()
+    return reason.replace("_", " ").lower() if reason else error.strerror or str(error)
 
 
 def peer_name(connection: ssl.SSLSocket | ssl.SSLObject | None) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from chiplog.broker import Access
 from chiplog.broker.delivery import CURSORS_PER_STEP
-from chiplog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrel, ReasonCode, Will
+from chiplog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode, Will
 from chiplog.broker.passwords import change_password
 from chiplog.errors import BadAccessFile
 from tests.broker.local import Local, local, until
@@ -464,6 +464,28 @@ def test_a_right_to_publish_that_is_taken_away_counts_at_once(place):
     assert old.end() is None
     assert payloads(watcher) == [b"1"]
     assert place.refusals("publishes") == 4
+
+
+def test_a_message_of_quality_2_that_comes_again_was_published_when_it_first_came(place):
+    """Refused then, its packet id would be free for the client and taken here: the next message would be lost."""
+    watcher = place.talk("bob", "w")
+    watcher.subscribe("a", qos=1)
+    ann = place.talk("ann", "x", clean=False, expiry=100)
+    ann.send(Publish("a", b"1", 2, packet_id=5))
+    assert ann.expect(Pubrec).reason_code == 0
+    place.lost(ann)
+    place.rules("user ann\ntopic read #\nuser bob\ntopic #\n")
+    ann = place.talk("ann", "x", clean=False, expiry=100)
+    ann.send(Publish("a", b"1", 2, dup=True, packet_id=5))
+    assert ann.expect(Pubrec).reason_code == 0
+    ann.send(Pubrel(5))
+    assert ann.expect(Pubcomp).reason_code == 0
+    ann.send(Publish("a", b"2", 2, packet_id=5))
+    assert ann.expect(Pubrec).reason_code == ReasonCode.NOT_AUTHORIZED
+    place.rules(OPEN)
+    ann.send(Publish("a", b"3", 2, packet_id=5))
+    assert ann.expect(Pubrec).reason_code == 0
+    assert watcher.messages(2) == [("a", b"1"), ("a", b"3")]
 
 
 def test_refused_topics_cost_no_memory(place):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chiplog.cli.aside import OneLine
 from chiplog.notices import CHARS_MAX, Notices, text
 
 
@@ -59,6 +60,12 @@ def test_every_value_is_one_printable_word_of_bounded_length(value):
     else:
         inside = shown[1 : shown.rindex('"')]
         assert '"' not in inside.replace("\\\\", "").replace('\\"', "")
+
+
+def test_a_line_of_any_logger_is_one_line():
+    record = logging.LogRecord("chiplog", logging.INFO, "", 0, "%s", ("x\n2026 INFO broker: forged\x1b",), None)
+    shown = OneLine("%(levelname)s %(message)s").format(record)
+    assert shown == "INFO x\\n2026 INFO broker: forged\\x1b"
 
 
 def test_one_address_gets_a_few_lines_and_then_a_count(heard):

@@ -221,7 +221,7 @@ def reconnect_product(site: Site) -> None:
         site.pump({one: b"\xc0\x00"}, quiet=0.3, seconds=8)
 
 
-@attack("broker subscribe-loop", short=0.3)
+@attack("broker subscribe-loop", short=0.05)
 def subscribe_loop(site: Site) -> None:
     """10 clients that subscribe to 200 filters and unsubscribe, 200 times."""
     some = site.mqtt_many(10, "loop")

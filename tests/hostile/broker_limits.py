@@ -52,7 +52,7 @@ def answer_to(site: Site, wrong: bytes) -> int | None:
 def limit(name: str, *words: str, **more: Any) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
     if words:
         more["flags"] = flags(*words)
-    return attack(f"broker limit {name}", limits=True, **more)
+    return attack(f"broker limit {name}", limits=True, latency_ms=1000, **more)
 
 
 @limit("clients", "--max-clients", "20", full=True)
@@ -213,3 +213,65 @@ def subscribe_empty(site: Site) -> None:
     other = site.mqtt("none")
     other.raw(b"\x82\x03\x00\x01\x00")
     want(ended(other) == 0x82, "a SUBSCRIBE without a filter isn't refused as a protocol error")
+
+
+# -- what `--limit` sets
+
+
+@limit("connect", "--limit", "connect_bytes_max=2000", short=1)
+def connect_size(site: Site) -> None:
+    """A CONNECT of 2,000 bytes is taken; one that announces a byte more is closed before it has come."""
+    more = 2000 - len(packet(Connect("c" * 1900)))
+    site.drop(site.mqtt("c" * (1900 + more)))
+    one = site.dial()
+    site.send(one, head(0x10, 2000 - 2))  # this head and that are 2,001 bytes
+    want(site.is_closed(one, 3), "a CONNECT that is announced with 2,001 bytes is waited for")
+
+
+@limit("control-packets")
+def control_packets(site: Site) -> None:
+    """A SUBSCRIBE of nearly 256 KiB is taken; one that announces more ends the connection with 0x95."""
+    talk = site.mqtt("control")
+    codes = talk.subscribe(*(f"{number}/" + "c" * 60_000 for number in range(4)))
+    want(len(codes) == 4, f"a SUBSCRIBE of 240 kB is answered {codes}")
+    other = site.mqtt("more")
+    other.raw(head(0x82, (256 << 10) + 1))
+    code = ended(other)
+    want(code == TOO_LARGE, f"a SUBSCRIBE of more than 256 KiB is answered {code}, not 0x95")
+
+
+@limit("properties")
+def properties(site: Site) -> None:
+    """Properties of 60 kB are taken; those of 70 kB end the connection with a reason."""
+    talk = site.mqtt("properties")
+    pairs = [("k", "v" * 993)]  # a thousand bytes each
+    want(
+        talk.publish("p/a", b"x", 1, properties={"user_properties": pairs * 60}) in (0, 0x10), "60 kB are refused"
+    )
+    body = b"\x00\x03p/a" + head(0, 70_070)[1:] + (b"\x26\x00\x01k\x03\xe3" + b"v" * 995) * 70
+    talk.raw(head(0x30, len(body)) + body)
+    code = ended(talk)
+    want(code is not None and code >= 0x80, f"properties of 70 kB are answered {code}")
+
+
+@limit("keep-alive-max", "--keep-alive-max", "30")
+def keep_alive_max(site: Site) -> None:
+    """A client that wants 20 s keeps them; one that wants 60, or none, is told 30."""
+    for wanted, expected in ((20, None), (60, 30), (0, 30)):
+        with Talk(site.port) as talk:
+            told = talk.connect(f"keep{wanted}", keep_alive=wanted).properties.get("server_keep_alive")
+        want(told == expected, f"a keep alive of {wanted} s is answered {told}, not {expected}")
+
+
+@limit("connect-seconds", "--limit", "connect_seconds=2")
+def connect_seconds(site: Site) -> None:
+    """A CONNECT whose last byte comes after 1 s is answered; one after 4 s finds the connection closed."""
+    whole = packet(Connect("late"))
+    one, other = site.dial(), site.dial()
+    site.send(one, whole[:-1])
+    site.send(other, whole[:-1])
+    time.sleep(1)
+    site.send(one, whole[-1:])
+    one.settimeout(3)
+    want(one.recv(100)[:1] == b"\x20", "a CONNECT that took 1 s isn't answered")
+    want(site.is_closed(other, 3), "a CONNECT that takes longer than 2 s is waited for")

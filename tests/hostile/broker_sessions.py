@@ -47,6 +47,19 @@ def takeovers_with_filters(site: Site) -> None:
             break
 
 
+@attack("broker come-and-go", memory_mib=48, disk_mib=4, short=0.3)
+def come_and_go(site: Site) -> None:
+    """A durable session with 5,000 filters whose client comes and leaves at once, 300 times."""
+    (one,) = site.mqtt_many(1, "gone", expiry=FOREVER, clean=False)
+    for at in range(0, 5000, 500):
+        site.pump({one: subscribe(*(f"gone/{n}/#" for n in range(at, at + 500)), qos=1)}, quiet=0.02)
+    (data,) = connects("gone0", 1, clean=False, expiry=FOREVER)
+    for _ in range(site.many(300)):
+        other = site.dial()
+        site.send(other, data)
+        site.drop(other)
+
+
 @attack("broker clean-and-durable", memory_mib=32, disk_mib=8)
 def clean_and_durable(site: Site) -> None:
     """3,000 connections of 10 client ids, with and without a clean start, in turns."""

@@ -91,7 +91,7 @@ def must_end(site: Site, some: list[socket.socket], seconds: float, what: str) -
 # -- before a HELLO
 
 
-@attack("replica idle-connections", memory_mib=48, short=1)
+@attack("replica idle-connections", memory_mib=48)
 def idle_connections(site: Site) -> None:
     """300 connections that say nothing, while others come: a newcomer must get in all along."""
     some = [site.dial() for _ in range(300)]

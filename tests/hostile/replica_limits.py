@@ -15,7 +15,7 @@ from tests.hostile.site import Site, Unmet
 def limit(name: str, *words: str, **more: Any) -> Callable[[Callable[[Site], None]], Callable[[Site], None]]:
     if words:
         more["flags"] = lambda _: words
-    return attack(f"replica limit {name}", limits=True, **more)
+    return attack(f"replica limit {name}", limits=True, latency_ms=1000, **more)
 
 
 def kind_of(site: Site, data: bytes) -> int:
@@ -90,3 +90,36 @@ def frames(site: Site) -> None:
     kind, told = answer(site, one)
     if kind != Kind.REFUSED:
         raise Unmet(f"a frame of 64 MiB and a byte is answered with {kind}: {told}")
+
+
+@limit("hello-timeout", "--hello-timeout", "2")
+def hello_timeout(site: Site) -> None:
+    """A HELLO whose last byte comes after 1 s is answered; one after 4 s finds the connection closed."""
+    data = hello()
+    one, other = site.dial(), site.dial()
+    site.send(one, data[:-1])
+    site.send(other, data[:-1])
+    time.sleep(1)
+    site.send(one, data[-1:])
+    if answer(site, one)[0] != Kind.WELCOME:
+        raise Unmet("a HELLO that took 1 s isn't answered")
+    if not site.is_closed(other, 3.5):
+        raise Unmet("a HELLO that takes longer than 2 s is waited for")
+
+
+@limit("logs", "--max-logs", "5")
+def logs(site: Site) -> None:
+    """Five logs are kept, the probe's included; a sixth is refused."""
+    found = [kind_of(site, hello("primary", f"log{number}", **identity())) for number in range(8)]
+    if found.count(Kind.KNOWN) != 4:
+        raise Unmet(f"{found.count(Kind.KNOWN)} more logs than the probe's are taken, where five may be: {found}")
+
+
+@limit("terms")
+def terms(site: Site) -> None:
+    """A new copy may begin with a term of up to 2**32, and a known one go ahead by 1,000; no further."""
+    if kind_of(site, hello("primary", "term", **identity(2**32))) != Kind.KNOWN:
+        raise Unmet("a new copy can't begin with a term of 2**32")
+    for wrong in (2**32 + 1, 2**40, 2**62):
+        if kind_of(site, hello("primary", f"term{wrong}", **identity(wrong))) not in (0, Kind.REFUSED):
+            raise Unmet(f"a new copy may begin with a term of {wrong}")

@@ -266,8 +266,8 @@ def _stop(site: Site, problems: list[str]) -> None:
     server = site.server
     if (code := server.stop()) != 0:
         problems.append(f"the server didn't stop in order: its code is {code}")
-    if traces := len(re.findall("Traceback", server.said())):
-        problems.append(f"{traces} tracebacks, the last: {server.said()[-200:]!r}")
+    if traces := re.findall(r"^Traceback.*?^(?=\S)(?!Traceback)([^\n]*)", server.said(), re.M | re.S):
+        problems.append(f"{len(traces)} tracebacks, the last: {traces[-1][:200]}")
 
 
 def _check(attack: Attack, site: Site, problems: list[str], when: str) -> None:

@@ -46,12 +46,13 @@ def target(
     traced: bool = True,
     tokens: tuple[bytes, ...] = (),
     size_max: int = 4096,
+    timed: Callable[[bytes], object] | None = None,
 ) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:
-    """A function of Python is a target."""
+    """A function of Python is a target. `timed` is what must not take long, if that isn't all of it."""
 
     def register(run: Callable[[bytes], object]) -> Callable[[bytes], object]:
         name = run.__name__
-        TARGETS[name] = Target(name, run, seeds, refusals, traced, tokens, size_max, run)
+        TARGETS[name] = Target(name, run, seeds, refusals, traced, tokens, size_max, timed or run)
         return run
 
     return register

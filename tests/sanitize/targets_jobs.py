@@ -122,6 +122,7 @@ def _talk(jobs: _Jobs, data: bytes) -> object:
         b"9" * 18,
     ),
     size_max=1024,
+    timed=lambda data: _talk(COMPILED, data),
 )
 def job_protocol(data: bytes) -> None:
     found, expected = _outcome(COMPILED, data), _outcome(_plain(), data)
@@ -162,15 +163,19 @@ def job_replies(data: bytes) -> None:
         raise Finding(f"the answer depends on where reads end: {found}")
 
 
-@target(seeds.commands, traced=False, size_max=800)
-def job_log(data: bytes) -> None:
-    """Commands, as a server reads them at its start: compiled and not, at once and one by one."""
+def _log_of(data: bytes) -> tuple[list[bytes], bytes]:
+    """Payloads, and the records that have them."""
     knobs, data = data[:4].ljust(4, b"\0"), data[4:]
     starts, ends = seeds.cut(data)
     payloads = [data[start:end] for start, end in zip(starts, ends, strict=True)]
     log, _ = kernel.active.captain_encode_many(payloads, NOW_NS)
-    if knobs[3] & 1:  # as if workq had written it
-        log = _with_zone(log)
+    return payloads, _with_zone(log) if knobs[3] & 1 else log  # as if workq had written it
+
+
+@target(seeds.commands, traced=False, size_max=800, timed=lambda data: _replayed(COMPILED, _log_of(data)[1]))
+def job_log(data: bytes) -> None:
+    """Commands, as a server reads them at its start: compiled and not, at once and one by one."""
+    payloads, log = _log_of(data)
     found = [comparable(_replayed(jobs, log)) for jobs in (COMPILED, _plain())]
     if found[0] != found[1]:
         raise Finding(f"compiled and not, the jobs differ\n  plain:    {found[1]}\n  compiled: {found[0]}")

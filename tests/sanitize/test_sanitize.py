@@ -15,7 +15,7 @@ from tests.sanitize.target import TARGETS, Finding, Target, load_targets
 pytest.importorskip("chiplog._kernel", reason="no C compiler here")
 
 FOUND = sorted((Path(__file__).parent / "findings").iterdir())
-STEPS, STEPS_OF_LOGS = 120, 8
+STEPS, STEPS_OF_LOGS = 250, 20
 load_targets()
 
 

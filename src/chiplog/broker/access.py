@@ -26,7 +26,9 @@ __all__ = ["Access"]
 class Access:
     """Who may do what. `users` and `rules` are files; `reload` reads them again.
 
-    With `shared_client_ids` a client takes over the session of its id whoever it belongs to, as MQTT has it.
+    With `user_from_certificate` a client that shows a certificate is the user whom its subject names. That user
+    must be in the file, and no password is asked for. With `shared_client_ids` a client takes over the session of
+    its id whoever it belongs to, as MQTT has it.
     """
 
     def __init__(
@@ -36,7 +38,11 @@ class Access:
         rules: str | None = None,
         anonymous: bool = False,
         shared_client_ids: bool = False,
+        user_from_certificate: bool = False,
     ) -> None:
+        if user_from_certificate and users is None:
+            raise ValueError("user_from_certificate needs users: the names in certificates are looked up there")
+        self.user_from_certificate = user_from_certificate
         self._anonymous = anonymous
         self._paths = users, rules
         self._shared_client_ids = shared_client_ids

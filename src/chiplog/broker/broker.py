@@ -301,6 +301,10 @@ class Broker:
 
     def publish(self, connection: Connection, session: Session, packet: Publish) -> None:
         """A message that isn't plain: retained, of QoS 2, with properties, or by who may not publish anywhere."""
+        if packet.qos == 2 and packet.packet_id in session.received:
+            # It comes again: the log has it, or will have with this turn, whatever its client may do by now.
+            self._answer_in_turn(connection, encode(Pubrec(packet.packet_id), connection.version))
+            return
         refused = self._refusal(connection, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
@@ -310,13 +314,9 @@ class Broker:
             elif connection.version != MQTT_5_0:
                 connection.refuse(refused, f"it may not publish to {packet.topic!r:.100}")
             return
-        if packet.qos == 2:
-            if packet.packet_id in session.received:  # it comes again: the log has it, or will have with this turn
-                self._answer_in_turn(connection, encode(Pubrec(packet.packet_id), connection.version))
-                return
-            if len(session.received) >= self.limits.receive_max:
-                connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more of QoS 2 than may be under way")
-                return
+        if packet.qos == 2 and len(session.received) >= self.limits.receive_max:
+            connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more of QoS 2 than may be under way")
+            return
         kept = kept_properties(
             packet.properties,
             packet.qos,

@@ -25,6 +25,7 @@ from chiplog.broker.sender import Sender
 from chiplog.broker.sessions import Cursor, Session, Verdict
 from chiplog.broker.slices import Slices
 from chiplog.log.position import Position
+from chiplog.notices import text
 
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection
@@ -209,7 +210,7 @@ class CatchUp:
                 if count % SINGLES_PER_TURN == 0:
                     await asyncio.sleep(0)
         except Exception:
-            logger.exception("broker: what members of %s left behind can't be read", group.key)
+            logger.exception("broker: what members of %s left behind can't be read", text(group.key))
         finally:
             group.pumping = False
         if not group.live and self._sender.has_taker(group):

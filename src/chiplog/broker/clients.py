@@ -33,6 +33,7 @@ from chiplog.broker.wills import Wills
 from chiplog.errors import ChiplogError
 from chiplog.formats.msgpack import pack
 from chiplog.times import SECOND_NS
+from chiplog.tls import peer_name
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -68,6 +69,9 @@ class Clients:
     def connect(self, connection: Connection, packet: Connect) -> None:
         """A CONNECT: whether it may come in. If that takes a while to find out, what it sends next waits."""
         access, visit = self._broker.access, connection.visit
+        secured = connection.transport.get_extra_info("ssl_object") if access.user_from_certificate else None
+        if secured is not None:  # whatever name the client gives: this one was checked
+            packet.user_name, packet.password = peer_name(secured), None
         visit.claims(packet)
         most = self._broker.limits.name_bytes_max
         if len(packet.client_id.encode()) > most:
@@ -75,6 +79,10 @@ class Clients:
         if packet.user_name is not None and len(packet.user_name.encode()) > most:
             raise BadPacket(ReasonCode.BAD_USER_NAME_OR_PASSWORD, f"the user name has more than {most} bytes")
         visit.known = access.password_of(packet.user_name)
+        if secured is not None:
+            named = packet.user_name is not None and access.knows(packet.user_name)
+            self._admit(connection, packet, None if named else ReasonCode.NOT_AUTHORIZED)
+            return
         allowed = access.admit(packet.user_name, packet.password, connection.peer_host)
         if not isinstance(allowed, Future):
             self._admit(connection, packet, allowed)

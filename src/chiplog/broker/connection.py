@@ -44,6 +44,7 @@ from chiplog.broker.peer import Peer
 from chiplog.broker.sessions import Session
 from chiplog.broker.visits import Visit
 from chiplog.errors import ChiplogError
+from chiplog.tls import tls_hint
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -93,7 +94,7 @@ class Connection(Peer, asyncio.Protocol):
         """What the log keeps of its plain messages, at QoS 0 and 1."""
         self.guest: Guest | None = None
         """Its place before the door, until its CONNECT is accepted."""
-        self.inside = False
+        self.inside = self._closing = self._paused = self._tight = False
         self.owner = ""
         """Whose it is, where clients share something: a user's, or an address's."""
         self._inbound = InboundAliases(0)
@@ -108,7 +109,6 @@ class Connection(Peer, asyncio.Protocol):
         """Such bytes that a WebSocket has for it."""
         self._unsent = 0
         """Bytes that wait for its socket, as far as they are counted."""
-        self._closing = self._paused = self._tight = False
         self._held: Future[Any] | None = None
         self._drained = 0
         self._singly = 0
@@ -176,7 +176,7 @@ class Connection(Peer, asyncio.Protocol):
         try:
             at = self._take(data)
         except BadPacket as error:
-            self.refuse(error.reason_code, str(error))
+            self.refuse(error.reason_code, f"the client {hint}" if (hint := tls_hint(data)) else str(error))
             return
         except Exception as error:
             self.fail(error)
@@ -359,10 +359,7 @@ class Connection(Peer, asyncio.Protocol):
         self.guest = guest
 
     def hold(self, for_what: Future[Any]) -> None:
-        """What comes next has to wait. If the client doesn't, nobody needs to know any more.
-
-        Its socket is read on, or nobody would see that the client has closed it.
-        """
+        """What comes next has to wait. Its socket is read on, or nobody would see that the client closed it."""
         self._held = for_what
         if self.guest is not None:
             self.guest.held = True
@@ -384,8 +381,7 @@ class Connection(Peer, asyncio.Protocol):
             rest, self._rest = bytes(self._rest), bytearray()
             self._need = 0
             self.data_received(rest)
-            is_full = self._held is not None and len(self._rest) > _HELD_BYTES_MAX
-            if not (self._closing or self._paused or is_full):
+            if not (self._closing or self._paused or (self._held and len(self._rest) > _HELD_BYTES_MAX)):
                 self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:

@@ -34,6 +34,8 @@ logger = logging.getLogger("chiplog")
 ROWS_MAX = 4096
 """Rows of a batch that are delivered together: with more topics than that, rows would be sought for too long."""
 CURSORS_PER_STEP = 32
+SMALL_CURSORS_MAX = 128
+"""Subscribers that get a batch without a break."""
 _WAITING_BYTES_MAX = 16 << 20
 
 
@@ -71,6 +73,8 @@ class Delivery:
     def dispatch(self, batch: Batch) -> None:
         """To everyone who is live."""
         self._history.add(batch)
+        if not self._waiting and self._deliver_small(batch):
+            return
         self._waiting.append(batch)
         self._waiting_bytes += len(batch.data)
         if len(self._waiting) == 1:
@@ -80,6 +84,27 @@ class Delivery:
             self._sender.flush()
         elif self._waiting_bytes > _WAITING_BYTES_MAX:
             self.abandon()
+
+    def _deliver_small(self, batch: Batch) -> bool:
+        """All at once, if that is little: one topic that is known, for few. Most batches are."""
+        topics = batch.topics[1]
+        route = self._routes.known(topics[0]) if len(topics) == 1 and len(batch) <= ROWS_MAX else None
+        if route is None or len(route) > SMALL_CURSORS_MAX:
+            return False
+        if route:
+            self._sender.begin()
+            start, rows = Position(batch.segment, batch.base), array("q", range(len(batch)))
+            give = self._sender.give
+            for cursor, verdict in route:
+                if cursor.live:
+                    cursor.next = start
+                    try:
+                        if not give(cursor, batch, [(rows, verdict)]):
+                            self._fell_behind(cursor)
+                    except Exception:
+                        self._failed(cursor)
+        self._sender.flush()
+        return True
 
     @property
     def is_behind(self) -> bool:
@@ -185,23 +210,36 @@ class Delivery:
     ) -> Iterator[None]:
         """To each what is for it. What fails for one doesn't keep it from the others."""
         self._order, start = order, self._first
-        is_late, sender = self._slices.has(self), self._sender
+        is_late = self._slices.has(self)
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):
                 continue
-            cursor.next = start
-            try:
-                if not sender.give(cursor, batch, parts_of(what)) and sender.has_taker(cursor):
-                    self._catchup.resume(cursor)
-            except Exception:
-                logger.exception("broker: a subscriber couldn't be given a batch, and reads it from the log")
-                cursor.fall_behind(cursor.next)
-                self._catchup.resume(cursor)
+            self._give(cursor, batch, parts_of(what), start)
             if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
                 self._at, is_late = number + 1, True
                 yield
         self._at = len(order)
+
+    def _give(self, cursor: Cursor, batch: Batch, parts: Parts, start: Position) -> None:
+        """To one. What fails for it, or goes no further now, it reads from the log."""
+        cursor.next = start
+        try:
+            if not self._sender.give(cursor, batch, parts):
+                self._fell_behind(cursor)
+        except Exception:
+            self._failed(cursor)
+
+    def _fell_behind(self, cursor: Cursor) -> None:
+        """If it had room, it got as much as anybody gets at a time, and goes on soon."""
+        if self._sender.has_taker(cursor):
+            self._catchup.resume(cursor)
+
+    def _failed(self, cursor: Cursor) -> None:
+        """What it wasn't given because of an error it reads from the log."""
+        logger.exception("broker: a subscriber couldn't be given a batch, and reads it from the log")
+        cursor.fall_behind(cursor.next)
+        self._catchup.resume(cursor)
 
 
 class _Rows:

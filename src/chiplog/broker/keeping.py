@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from chiplog.broker.retention import Retained, retain
 from chiplog.errors import ChiplogError, LockTimeout
 from chiplog.log.position import Position
+from chiplog.notices import text
 from chiplog.times import SECOND_NS
 
 if TYPE_CHECKING:
@@ -103,13 +104,13 @@ class Keeping:
                 if cursor.subs or session.in_flight:
                     position = session.at(cursor, end)
                     if position < lowest:
-                        lowest, who = position, f"the session of {session.client_id!r}"
+                        lowest, who = position, f"the session of {text(session.client_id)}"
         for number, group in enumerate(list(broker.subscriptions.groups.all.values())):
             if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
                 yield
             position = group.at(end)
             if position < lowest:
-                lowest, who = position, f"the group of {group.key!r}"
+                lowest, who = position, f"the group of {text(group.key)}"
         return (lowest, who) if who else (None, "")
 
     def _look(self, keep_from: Position | None) -> Retained | None:

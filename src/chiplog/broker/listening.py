@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from chiplog.bounds import check_whole
 from chiplog.broker.connection import Connection
+from chiplog.lobby import handshake_error, speaks_tls
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -81,6 +82,8 @@ class _Lobby(asyncio.Protocol):
         made.take_place(guest)
         try:
             copy.setblocking(False)
+            if not await speaks_tls(copy):  # the door's deadline ends that
+                raise ssl.SSLError("the client does not speak TLS, which is expected here")
             await broker.loop.connect_accepted_socket(
                 lambda: made, copy, ssl=self._tls, ssl_handshake_timeout=broker.limits.connect_seconds
             )
@@ -90,6 +93,6 @@ class _Lobby(asyncio.Protocol):
 
     def _failed(self, guest: Guest, error: OSError) -> None:
         self._broker.door.forget(guest)
-        self._broker.visits.notices.info(
-            "no TLS handshake", guest.host, **{"from": guest.peer, "reason": str(error)}
+        self._broker.visits.notices.warning(
+            "no TLS handshake", guest.host, **{"from": guest.peer, "reason": handshake_error(error)}
         )

@@ -25,6 +25,7 @@ from chiplog.broker.outgoing import packet_of
 from chiplog.broker.sessions import Cursor, Sent, Session, Verdict, judge
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
+from chiplog.notices import text
 
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection
@@ -87,8 +88,8 @@ class Sender:
             self._drops_unlogged += 1
             return
         logger.error(
-            "broker: a message can't be sent and is dropped: client=%.100s message=%.200s (and %d more before it)",
-            who, what, self._drops_unlogged, exc_info=error,
+            "broker: a message can't be sent and is dropped: client=%s message=%.200s (and %d more before it)",
+            text(who), what, self._drops_unlogged, exc_info=error,
         )  # fmt: skip
         self._drop_logged, self._drops_unlogged = now, 0
 

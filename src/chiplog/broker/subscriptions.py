@@ -31,6 +31,7 @@ from chiplog.broker.sessions import Cursor, Session, Sub, judge
 from chiplog.broker.visits import reason_text
 from chiplog.errors import ChiplogError
 from chiplog.log.position import Position
+from chiplog.notices import text
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker
@@ -112,7 +113,7 @@ class Subscriptions:
 
         def run() -> Iterator[None]:
             if session.connection is not connection:
-                return  # it has left before its turn came
+                return  # it left before its turn came
             try:
                 for _ in work:
                     yield
@@ -159,8 +160,8 @@ class Subscriptions:
                         else await broker.loop.run_in_executor(broker.executor, broker.position_of, since_ns)
                     )
                 except (ChiplogError, ValueError, OverflowError) as error:
-                    who = session.client_id
-                    logger.info("broker: %s can't subscribe to %.100r: %s", who, wanted.filter, error)
+                    shown = text(session.client_id), text(wanted.filter)
+                    logger.info("broker: %s can't subscribe to %s: %s", *shown, error)
         if session.connection is connection:
             work = self._subscribing(session, connection, packet, starts)
             connection.go_on(lambda *_: self._do(session, connection, work), None)

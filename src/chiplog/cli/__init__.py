@@ -207,7 +207,9 @@ def _logging(level: int, *, serves: bool) -> Iterator[None]:
     handler: logging.Handler = logging.StreamHandler()
     layout = logging.Formatter("chiplog: %(message)s")
     if level <= logging.INFO:
-        layout = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        from chiplog.cli.aside import OneLine
+
+        layout = OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
         layout.converter = time.gmtime
     handler.setFormatter(layout)
     if serves:

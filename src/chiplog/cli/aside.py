@@ -10,10 +10,20 @@ import logging
 import queue
 import threading
 
-__all__ = ["Aside"]
+from chiplog.notices import one_line
+
+__all__ = ["Aside", "OneLine"]
 
 LINES_MAX = 4096
 CLOSE_SECONDS = 2.0
+
+
+class OneLine(logging.Formatter):
+    """Whatever a message has in it, it is one line: nobody can forge another one. A traceback comes below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
 
 
 class Aside(logging.Handler):

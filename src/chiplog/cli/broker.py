@@ -77,8 +77,7 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--client-id", metavar="ID", default="", help="the client's id (default: the broker's choice)"
     )
-    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
-    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    options.add_client_tls(parser)
     parser.add_argument(
         "--timeout",
         type=options.some_seconds,
@@ -133,8 +132,6 @@ def _password(chosen: argparse.Namespace) -> bytes | None:
 
 
 def _tls(chosen: argparse.Namespace) -> Any:
-    if chosen.tls_ca is not None:
-        return serving.client_tls(chosen.tls_ca)
-    import ssl
-
-    return ssl.create_default_context() if chosen.tls else None
+    if not (chosen.tls or chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
+        return None
+    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

@@ -33,11 +33,15 @@ from chiplog.broker.mqtt import (
     encode,
 )
 from chiplog.cli.codes import NoServer, Refused
+from chiplog.tls import explain, tls_hint
 
 KEEP_ALIVE = 60
 _PACKET_BYTES_MAX = 0x1000_0004
 _WINDOW = 500
 """Messages that may be under way before an acknowledgement is waited for."""
+
+
+_CLOSED_AT_ONCE = "it closed the connection without an answer: does it expect TLS, or none?"
 
 
 class BrokerClient:
@@ -57,6 +61,8 @@ class BrokerClient:
         self._where = f"{address[0]}:{address[1]}"
         self._timeout = timeout
         self._rest = b""
+        self._greeted = False
+        """Whether the broker has said anything."""
         self._arrived: deque[Packet] = deque()
         self._unacknowledged: dict[int, None] = {}
         self._ids = PacketIds()
@@ -70,7 +76,8 @@ class BrokerClient:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         except OSError as error:
             self._socket.close()
-            raise NoServer(f"no broker at {self._where}: {error}") from None
+            why = explain(error) if isinstance(error, ssl.SSLError) else error
+            raise NoServer(f"no broker at {self._where}: {why}") from None
         self._sent = time.monotonic()
         properties: Properties = {"receive_maximum": 1000}
         if session_expiry:
@@ -195,7 +202,10 @@ class BrokerClient:
             except OSError as error:
                 raise self._lost(error) from None
             if not data:
-                raise self._lost("it closed the connection")
+                raise self._lost("it closed the connection" if self._greeted else _CLOSED_AT_ONCE)
+            if not self._greeted and (hint := tls_hint(data)):
+                raise self._lost(f"it {hint}: see --tls")
+            self._greeted = True
             self._take(data)
         packet = self._arrived.popleft()
         if isinstance(packet, Disconnect):

@@ -96,6 +96,11 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
         help="over TLS, let only clients in with a certificate of these authorities",
     )
     parser.add_argument(
+        "--tls-user-from-cert",
+        action="store_true",
+        help="the name in a client's certificate is its user's, of --users, without a password",
+    )
+    parser.add_argument(
         "--ws-origin",
         action="append",
         metavar="ORIGIN",
@@ -164,18 +169,22 @@ def _access(chosen: argparse.Namespace) -> Access:
             rules=chosen.acl,
             anonymous=chosen.allow_anonymous,
             shared_client_ids=chosen.shared_client_ids,
+            user_from_certificate=chosen.tls_user_from_cert,
         )
     except OSError as error:
         raise codes.UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def _tls(chosen: argparse.Namespace) -> Certificates | None:
-    found = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
+    if (chosen.tls_cert is None) != (chosen.tls_key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
     if (chosen.listen_tls or chosen.listen_wss) and chosen.tls_cert is None:
         raise codes.UsageError("--listen-tls and --listen-wss need --tls-cert and --tls-key")
     if chosen.tls_cert is not None and not (chosen.listen_tls or chosen.listen_wss):
         raise codes.UsageError("--tls-cert is for --listen-tls and --listen-wss: say where")
-    return found
+    if chosen.tls_user_from_cert and (chosen.tls_client_ca is None or chosen.users is None):
+        raise codes.UsageError("--tls-user-from-cert goes with --tls-client-ca and --users")
+    return serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
 
 
 def _warn(chosen: argparse.Namespace) -> None:

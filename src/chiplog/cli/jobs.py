@@ -82,8 +82,7 @@ def _module(name: str) -> Any:
 def _add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", metavar="HOST:PORT", help=f"where the server is (default: {SERVER})")
     parser.add_argument("--token-file", metavar="FILE", help="a file with the token that the server wants")
-    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
-    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    options.add_client_tls(parser)
     parser.add_argument(
         "--timeout",
         type=options.some_seconds,
@@ -124,8 +123,8 @@ def _token(path: str | None) -> str | bytes | None:
 
 
 def _tls(chosen: argparse.Namespace) -> Any:
-    if chosen.tls_ca is None:
+    if chosen.tls_ca is None and chosen.tls_cert is None and chosen.tls_key is None:
         return chosen.tls
     from chiplog.cli import serving  # asyncio comes along
 
-    return serving.client_tls(chosen.tls_ca)
+    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

@@ -68,6 +68,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Serve until a signal says stop."""
     token = serving.token(chosen.token_file)
+    if (chosen.tls_cert is None) != (chosen.tls_key is None):
+        raise codes.UsageError("-tls-cert and -tls-key go together")
     certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
     if token is None and chosen.tls_client_ca is None and not serving.is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")

@@ -135,6 +135,14 @@ def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files",
     )
 
 
+def add_client_tls(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that connects to a server."""
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument("--tls-cert", metavar="FILE", help="speak TLS, and show this certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+
+
 def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
     """The options that say what a log's segments start with."""
     parser.add_argument("--magic", type=u32, metavar="NUMBER", help=magic)

@@ -133,6 +133,8 @@ class AnswerReader:
 
     def feed(self, data: bytes) -> None:
         """Bytes that came from the server."""
+        if data[:2] == b"\x15\x03" and not self._buffer and not self._taken:  # an alert of TLS
+            raise BadReply("the server expects TLS, and this side does not speak it: give tls=True, or --tls")
         self._buffer += data
         self._go_on()
 

@@ -233,6 +233,10 @@ def _if_once_only(request: Request[Any]) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError) and not error.args:
         return "it took too long"
+    if type(error).__module__ == "ssl":
+        from chiplog.tls import explain  # only who speaks TLS needs it
+
+        return explain(error)  # type: ignore[arg-type]
     strerror = getattr(error, "strerror", None)
     if isinstance(error, OSError) and error.errno and str(strerror).startswith("Connect call failed"):
         return os.strerror(error.errno)  # as asyncio tells it, with an address that was told already

@@ -32,7 +32,9 @@ from chiplog.jobs.protocol import Session
 from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
+from chiplog.lobby import Lobby
 from chiplog.log.position import Positions
+from chiplog.notices import Notices
 
 __all__ = ["Server"]
 
@@ -53,6 +55,7 @@ CLEAN_SEGMENTS = 4  # that are begun before the log is cleaned early, if it had 
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
 _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
+_EXPECTS_TLS = b"-CLIENT-ERROR This server expects TLS\r\n"
 _SWEEP_SECONDS = 5.0
 
 
@@ -81,6 +84,8 @@ class Server(Turns):
         self._crowd = 0
         self._stopping = False
         self._server: asyncio.Server | None = None
+        self._lobby: Lobby | None = None
+        self._notices = Notices("jobs")
         self._tasks: set[asyncio.Task[None]] = set()
         self._cleaner = (
             CommandCleaner(journal.stream, self.machine)
@@ -105,7 +110,11 @@ class Server(Turns):
             self.sockets = kernel.active.SocketSet()
             self._loop.add_reader(self.sockets.fileno(), self.read)
         factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
-        self._server = await self._loop.create_server(factory, host, port, ssl=tls, backlog=1024)
+        accept = factory
+        if tls is not None:
+            self._lobby = Lobby(tls, factory, self._notices, to_plain=_EXPECTS_TLS)
+            accept = self._lobby.accept
+        self._server = await self._loop.create_server(accept, host, port, backlog=1024)
         self._later(self._sweep())
         if self._cleaner is not None:
             self._later(self._clean(self._cleaner))
@@ -124,6 +133,8 @@ class Server(Turns):
         self._stopping = True
         if self._server is not None:
             self._server.close()
+        if self._lobby is not None:
+            self._lobby.close()
         for task in list(self._tasks):
             task.cancel()
         if self._cleaner is not None:
@@ -326,6 +337,7 @@ class Server(Turns):
         """End the connections of those who don't finish a command, or who don't take their answers."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
+            self._notices.sweep()
             now = time.monotonic()
             for connection in [found for found in self._connections if found.is_late(now)]:
                 connection.abort()
