@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from chiplog import kernel
 from chiplog._kernel_mqtt_py import INCOMPLETE
@@ -378,10 +378,10 @@ class Connection(Peer, asyncio.Protocol):
         except Exception as error:
             self.fail(error)
         if not self._closing and self._held is None:
-            rest, self._rest = bytes(self._rest), bytearray()
-            self._need = 0
+            rest, self._rest, self._need = bytes(self._rest), bytearray(), 0
             self.data_received(rest)
-            if not (self._closing or self._paused or (self._held and len(self._rest) > _HELD_BYTES_MAX)):
+            waits = cast(Any, self)._held is not None and len(self._rest) > _HELD_BYTES_MAX
+            if not (self._closing or self._paused or waits):
                 self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
