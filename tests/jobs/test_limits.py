@@ -12,9 +12,9 @@ import pytest
 
 from chiplog.errors import JobRefused, ServerReadOnly
 from chiplog.jobs import Client, LocalServer
+from chiplog.jobs.door import STRANGER_SECONDS
 from chiplog.jobs.journal import Journal
 from chiplog.jobs.server import Server
-from chiplog.jobs.turns import PATIENCE_SECONDS
 from chiplog.testing import CrashDisk
 from tests.jobs.serving import SERVING, Talk, add, served, wait_until
 
@@ -63,8 +63,10 @@ def test_who_must_say_a_token_and_says_nothing_is_let_go():
         silent, known = [await asyncio.open_connection(host, port) for _ in range(2)]
         known[1].write(b"auth sesame\r\n")
         assert await known[0].readline() == b"+OK\r\n"
-        late = time.monotonic() + PATIENCE_SECONDS + 1
-        assert sorted(connection.is_late(late) for connection in server._connections) == [False, True]
+        assert server.door.late() == []
+        server.door._clock = lambda: time.monotonic() + STRANGER_SECONDS + 1
+        assert server.door.late() == [found for found in server._connections if not found.session.known]
+        assert len(server.door.late()) == 1
         for _, writer in (silent, known):
             writer.close()
         await server.stop()

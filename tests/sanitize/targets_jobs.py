@@ -82,6 +82,18 @@ class _Gate:
     def clients(self) -> int:
         return 1
 
+    def complain(self, session: Any, what: str) -> None:
+        pass
+
+    def admit(self, session: Any) -> bytes | None:
+        return None
+
+    def refuse_token(self, session: Any, tried: bool) -> int:
+        return NOW_NS
+
+    def fetch(self, waiter: Any) -> None:
+        raise AssertionError("nothing is in the log only")
+
     def try_writing(self, session: Any) -> None:
         raise AssertionError("nothing is on trial")
 

@@ -171,7 +171,7 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
         level = min(level, logging.INFO)
     elif name in ("verify", "repair", "stats") and not verbose:
         level = logging.CRITICAL  # they report the same themselves
-    with _logging(level, serves=serves):
+    with logging_to_stderr(level, serves=serves):
         try:
             code: int = module.run(options)
             sys.stdout.flush()
@@ -201,7 +201,7 @@ def _close_stdout() -> None:
 
 
 @contextmanager
-def _logging(level: int, *, serves: bool) -> Iterator[None]:
+def logging_to_stderr(level: int, *, serves: bool) -> Iterator[None]:
     """Send the log's own messages to stderr. A server's, and verbose ones, have a time and a level."""
     logger = logging.getLogger("chiplog")
     handler: logging.Handler = logging.StreamHandler()

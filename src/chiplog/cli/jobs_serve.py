@@ -11,11 +11,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from chiplog.cli import codes, options, serving
+from chiplog import __version__
+from chiplog.cli import codes, logging_to_stderr, options, serving
 from chiplog.cli.output import human_count, say
 from chiplog.cli.progress import Progress
 from chiplog.errors import ChiplogError, LockTimeout
+from chiplog.jobs.door import STRANGERS_MAX
 from chiplog.jobs.journal import Journal
+from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
 from chiplog.jobs.server import CLIENTS_MAX, Server
 from chiplog.tls import Certificates
 
@@ -36,6 +39,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=("127.0.0.1", PORT),
         help="where (127.0.0.1:9922)",
     )
+    parser.set_defaults(serves=True)
     flag("cmdlog-path", metavar="DIR", help="the command log; without one, jobs are kept in memory only")
     flag("cmdlog-sync", choices=_POLICIES, default="interval", help="when commands are synced (interval)")
     parser.add_argument(
@@ -59,6 +63,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"at a time ({CLIENTS_MAX})",
     )
+    flag(
+        "max-strangers",
+        type=options.positive_count,
+        default=STRANGERS_MAX,
+        metavar="N",
+        help=f"clients that haven't shown the token yet, at a time ({STRANGERS_MAX})",
+    )
+    flag(
+        "max-memory",
+        type=options.positive_size,
+        default=MEMORY_BYTES_MAX,
+        metavar="BYTES",
+        help="that all jobs may take before no more are added (2GiB)",
+    )
+    flag(
+        "max-results",
+        type=options.byte_size,
+        default=KEPT_BYTES_MAX,
+        metavar="BYTES",
+        help="of payloads and results of jobs that are done, in memory: others are read from the log (64MiB)",
+    )
     flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
     flag("tls-key", metavar="FILE", help="its key")
     flag("tls-client-ca", metavar="FILE", help="let only clients in that have a certificate of these authorities")
@@ -73,7 +98,8 @@ def run(chosen: argparse.Namespace) -> int:
     certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
     if token is None and chosen.tls_client_ca is None and not serving.is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
-    chosen.max_clients = serving.clients_within_limits(chosen.max_clients)
+    strangers = 0 if token is None else chosen.max_strangers
+    chosen.max_clients = max(serving.clients_within_limits(chosen.max_clients + strangers) - strangers, 1)
     try:
         with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
             return runner.run(_serve(chosen, token, certificates))
@@ -97,8 +123,11 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: 
             server = Server(
                 journal,
                 clients_max=chosen.max_clients,
+                strangers_max=chosen.max_strangers,
                 token=token,
                 clean_interval_ms=chosen.cmdlog_clean_int,
+                kept_bytes_max=chosen.max_results,
+                memory_bytes_max=chosen.max_memory,
                 progress=progress,
             )
         gc.freeze()
@@ -162,13 +191,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_flags(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="tell what the log does")
+    parser.add_argument("-version", "--version", action="version", version=f"workq-server (chiplog) {__version__}")
     try:
         chosen = parser.parse_args(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else codes.FINE
-    logging.basicConfig(level=logging.INFO if chosen.verbose else logging.WARNING, format="chiplog: %(message)s")
     try:
-        return run(chosen)
+        with logging_to_stderr(logging.DEBUG if chosen.verbose else logging.INFO, serves=True):
+            return run(chosen)
     except KeyboardInterrupt:
         return codes.INTERRUPTED
     except (OSError, ChiplogError) as error:

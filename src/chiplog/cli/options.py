@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -76,6 +77,9 @@ class SubcommandParser(CommandParser):
         self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and not args:  # as without a command: what there is, and that one is missing
+            self.print_help(sys.stderr)
+            raise SystemExit(codes.USAGE)
         outer = super().parse_args(args, namespace)
         chosen = self._subparser(outer.subcommand).parse_args(outer.arguments)
         chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose

@@ -20,7 +20,9 @@ The server
     words.py        the words of a command line
     replies.py      answers, as bytes
     inspecting.py   what a client can look at
+    gate.py         what a connection sees of its server
     protocol.py     a connection: bytes in, bytes out
+    door.py         those who haven't shown the token yet
     journal.py      the command log under the server
     cleaning.py     forgetting what no job needs
     turns.py        connections, and what is done with them at the end of a turn

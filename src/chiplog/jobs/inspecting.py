@@ -6,6 +6,7 @@ from typing import Protocol
 
 from chiplog.jobs.limits import is_name
 from chiplog.jobs.machine import Machine
+from chiplog.jobs.queue import Job
 from chiplog.jobs.replies import (
     ARGS,
     BAD_ID,
@@ -20,7 +21,7 @@ from chiplog.jobs.replies import (
 )
 from chiplog.jobs.words import number, parse_id
 
-__all__ = ["Seen", "inspect"]
+__all__ = ["Seen", "asked_for", "inspect"]
 
 REPLY_BYTES_MAX = 2 << 20
 """Of payloads in one answer: it has fewer jobs than were asked for rather than more bytes."""
@@ -54,6 +55,14 @@ def inspect(machine: Machine, server: Seen, args: list[bytes], flags: dict[bytes
     if count is not None:
         return _inspect_jobs(machine, what, args[1], args[2], args[3])
     return UNKNOWN_COMMAND
+
+
+def asked_for(machine: Machine, args: list[bytes], flags: dict[bytes, bytes] | None) -> Job | None:
+    """The job that an `inspect job` is about, if there is one."""
+    if len(args) != 2 or args[0] != b"job" or flags:
+        return None
+    job_id = parse_id(args[1])
+    return None if job_id is None else machine.jobs.get(job_id)
 
 
 def _inspect_server(machine: Machine, server: Seen) -> bytes:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chiplog.errors import AppenderClosed, BadCommand, ChiplogError
+from chiplog.errors import AppenderClosed, BadCommand, ChiplogError, LogNotFound
 from chiplog.files import Files, disk
-from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule, encode
-from chiplog.jobs.ledger import frame_bytes
+from chiplog.jobs.commands import MAGIC, VERSION, Add, Command, Complete, Fail, Schedule, decode, encode
+from chiplog.jobs.ledger import KEPT_BYTES_MAX, frame_bytes
 from chiplog.jobs.machine import Machine
 from chiplog.jobs.reading import read_commands
 from chiplog.jobs.replay import Replay
@@ -21,13 +22,15 @@ from chiplog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from chiplog.log.journal import JOURNAL_BYTES
 from chiplog.log.position import Position, Positions
 from chiplog.log.stream import Stream
-from chiplog.log.walk import OnCorruption
+from chiplog.log.walk import OnCorruption, Walk
 
 __all__ = ["Journal", "Restored"]
 
 logger = logging.getLogger("chiplog")
 
 Progress = Callable[[int, int], None]
+_READ_TRIES = 5
+_READ_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,25 @@ class Journal:
             "visible": "synced" if self.waits else "written",
         }
         self._on_corruption = on_corruption
+        self._kept_bytes_max = KEPT_BYTES_MAX
         self._appender: Appender | None = None
         self._start = Position(0, 0)
         """Where the log ended when it was opened."""
         self._last: Positions | None = None
         """The last records that were certainly written."""
 
-    def open(self, now_ns: int, progress: Progress | None = None) -> Restored:
-        """Recover the log and replay it. Raises LockTimeout if another server has it."""
+    def open(
+        self, now_ns: int, progress: Progress | None = None, *, kept_bytes_max: int = KEPT_BYTES_MAX
+    ) -> Restored:
+        """Recover the log and replay it. Raises LockTimeout if another server has it.
+
+        Of jobs that are done at most `kept_bytes_max` of payloads and results are kept in memory.
+        """
         if self.stream is None:
-            return Restored(Machine(now_ns), 0, 0, 0, 0, None)
+            machine = Machine(now_ns)
+            machine.kept_bytes_max = kept_bytes_max
+            return Restored(machine, 0, 0, 0, 0, None)
+        self._kept_bytes_max = kept_bytes_max
         self._appender = self._open()
         self._start = self._appender.position
         try:
@@ -103,10 +115,12 @@ class Journal:
     def _replay(self, stream: Stream, now_ns: int, progress: Progress | None) -> tuple[Replay, int]:
         """All of the log, and how many commands that are."""
         replay = Replay(now_ns)
+        replay.machine.kept_bytes_max = self._kept_bytes_max
         commands = done = 0
         total = sum(info.byte_count for info in stream.segments()) if progress else 0
         for block in stream.blocks(on_corruption=self._on_corruption):
             replay.apply_block(block)
+            replay.machine.unload()
             commands += block.last - block.first
             if progress is not None:
                 done += len(block.buffer)
@@ -140,6 +154,27 @@ class Journal:
         """Finish the segment that is being written."""
         if self._appender is not None:
             self._appender.roll()
+
+    def read(self, segment: int, offset: int, job_id: bytes) -> Command:
+        """The command about a job at a place in the log. Cleaning may move it meanwhile, but not take it away."""
+        assert self.stream is not None
+        for tries in range(_READ_TRIES):
+            walk = Walk(
+                self.stream._directory, start=Position(segment, offset), block_bytes=_READ_BYTES, block_rows=1
+            )
+            try:
+                block = walk.next_block()
+                if block is not None and (block.segment, block.offsets[block.first]) == (segment, offset):
+                    command = decode(block.buffer[block.scan.starts[block.first] : block.scan.ends[block.first]])
+                    if command.id == job_id:
+                        return command
+            except (OSError, ChiplogError):
+                if tries == _READ_TRIES - 1:
+                    raise
+            finally:
+                walk.close()
+            time.sleep(0.01 * tries)
+        raise LogNotFound(f"{self.stream.path} has no record of the job at {Position(segment, offset)}")
 
     @property
     def failed(self) -> bool:

@@ -3,7 +3,7 @@ cimport cython
 
 from chiplog.jobs.queue cimport Job
 
-cdef int COMPLETE, FAIL, DELETE, EXPIRE, _ATTEMPT_BYTES, _FRAME_BYTES
+cdef int COMPLETE, FAIL, DELETE, EXPIRE, _ATTEMPT_BYTES, _FRAME_BYTES, _KEPT_BYTES_MIN, _JOB_BYTES
 
 
 cdef class Ledger:
@@ -13,6 +13,11 @@ cdef class Ledger:
     cdef public set leaving
     cdef public dict live
     cdef public long long attempts_lost
+    cdef public long long held_bytes
+    cdef public long long memory_bytes_max
+    cdef public object kept
+    cdef public long long kept_bytes
+    cdef public long long kept_bytes_max
     cdef list _undo
     cdef Job _alike
     cdef bytes _head
@@ -26,6 +31,10 @@ cdef class Ledger:
     cpdef landed(self, tuple batch, where)
     cpdef place(self, Job job, int segment, long long offset, unsigned int size)
     cpdef place_result(self, Job job, int segment, long long offset, unsigned int size)
+    @cython.locals(size="Py_ssize_t")
+    cpdef keep(self, Job job)
+    @cython.locals(job=Job)
+    cpdef list unload(self)
     cpdef lose(self, Job job)
     @cython.locals(left="long long")
     cdef _unneeded(self, int segment, unsigned int size)
@@ -34,5 +43,6 @@ cdef class Ledger:
     cdef _note(self, Job job, bint alive)
 
 
+cpdef Py_ssize_t held_bytes(Job job)
 @cython.locals(total="Py_ssize_t")
 cpdef Py_ssize_t frame_bytes(Py_ssize_t size)

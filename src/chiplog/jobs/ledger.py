@@ -1,11 +1,13 @@
 """What a machine has changed and the log doesn't have yet: the commands to be written, and what undoes them.
 
 And what the log has that is needed: where each job's add and result are, and how many bytes of each segment these
-take together. So the cleaner knows, without reading anything, which segments are worth while.
+take together. So the cleaner knows, without reading anything, which segments are worth while; and payloads and
+results of jobs that are done need not be in memory, where there may only be so many bytes of them.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from chiplog._kernel_commands_py import COMPLETE, DELETE, EXPIRE, FAIL
@@ -19,6 +21,11 @@ __all__ = ["Batch", "Ledger"]
 
 BATCH_BYTES_MAX = 64 << 20  # of commands that aren't written yet: whoever sends more has to wait
 _ATTEMPT_BYTES = 74  # that a start and its end take in the log
+KEPT_BYTES_MAX = 64 << 20  # of payloads and results of jobs that are done, in memory
+MEMORY_BYTES_MAX = 2 << 30  # that all jobs may take before no more are added
+JOB_BYTES = 512  # that a job takes in memory, beside its payload and result
+_KEPT_BYTES_MIN = 1024  # in less it doesn't matter
+_JOB_BYTES = JOB_BYTES
 _FRAME_BYTES = 19  # of a record, beside its length and its payload
 
 Change = tuple[Job, bool, int, int, int, bytes | None, int, int]
@@ -40,6 +47,14 @@ class Ledger:
         """How many bytes of each segment are adds and results of jobs that are there."""
         self.attempts_lost = 0
         """How many bytes attempts take, wherever in the log, of jobs that are gone. The cleaner resets it."""
+        self.held_bytes = 0
+        """That all jobs take in memory."""
+        self.memory_bytes_max = MEMORY_BYTES_MAX
+        self.kept: OrderedDict[bytes, Job] = OrderedDict()
+        """Jobs that are done and whose payloads and results are in memory, oldest first. Not the small ones."""
+        self.kept_bytes = 0
+        """How many bytes these are."""
+        self.kept_bytes_max = KEPT_BYTES_MAX
         self._undo: list[Change] = []
         self._alike: Job | None = None
         self._head = b""
@@ -78,6 +93,8 @@ class Ledger:
                     self.place_result(job, segment, offset, frame_bytes(len(record)))
             elif kind in (DELETE, EXPIRE):
                 self.lose(job)
+            elif job.is_processed():  # by its last timeout
+                self.keep(job)
             if self.leaving and job.id in self.leaving and job.id not in later:
                 self.leaving.discard(job.id)
 
@@ -91,12 +108,41 @@ class Ledger:
         """So is the record with its result."""
         job.result_segment, job.result_offset, job.result_bytes = segment, offset, size
         self.live[segment] = self.live.get(segment, 0) + size
+        self.keep(job)
+
+    def keep(self, job: Job) -> None:
+        """The job is done, which is written: what is said of it may leave the memory."""
+        size = len(job.payload) + (0 if job.result is None else len(job.result))
+        if size >= _KEPT_BYTES_MIN and not job.kept_bytes and not job.is_unloaded:
+            job.kept_bytes = size
+            self.kept[job.id] = job
+            self.kept_bytes += size
+
+    def unload(self) -> list[Job]:
+        """Let go of the oldest payloads and results that are too many. Returns the jobs that no log has."""
+        lost = []
+        while self.kept_bytes > self.kept_bytes_max and self.kept:
+            job = self.kept.popitem(last=False)[1]
+            self.kept_bytes -= job.kept_bytes
+            job.kept_bytes = 0
+            if job.segment == 0:
+                lost.append(job)
+                continue
+            self.held_bytes -= held_bytes(job)
+            job.is_unloaded = True
+            job.payload = job.result = b""
+            self.held_bytes += held_bytes(job)
+        return lost
 
     def lose(self, job: Job) -> None:
         """The job is gone for good: nothing that the log has of it is needed."""
         self._unneeded(job.segment, job.add_bytes)
         self._unneeded(job.result_segment, job.result_bytes)
         self.attempts_lost += job.attempts * _ATTEMPT_BYTES
+        if job.kept_bytes:
+            self.kept.pop(job.id, None)
+            self.kept_bytes -= job.kept_bytes
+            job.kept_bytes = 0
 
     def _unneeded(self, segment: int, size: int) -> None:
         left = self.live.get(segment, 0) - size
@@ -122,6 +168,11 @@ class Ledger:
         """Remember how the job was before it changes. The next record is the one that says how."""
         change = job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns, len(self.records)
         self._undo.append(change)
+
+
+def held_bytes(job: Job) -> int:
+    """How many bytes a job takes in memory, about."""
+    return _JOB_BYTES + len(job.payload) + (0 if job.result is None else len(job.result))
 
 
 def frame_bytes(size: int) -> int:

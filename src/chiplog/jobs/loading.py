@@ -34,7 +34,7 @@ def pieces_of(commands: Commands, data: bytes) -> Pieces:
     return kernel.active.even_pieces(commands.ids, 16), names, payloads
 
 
-def load(
+def load(  # noqa: C901 - one loop, so that it is quick
     machine: Machine,
     commands: Commands,
     pieces: Pieces,
@@ -75,6 +75,8 @@ def load(
                 if kind <= FAIL and reason is None and job.is_processed():
                     size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
                     machine.place_result(job, segment, places[first + row], size)
+                elif kind == TIMEOUT_ATTEMPT and job.is_processed():
+                    machine.keep(job)
         else:
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED

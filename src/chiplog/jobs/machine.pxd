@@ -1,7 +1,7 @@
 # Types for the compiled form of machine.py.
 cimport cython
 
-from chiplog.jobs.ledger cimport Ledger
+from chiplog.jobs.ledger cimport Ledger, held_bytes
 from chiplog.jobs.limits cimport refuse
 from chiplog.jobs.queue cimport Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel cimport Timer, Wheel

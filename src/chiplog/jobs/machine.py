@@ -31,7 +31,7 @@ from __future__ import annotations
 from chiplog import kernel
 from chiplog._kernel_commands_py import COMPLETE, DELETE, EXPIRE, FAIL, START_ATTEMPT, TIMEOUT_ATTEMPT
 from chiplog.jobs.encoding import NOT_SCHEDULED, varint
-from chiplog.jobs.ledger import Batch, Ledger
+from chiplog.jobs.ledger import Batch, Ledger, held_bytes
 from chiplog.jobs.limits import RESULT_BYTES_MAX, refuse
 from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
 from chiplog.jobs.wheel import Timer, Wheel
@@ -40,6 +40,7 @@ __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
 
 DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # what comes of complete, fail and delete
 QUEUES_IDLE_MAX = 10_000
+QUEUE_BYTES = 1024  # that a queue takes in memory
 FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
 _MS_NS = 1_000_000
 _encode = kernel.active.job_encode
@@ -76,6 +77,7 @@ class Machine(Ledger):
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name)
+            self.held_bytes += QUEUE_BYTES
             self._rest(queue)
         return queue
 
@@ -95,6 +97,7 @@ class Machine(Ledger):
             old = self.queues.get(name)
             if old is not None and old.is_idle():
                 del self.queues[name]
+                self.held_bytes -= QUEUE_BYTES
 
     def new_job(
         self,
@@ -166,6 +169,7 @@ class Machine(Ledger):
         self._displace(job)
         leased = job.state == LEASED
         self._finish(job, result, success, False)
+        self.held_bytes += 0 if job.result is None else len(result)
         if job.state == PENDING:
             # To workq every fail is the last one, but a timeout isn't. One of a job that isn't leased says
             # nothing to it, and is written for a fail only: that makes it one (see replay_change).
@@ -279,13 +283,10 @@ class Machine(Ledger):
             there = self.jobs.get(job.id) is job
             if there:
                 self._displace(job)
-            job.state, job.attempts, job.fails, job.result, job.leased_ns = (
-                state,
-                attempts,
-                fails,
-                result,
-                leased_ns,
-            )
+                self.held_bytes -= held_bytes(job)
+            job.state, job.attempts, job.fails = state, attempts, fails
+            job.result, job.leased_ns = result, leased_ns
+            self.held_bytes += held_bytes(job) if there else 0
             if alive and not (job.volatile and job.id not in self._waiters):
                 if not there:
                     other = self.jobs.get(job.id)
@@ -346,6 +347,7 @@ class Machine(Ledger):
         that isn't the last one."""
         if kind in (DELETE, EXPIRE):
             self.lose(job)
+            self.held_bytes -= held_bytes(job)
             del self.jobs[job.id]
             queue = self.queues[job.name]
             queue.jobs -= 1
@@ -355,6 +357,7 @@ class Machine(Ledger):
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
             self._finish(job, result, kind == COMPLETE, final)
+            self.held_bytes += 0 if job.result is None else len(result)
         elif kind == START_ATTEMPT:
             return self._replay_start(job, time_ns)
         elif not job.is_processed():
@@ -412,6 +415,7 @@ class Machine(Ledger):
 
     def _enter_again(self, job: Job) -> None:
         self.jobs[job.id] = job
+        self.held_bytes += held_bytes(job)
         queue = self.queue(job.name)
         queue.jobs += 1
 
@@ -472,6 +476,7 @@ class Machine(Ledger):
         self.wheel.cancel(job)
         self.leaving.add(job.id)  # first: another thread may be asking
         del self.jobs[job.id]
+        self.held_bytes -= held_bytes(job)
         queue = self.queues[job.name]
         queue.jobs -= 1
         if queue.jobs == 0:

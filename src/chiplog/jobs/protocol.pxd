@@ -2,14 +2,14 @@
 cimport cython
 
 from chiplog.jobs.machine cimport Machine
-from chiplog.jobs.queue cimport Job, Leaser
+from chiplog.jobs.queue cimport Job, Leaser, Waiter
 from chiplog.jobs.wheel cimport Timer
 from chiplog.jobs.limits cimport is_id, is_name
 from chiplog.jobs.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
-from chiplog.jobs.replies cimport lease_reply, result_reply
+from chiplog.jobs.replies cimport inspected, lease_reply, result_reply
 
 cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED
-cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
+cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
 
 
 cdef class Session:
@@ -18,7 +18,7 @@ cdef class Session:
     cdef public object connection
     cdef bytearray _buffer
     cdef Py_ssize_t _need
-    cdef bint _known
+    cdef public bint known
     cdef public list out
     cdef public Py_ssize_t out_bytes
     cdef public Py_ssize_t tentative
@@ -33,7 +33,7 @@ cdef class Session:
     cpdef leave(self)
     cpdef answer(self)
     @cython.locals(
-        at="Py_ssize_t", end="Py_ssize_t", stop="Py_ssize_t", after="Py_ssize_t", words=list, flagged=bint
+        most="Py_ssize_t", at="Py_ssize_t", end="Py_ssize_t", stop="Py_ssize_t", after="Py_ssize_t", words=list, flagged=bint
     )
     cdef _commands(self, bytes data, long long now_ns)
     cdef _refuse_line(self)
@@ -45,9 +45,13 @@ cdef class Session:
     cdef Py_ssize_t _command(
         self, bytes data, list args, bint flagged, Py_ssize_t after, long long now_ns
     ) except? -1
+    @cython.locals(job=Job)
     cdef _dispatch(self, bytes name, list args, dict flags, bytes payload, long long now_ns)
+    @cython.locals(waiter=Waiter)
+    cdef _fetch(self, Job job, bint inspects)
     cdef _reply(self, bytes reply)
     cdef _change(self, bytes reply)
+    @cython.locals(waiter=Waiter)
     cdef _authorize(self, bytes name, list args)
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", ttl_ms="long long", refusal=bytes)
     cdef _add(self, list args, dict flags, bytes payload, long long now_ns)

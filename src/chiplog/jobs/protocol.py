@@ -10,14 +10,14 @@ that doesn't end with CR LF ends the connection: whoever sends one speaks someth
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from chiplog import kernel
 from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.inspecting import Seen, inspect
+from chiplog.jobs.inspecting import asked_for, inspect
 from chiplog.jobs.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from chiplog.jobs.machine import DONE, UNKNOWN, Machine
-from chiplog.jobs.queue import Leaser, Waiter
+from chiplog.jobs.queue import Job, Leaser, Waiter
 from chiplog.jobs.replies import (
     ARGS,
     BAD_ID,
@@ -35,9 +35,12 @@ from chiplog.jobs.replies import (
     NO_TOKEN,
     NOT_FOUND,
     OK,
+    OUT_OF_MEMORY,
     READ_ONLY,
     TIMEOUT,
     UNKNOWN_COMMAND,
+    UNREADABLE,
+    inspected,
     lease_reply,
     result_reply,
 )
@@ -52,9 +55,14 @@ from chiplog.jobs.words import (
     split_flags,
 )
 
-__all__ = ["Answers", "Gate", "Session"]
+if TYPE_CHECKING:
+    from chiplog.jobs.gate import Gate
+
+__all__ = ["Answers", "Session"]
 
 _LINE_BYTES_MAX = 16 << 10
+_STRANGE_BYTES_MAX = 4 << 10
+"""Of a line before the token was shown."""
 _OUT_BYTES_MAX = 1 << 20
 """Of answers that aren't sent yet, and payloads that aren't written yet: the commands behind them wait."""
 _WAIT_MS_MAX = 24 * 3600 * 1000
@@ -75,17 +83,13 @@ _SIZED = {
 Answers = tuple[list[bytes], int]
 
 
-class Gate(Seen, Protocol):
-    """What a session sees of its server."""
-
-    read_only: bool
-    """Whether nothing can be changed now."""
-    trial: bool
-    """Whether each change is to be written by itself, to find out whether it can be."""
-    token: bytes | None
-
-    def try_writing(self, session: Session) -> None:
-        """Write what this client has changed, at once."""
+def _read_reply(waiter: Waiter) -> bytes:
+    """What was read from the log, as an answer."""
+    if waiter.read is None:
+        return UNREADABLE
+    if waiter.inspects:
+        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
+    return result_reply(waiter.job, waiter.read)
 
 
 class Session:
@@ -94,11 +98,11 @@ class Session:
     __slots__ = (
         "_buffer",
         "_gate",
-        "_known",
         "_machine",
         "_need",
         "closed",
         "connection",
+        "known",
         "out",
         "out_bytes",
         "tentative",
@@ -114,7 +118,7 @@ class Session:
         """What has come of a command that isn't there as a whole, or behind one that waits."""
         self._need = 0
         """How many bytes there must be before it is worth while to look again."""
-        self._known = gate.token is None
+        self.known = gate.token is None
         """Whether the client may do anything."""
         self.out: list[bytes] = []
         """Answers, not to be sent before what they tell is written."""
@@ -171,8 +175,13 @@ class Session:
         if isinstance(waiting, Leaser):
             self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))
         elif waiting is not None:
-            if waiting.gone:
+            if waiting.refused:
+                self._reply(NO_TOKEN)
+                self.closed = True
+            elif waiting.gone:
                 self._change(NOT_FOUND)
+            elif waiting.job.is_unloaded:
+                self._reply(_read_reply(waiting))
             else:
                 self._change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
 
@@ -181,14 +190,16 @@ class Session:
     def _commands(self, data: bytes, now_ns: int) -> None:
         at, end = 0, len(data)
         while at < end and not self.closed and not self.is_held():
-            stop, words, flagged = _next_line(data, at, _LINE_BYTES_MAX)
+            most = _LINE_BYTES_MAX if self.known else _STRANGE_BYTES_MAX
+            stop, words, flagged = _next_line(data, at, most)
             if stop < 0:
-                if end - at >= _LINE_BYTES_MAX:
+                if end - at >= most:
                     self._refuse_line()
                     return
                 self._keep(data, at, end - at + 1)
                 return
             if words is None:
+                self._gate.complain(self, "line without CR LF")
                 self.closed = True
                 return
             after = self._command(data, words, flagged, stop + 1, now_ns)
@@ -200,6 +211,7 @@ class Session:
             self._keep(data, at, 0)
 
     def _refuse_line(self) -> None:
+        self._gate.complain(self, "line too long")
         self._reply(LONG_LINE)
         self.closed = True
 
@@ -216,7 +228,7 @@ class Session:
         if flagged:
             args, flags, sound = split_flags(args)
         payload = b""
-        if not self._known:
+        if not self.known:
             self._authorize(name, args)
             return after
         sized = _SIZED.get(name)
@@ -269,11 +281,22 @@ class Session:
         elif name == b"schedule":
             self._schedule(args, flags, payload, now_ns)
         elif name == b"inspect":
-            self._reply(inspect(self._machine, self._gate, args, flags))
+            job = asked_for(self._machine, args, flags)
+            if job is not None and job.is_unloaded:
+                self._fetch(job, True)
+            else:
+                self._reply(inspect(self._machine, self._gate, args, flags))
         elif name == b"auth" and self._gate.token is not None:
             self._authorize(name, args)
         else:
             self._reply(UNKNOWN_COMMAND)
+
+    def _fetch(self, job: Job, inspects: bool) -> None:
+        """Have something of the job read from the log, and wait for it."""
+        waiter = Waiter(self, job, False)
+        waiter.inspects = inspects
+        self.waiting = waiter
+        self._gate.fetch(waiter)
 
     def _reply(self, reply: bytes) -> None:
         """An answer. If changes before it are not written yet, they may show in it."""
@@ -295,11 +318,15 @@ class Session:
 
         token = self._gate.token or b""
         if name == b"auth" and len(args) == 1 and compare_digest(args[0], token):
-            self._known = True
-            self._reply(OK)
+            refusal = None if self.known else self._gate.admit(self)
+            self.known = refusal is None
+            self._reply(refusal or OK)
+            self.closed = not self.known
         else:
-            self._reply(NO_TOKEN)
-            self.closed = True
+            waiter = Waiter(self, Job(), False)
+            waiter.refused = True
+            self.waiting = waiter
+            self._machine.wheel.set(waiter, self._gate.refuse_token(self, name == b"auth"))
 
     def _add(self, args: list[bytes], flags: dict[bytes, bytes] | None, payload: bytes, now_ns: int) -> None:
         job_id, name, ttr_ms, ttl_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])
@@ -336,6 +363,9 @@ class Session:
         if job_id in machine.jobs:
             self._reply(DUPLICATE_JOB)
             return
+        if machine.held_bytes + len(payload) > machine.memory_bytes_max:
+            self._reply(OUT_OF_MEMORY)
+            return
         if self._gate.read_only:
             self._reply(READ_ONLY)
             return
@@ -369,6 +399,8 @@ class Session:
             refusal = DUPLICATE_JOB
         elif self._gate.read_only:
             refusal = READ_ONLY
+        elif self._machine.held_bytes + len(payload) > self._machine.memory_bytes_max:
+            refusal = OUT_OF_MEMORY
         if refusal is not None:
             self._reply(refusal)
             return
@@ -448,6 +480,8 @@ class Session:
         job = self._machine.jobs.get(job_id)
         if job is None:
             self._reply(NOT_FOUND)
+        elif job.is_unloaded:
+            self._fetch(job, False)
         elif job.result is not None:
             self._reply(result_reply(job))
         elif wait_ms == 0:

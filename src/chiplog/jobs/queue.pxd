@@ -26,6 +26,8 @@ cdef class Job(Timer):
     cdef public int result_segment
     cdef public unsigned int add_bytes
     cdef public unsigned int result_bytes
+    cdef public unsigned int kept_bytes
+    cdef public bint is_unloaded
     cdef public unsigned char max_attempts
     cdef public unsigned char max_fails
     cdef public unsigned char state
@@ -54,6 +56,9 @@ cdef class Waiter(Timer):
     cdef public Job job
     cdef public bint owner
     cdef public bint gone
+    cdef public bint inspects
+    cdef public bint refused
+    cdef public bytes read
 
 
 cdef class _Shelf:

@@ -35,6 +35,8 @@ class Job(Timer):
         "created_ns",
         "fails",
         "id",
+        "is_unloaded",
+        "kept_bytes",
         "leased_ns",
         "max_attempts",
         "max_fails",
@@ -94,6 +96,10 @@ class Job(Timer):
         """The same of the record with its result."""
         self.result_offset = 0
         self.result_bytes = 0
+        self.kept_bytes = 0
+        """Of payload and result, while they are in memory although the job is done; 0 if these are few."""
+        self.is_unloaded = False
+        """Whether payload and result are in the log only."""
 
     def is_processed(self) -> bool:
         """Whether it is completed or failed."""
@@ -176,7 +182,7 @@ class Leaser(Timer):
 class Waiter(Timer):
     """Someone who waits for a job's result."""
 
-    __slots__ = ("client", "gone", "job", "owner")
+    __slots__ = ("client", "gone", "inspects", "job", "owner", "read", "refused")
 
     def __init__(self, client: object, job: Job, owner: bool) -> None:
         self.when_ns = NEVER
@@ -188,6 +194,12 @@ class Waiter(Timer):
         """Whether it is the one who runs the job."""
         self.gone = False
         """Whether the job was deleted, or expired, while it was waited for."""
+        self.inspects = False
+        """Whether it is the job itself that is asked for, and not its result."""
+        self.refused = False
+        """Whether there is no job: the client has shown a wrong token, and waits to be told."""
+        self.read: bytes | None = None
+        """What the log has of it, if that had to be read."""
 
 
 class _Shelf:

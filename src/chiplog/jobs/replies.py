@@ -16,6 +16,8 @@ OK = b"+OK\r\n"
 TIMEOUT = b"-TIMEOUT\r\n"
 NOT_FOUND = b"-NOT-FOUND\r\n"
 READ_ONLY = b"-SERVER-ERROR Read only: the command log can't be written\r\n"
+OUT_OF_MEMORY = b"-SERVER-ERROR Out of memory: there are too many jobs, see -max-memory\r\n"
+UNREADABLE = b"-SERVER-ERROR Unreadable: the command log has the job, and can't be read\r\n"
 UNKNOWN_OUTCOME = b"-SERVER-ERROR Unknown outcome: the command log failed while it was written\r\n"
 
 
@@ -68,9 +70,9 @@ def _numbers(ttr_ms: int, size: int) -> bytes:
     return found
 
 
-def result_reply(job: Job) -> bytes:
-    """A job's result."""
-    result = job.result or b""
+def result_reply(job: Job, read: bytes | None = None) -> bytes:
+    """A job's result, which may have been read from the log."""
+    result = (job.result or b"") if read is None else read
     return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), job.state == COMPLETED, len(result), result)
 
 
@@ -79,16 +81,17 @@ def queue_lines(queue: Queue) -> bytes:
     return b"%b 2\r\nready-len %d\r\nscheduled-len %d\r\n" % (queue.name, queue.ready, len(queue.scheduled))
 
 
-def inspected(job: Job) -> bytes:
-    """A job, as `inspect` shows it."""
+def inspected(job: Job, read: bytes | None = None) -> bytes:
+    """A job, as `inspect` shows it. Its payload may have been read from the log."""
     scheduled = job.scheduled_ns != NOT_SCHEDULED
+    payload = job.payload if read is None else read
     lines = [
         b"%b %d" % (_text(job.id), 13 if scheduled else 12),
         b"name %b" % job.name,
         b"ttr %d" % job.ttr_ms,
         b"ttl %d" % (0 if job.volatile else job.ttl_ms),
-        b"payload-size %d" % len(job.payload),
-        b"payload %b" % job.payload,
+        b"payload-size %d" % len(payload),
+        b"payload %b" % payload,
         b"max-attempts %d" % job.max_attempts,
         b"attempts %d" % job.attempts,
         b"max-fails %d" % job.max_fails,

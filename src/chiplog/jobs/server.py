@@ -26,9 +26,12 @@ from chiplog import kernel
 from chiplog.bounds import check_whole
 from chiplog.errors import ChiplogError
 from chiplog.jobs.cleaning import CommandCleaner
+from chiplog.jobs.commands import Add, Complete, Fail, Schedule
+from chiplog.jobs.door import STRANGERS_MAX, Door
 from chiplog.jobs.journal import Journal
-from chiplog.jobs.ledger import Batch
+from chiplog.jobs.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX, Batch
 from chiplog.jobs.protocol import Session
+from chiplog.jobs.queue import Waiter
 from chiplog.jobs.replies import READ_ONLY, UNKNOWN_OUTCOME
 from chiplog.jobs.turns import Connection, Held, Turns
 from chiplog.jobs.wheel import NEVER
@@ -51,12 +54,14 @@ PATIENCE_SECONDS_MAX = 0.001  # and for how long at most
 SHARE_MIN = 8  # clients to be answered together, if there are as many
 TICK_SECONDS_MAX = 1.0  # to wait for a timer before the clock is looked at again: it may have been set
 RETRY_SECONDS = (0.1, 5.0)  # how long to wait before writing is tried again, at first and at most
+READS_MAX = 4  # of results from the log at a time
 CLEAN_SEGMENTS = 4  # that are begun before the log is cleaned early, if it had no more after the last time
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for answers that clients don't take
 _TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
 _EXPECTS_TLS = b"-CLIENT-ERROR This server expects TLS\r\n"
 _SWEEP_SECONDS = 5.0
+_DOOR_SECONDS = 1.0
 
 
 class Server(Turns):
@@ -67,14 +72,22 @@ class Server(Turns):
         journal: Journal,
         *,
         clients_max: int = CLIENTS_MAX,
+        strangers_max: int = STRANGERS_MAX,
         token: bytes | None = None,
         clean_interval_ms: int = 300_000,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         started_ns = time.time_ns()
-        self.restored = journal.open(started_ns, progress)
+        self.restored = journal.open(started_ns, progress, kept_bytes_max=kept_bytes_max)
         super().__init__(self.restored.machine, journal, token, started_ns)
+        self.machine.memory_bytes_max = memory_bytes_max
+        self._reading = asyncio.Semaphore(READS_MAX)
         self._clients_max = clients_max
+        self.door = Door(strangers_max)
+        self.notices = Notices("jobs")
+        """Log lines, and how often clients were refused."""
         self._connections: set[Connection] = set()
         self._tick_handle: asyncio.TimerHandle | None = None
         self._tick_ns = NEVER
@@ -85,7 +98,6 @@ class Server(Turns):
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._lobby: Lobby | None = None
-        self._notices = Notices("jobs")
         self._tasks: set[asyncio.Task[None]] = set()
         self._cleaner = (
             CommandCleaner(journal.stream, self.machine)
@@ -112,10 +124,11 @@ class Server(Turns):
         factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
         accept = factory
         if tls is not None:
-            self._lobby = Lobby(tls, factory, self._notices, to_plain=_EXPECTS_TLS)
+            self._lobby = Lobby(tls, factory, self.notices, to_plain=_EXPECTS_TLS)
             accept = self._lobby.accept
         self._server = await self._loop.create_server(accept, host, port, backlog=1024)
         self._later(self._sweep())
+        self._later(self._watch_door())
         if self._cleaner is not None:
             self._later(self._clean(self._cleaner))
         self.turn_soon()
@@ -142,6 +155,7 @@ class Server(Turns):
         deadline = time.monotonic() + STOP_SECONDS
         while (self.waiting or self.in_flight) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
+        self.notices.close()
         await self._dismiss(time.monotonic() + FAREWELL_SECONDS)
         if self.sockets is not None:
             self._loop.remove_reader(self.sockets.fileno())
@@ -182,11 +196,43 @@ class Server(Turns):
         self._connections.add(connection)
         self._count()
         if self.token is not None:
-            connection.hurry()
-        if len(self._connections) > self._clients_max or self._stopping:
+            crowded = self.door.enter(connection, _host(connection))
+            if crowded is not None:
+                self._end(crowded, "too many without a token")
+            return
+        refusal = self.admit(connection.session)
+        if refusal is not None:
             connection.session.closed = True
-            connection.session.out.append(_TOO_MANY)
+            connection.session.out.append(refusal)
             connection.touch()
+
+    def admit(self, session: Session) -> bytes | None:
+        """A client may come in, unless there are too many: then why not."""
+        connection = cast(Connection, session.connection)
+        self.door.leave(connection)
+        if len(self._connections) - len(self.door) > self._clients_max or self._stopping:
+            self.notices.warning("too many clients", _host(connection), from_=_peer(connection))
+            return _TOO_MANY
+        self.notices.info("connected", _host(connection), from_=_peer(connection))
+        return None
+
+    def refuse_token(self, session: Session, tried: bool) -> int:
+        """A client has shown a wrong token, or none: it is told after a while."""
+        connection = cast(Connection, session.connection)
+        why = "a wrong token" if tried else "no token"
+        self.notices.warning("refused", _host(connection), from_=_peer(connection), reason=why)
+        delay = self.door.delay(_host(connection)) if tried else 0.0
+        return self.clock.now() + int(delay * 1e9)
+
+    def complain(self, session: Session, what: str) -> None:
+        """A client speaks something else."""
+        connection = cast(Connection, session.connection)
+        self.notices.warning("protocol error", _host(connection), from_=_peer(connection), reason=what)
+
+    def _end(self, connection: Connection, why: str) -> None:
+        """End a connection at once."""
+        self.notices.warning("disconnected", _host(connection), from_=_peer(connection), reason=why)
+        connection.abort()
 
     def _count(self) -> None:
         self.share = max(SHARE_MIN, len(self._connections) // 4)
@@ -194,6 +240,7 @@ class Server(Turns):
     def farewell(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.discard(connection)
+        self.door.leave(connection)
         self._count()
         if self.machine.records:
             self.turn_soon()
@@ -237,6 +284,31 @@ class Server(Turns):
         self.measure(took, len(held))
         if self.waiting or self.machine.records:
             self.turn_soon()
+
+    # -- what is only in the log
+
+    def fetch(self, waiter: Waiter) -> None:
+        """Read what a client asks for on a thread: a disk may be slow."""
+        self._later(self._fetch(waiter))
+
+    async def _fetch(self, waiter: Waiter) -> None:
+        job = waiter.job
+        place = (job.segment, job.offset) if waiter.inspects else (job.result_segment, job.result_offset)
+        try:
+            if place[0] == 0:
+                waiter.read = b""  # it failed by a timeout, without a result
+            else:
+                async with self._reading:
+                    command = await asyncio.to_thread(self.journal.read, *place, job.id)
+                if isinstance(command, Add | Schedule):
+                    waiter.read = command.payload
+                elif isinstance(command, Complete | Fail):
+                    waiter.read = command.result
+        except (OSError, ChiplogError) as error:
+            logger.error("a job that is done can't be read from the command log: %s", error)
+        waiter.gone = self.machine.jobs.get(job.id) is not job
+        self.machine.answered.append(waiter)
+        self.turn_soon()
 
     # -- when the log can't be written
 
@@ -337,10 +409,17 @@ class Server(Turns):
         """End the connections of those who don't finish a command, or who don't take their answers."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            self._notices.sweep()
+            self.notices.sweep()
             now = time.monotonic()
             for connection in [found for found in self._connections if found.is_late(now)]:
-                connection.abort()
+                self._end(connection, "too slow")
+
+    async def _watch_door(self) -> None:
+        """End the connections of those who don't show a token."""
+        while True:
+            await asyncio.sleep(_DOOR_SECONDS)
+            for connection in self.door.late():
+                self._end(connection, "no token in time")
 
     def begun(self) -> None:
         """The log has a new segment: with many of them it is time to clean."""
@@ -362,6 +441,18 @@ class Server(Turns):
                     self.journal.roll()
             await cleaner.run(cramped=self.read_only)
             self._begun_max = max(CLEAN_SEGMENTS, cleaner.segments)
+
+
+def _peer(connection: Connection) -> str:
+    """A client's address."""
+    found = connection.transport.get_extra_info("peername") if connection.transport is not None else None
+    if not found:
+        return "-"
+    return f"[{found[0]}]:{found[1]}" if ":" in found[0] else f"{found[0]}:{found[1]}"
+
+
+def _host(connection: Connection) -> str:
+    return _peer(connection).rpartition(":")[0]
 
 
 class _Writer:

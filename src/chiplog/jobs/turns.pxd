@@ -22,6 +22,7 @@ cdef class Connection:
     cdef bint _paused
     cdef double _since
 
+    @cython.locals(session=Session)
     cpdef data_received(self, bytes data)
     cpdef bint eof_received(self)
     cpdef close(self)
@@ -33,7 +34,7 @@ cdef class Connection:
     cpdef send(self, list answers)
     @cython.locals(sent="Py_ssize_t")
     cdef _write(self, bytes data)
-    @cython.locals(session=Session, before="Py_ssize_t", held=bint)
+    @cython.locals(session=Session, before="Py_ssize_t", held=bint, most="Py_ssize_t")
     cdef _go_on(self)
     cdef _read(self, bint wanted)
     cpdef bint is_late(self, double now)

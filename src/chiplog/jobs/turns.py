@@ -125,7 +125,7 @@ class Connection:
             turns.now_ns = turns.clock.now()
         session = self.session
         session.feed(data, turns.now_ns)
-        if session.buffered() > _BUFFER_BYTES_MAX and session.is_held():
+        if session.buffered() > (_BUFFER_BYTES_MAX if session.known else 0) and session.is_held():
             self._read(False)  # a write may take long
         self.touch()
 
@@ -203,7 +203,8 @@ class Connection:
             self.touch()  # what it waits for is a write, and then it is its turn
         if not self._paused:
             self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
-        self._read(not self._paused and not (held and session.buffered() > _BUFFER_BYTES_MAX))
+        most = _BUFFER_BYTES_MAX if session.known else 0
+        self._read(not self._paused and not (held and session.buffered() > most))
 
     def _read(self, wanted: bool) -> None:
         if self._ended:
@@ -220,10 +221,6 @@ class Connection:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
-
-    def hurry(self) -> None:
-        """A command is expected soon: that of a client who may do nothing before it."""
-        self._since = time.monotonic()
 
     def is_late(self, now: float) -> bool:
         """Whether a command, or an answer, has been on its way for too long."""
@@ -391,6 +388,9 @@ class Turns:
         if not isinstance(where, int) and where.segment != self.segment:
             self.segment = where.segment
             self.begun()
+        if self.machine.kept_bytes > self.machine.kept_bytes_max:
+            for job in self.machine.unload():  # no log has them: the oldest are forgotten
+                self.machine.delete(job.id)
         if self.trial:
             self.recover()
         self.send(held)
@@ -428,6 +428,22 @@ class Turns:
 
     def recover(self) -> None:
         """It could be written again."""
+        raise NotImplementedError
+
+    def fetch(self, waiter: Waiter) -> None:
+        """Read from the log what a client asks for."""
+        raise NotImplementedError
+
+    def admit(self, session: Session) -> bytes | None:
+        """A client has shown the token."""
+        raise NotImplementedError
+
+    def refuse_token(self, session: Session, tried: bool) -> int:
+        """A client has shown a wrong token, or none."""
+        raise NotImplementedError
+
+    def complain(self, session: Session, what: str) -> None:
+        """A client speaks something else."""
         raise NotImplementedError
 
     def begun(self) -> None:
