@@ -573,7 +573,7 @@ def test_over_tls_everything_is_the_same(connect, serve, certificate, queue):
     assert client.inspect_server().active_clients == 1, "and it is the same one"
     with pytest.raises(ConnectionLost, match="certificate is not trusted"):
         connect(server.address, tls=True, retry_seconds=0).inspect_server()
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(JobRefused, match="This server expects TLS"):
         connect(server.address, retry_seconds=0, timeout=5).lease(queue)
 
 
