@@ -158,7 +158,7 @@ def test_what_a_session_still_needs_stays_and_it_is_told_who_needs_it(tmp_path, 
             here.wait_for(here.broker.keeping.look())
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 1, "and told once"
-        assert "'away'" in told[0]
+        assert "the session of away is" in told[0]
         back = here.client(client_id="away", session_expiry=1000)
         assert [back.receive(30).payload[:6] for _ in range(200)] == [b"%06d" % i for i in range(200)]
         until(lambda: here.do(lambda: here.broker.keeping.needed())[0] is None)
