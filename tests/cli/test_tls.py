@@ -363,7 +363,7 @@ def test_files_that_arent_right_are_told_at_the_start(kind, wrong, pki, server_f
     )
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
-    assert {"half": "--tls-key", "missing": "nothing"}.get(wrong, "rubbish") in ended.stderr
+    assert {"half": "-tls-key", "missing": "nothing"}.get(wrong, "rubbish") in ended.stderr
 
 
 # -- one side speaks TLS, and the other doesn't

@@ -218,7 +218,7 @@ def subscribe_empty(site: Site) -> None:
 # -- what `--limit` sets
 
 
-@limit("connect", "--limit", "connect_bytes_max=2000", short=1)
+@limit("connect", "--limit", "connect_bytes_max=2000", "--limit", "name_bytes_max=2000", short=1)
 def connect_size(site: Site) -> None:
     """A CONNECT of 2,000 bytes is taken; one that announces a byte more is closed before it has come."""
     more = 2000 - len(packet(Connect("c" * 1900)))

@@ -193,7 +193,7 @@ def test_primaries_that_never_say_what_they_have_keep_no_other_out(tmp_path):
         for _ in range(30):
             idle.append(hello(server, "things", "primary", first.next_run()))
             idle[-1].expect(Kind.KNOWN)
-        assert server.figures()["connections"] < 12
+        wait_until(lambda: server.figures()["connections"] < 12)
         kept.send(Kind.FLUSH, b"\0")
         kept.expect(Kind.ACK)
         primary(server, "things", first.next_run()).close()

@@ -324,7 +324,7 @@ class Mirror:
 
     def commit(self, snapshot: Snapshot, sequence: int, term: int) -> None:
         """A generation is whole: remember that, then forget what came before it."""
-        if snapshot.begin.offset != self._directory.format.header_bytes or snapshot.end <= snapshot.begin:
+        if snapshot.begin.offset != self._directory.format.header_bytes or snapshot.end < snapshot.begin:
             raise BadFrame(f"no generation begins at {snapshot.begin} and ends at {snapshot.end}")
         if self.position is None or self.position < snapshot.end:
             raise BadFrame(f"a generation ends at {snapshot.end}, but this copy at {self.position}")
