@@ -15,7 +15,7 @@ import pytest
 
 from chiplog.broker import Limits
 from chiplog.broker.batches import Stored
-from chiplog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, encode
+from chiplog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsubscribe, encode
 from tests.broker.held import held
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
@@ -292,6 +292,18 @@ def test_a_client_can_ask_for_no_more_than_it_may_have(tmp_path: Path):
         assert codes == [0] * 10 + [0x97]
         client.unsubscribe("$replay/all/y")
         assert client.subscribe("z") == [0]
+
+
+@pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
+def test_a_packet_has_a_limited_number_of_filters(broker, talk, kind):
+    """They are decoded at one go."""
+    client = talk("c")
+    filters = ["a"] * 10_001
+    with held(broker) as loop:
+        client.send(kind(1, [Subscription(one) for one in filters] if kind is Subscribe else filters))
+        told = client.end()
+    assert told.reason_code == 0x97
+    assert loop.longest_ms < HELD_MS_MAX
 
 
 # -- replays

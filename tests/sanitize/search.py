@@ -139,12 +139,12 @@ class Search:
         self.before(data)
         try:
             whole = _seconds(timed, data)
-            half = _seconds(timed, data[: len(data) // 2]) if whole > _GROWTH_SECONDS_MIN else whole
-            if whole > SECONDS_MAX or whole > max(half * _GROWTH_MAX, _GROWTH_SECONDS_MIN):
-                again = _seconds(timed, data)
-                if again > 0.7 * whole:
-                    took = f"{len(data):,} bytes take {whole:.2f} s of the processor, half of them {half:.2f} s"
-                    self._note("slow", data, took)
+            if whole < _GROWTH_SECONDS_MIN:
+                return
+            twice = _seconds(timed, data + data)
+            if (whole > SECONDS_MAX or twice > _GROWTH_MAX * whole) and _seconds(timed, data) > 0.7 * whole:
+                took = f"{len(data):,} bytes take {whole:.2f} s of the processor, twice as many {twice:.2f} s"
+                self._note("slow", data, took)
         except self.target.refusals:
             pass
         except Exception as error:

@@ -42,6 +42,7 @@ from chiplog.broker.delivery import Delivery
 from chiplog.broker.door import Door
 from chiplog.broker.groups import Group
 from chiplog.broker.history import History
+from chiplog.broker.holdings import Holdings
 from chiplog.broker.intake import Intake, Written
 from chiplog.broker.keeping import Keeping
 from chiplog.broker.limits import Limits
@@ -121,6 +122,8 @@ class Broker:
         self.routes = Routes()
         self.clock = MessageClock()
         self.history = History(self.stream, self.limits.tail_bytes_max, self.executor)
+        self.history.lists_bytes_max = self.limits.lists_bytes_max
+        self.holdings = Holdings(self.limits)
         self.clients = Clients(self)
         self.subscriptions = Subscriptions(self)
         self.acknowledgements = Acknowledgements(self)
@@ -330,6 +333,9 @@ class Broker:
         assert connection.session is not None
         if not self.access.verdicts.may_publish(connection.session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
+        asks = packet.retain and packet.qos and connection.version == MQTT_5_0  # others can't be told
+        if asks and not self.memory.retained.has_room(packet.topic, packet.payload, packet.properties):
+            return ReasonCode.QUOTA_EXCEEDED
         return None
 
     def _answer_in_turn(self, connection: Connection, data: bytes) -> None:
@@ -348,10 +354,15 @@ class Broker:
         session: Session | None = None,
     ) -> None:
         """One message into the log, with this turn."""
+        if kept.get("retain") and not self.memory.retained.has_room(topic, payload, kept):
+            del kept["retain"]  # it is delivered all the same, and whoever could be told was
+            self.visits.notices.warning("not retained", "", topic=topic, reason="quota exceeded")
         time_ns = self.intake.put(topic, payload, kept, connection, acks)
         if kept.get("retain"):
             message = Stored(time_ns, topic, payload, kept)
+            self.memory.retained.reserve(message)
             self.intake.when_written(lambda: self._retain(message))
+            self.intake.when_failed(functools.partial(self.memory.retained.release, topic))
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
             session.received[packet_id] = time_ns
@@ -465,6 +476,7 @@ class Broker:
                 self.door.sweep(self.now)
                 self.visits.notices.sweep()
                 self.clients.sweep(self.now)
+            self.memory.forget_expired(self.clock.seconds_left)
             if self.now - self._known >= KNOWN_SECONDS:
                 self._known = self.now
                 self.memory.note_known()

@@ -24,6 +24,7 @@ from chiplog.broker.mqtt import (
     Disconnect,
     Properties,
     ReasonCode,
+    Will,
 )
 from chiplog.broker.rights import NOTHING
 from chiplog.broker.sessions import Session
@@ -61,6 +62,7 @@ class Clients:
                 self._broker.memory.note_session(session)
             self._expire_later(session)
             self._judge_away(session)
+            self._broker.holdings.restore(session)
 
     # -- coming
 
@@ -71,6 +73,11 @@ class Clients:
         if secured is not None:  # whatever name the client gives: this one was checked
             packet.user_name, packet.password = peer_name(secured), None
         visit.claims(packet)
+        most = self._broker.limits.name_bytes_max
+        if len(packet.client_id.encode()) > most:
+            raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id has more than {most} bytes")
+        if packet.user_name is not None and len(packet.user_name.encode()) > most:
+            raise BadPacket(ReasonCode.BAD_USER_NAME_OR_PASSWORD, f"the user name has more than {most} bytes")
         visit.known = access.password_of(packet.user_name)
         if secured is not None:
             named = packet.user_name is not None and access.knows(packet.user_name)
@@ -118,8 +125,9 @@ class Clients:
             client_id = told["assigned_client_identifier"] = f"chiplog-{secrets.token_hex(8)}"
         connection.user, visit.client_id = packet.user_name, client_id
         session, present = self._session(connection, client_id, packet)
-        session.will = packet.will
         self._expiry(session, packet, told)
+        self._hold(session, access.owner(packet.user_name) or "", packet.will, present)
+        session.will = packet.will
         session.in_flight_max = min(limits.in_flight_max, packet.properties.get("receive_maximum", 65_535))
         if packet.keep_alive > limits.keep_alive_max or (not packet.keep_alive and limits.keep_alive_max < 65_535):
             packet.keep_alive = limits.keep_alive_max
@@ -141,6 +149,17 @@ class Clients:
         )
         self._connack(connection, present, told)
         broker.subscriptions.join(session, connection)
+
+    def _hold(self, session: Session, owner: str, will: Will | None, present: bool) -> None:
+        """Count what a session takes. Raises BadPacket if that is too much: then it is as it was, or gone."""
+        holdings = self._broker.holdings
+        if not holdings.begin(session, owner, will, durable=session.durable):
+            if present:
+                self._expire_later(session)
+            else:
+                self.end(session)
+            raise BadPacket(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions, or they are too large")
+        holdings.settle(session)
 
     def _note(self, session: Session, present: bool) -> None:
         """A client is here: that is known after a crash, too. If it can't be, there is no half of a session."""
@@ -267,6 +286,7 @@ class Clients:
         broker.subscriptions.forget(session)
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            broker.holdings.end(session)
             broker.memory.note("end", session.client_id)
             broker.memory.try_flush()
         self._wills.due(session.client_id)

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from chiplog import kernel
 from chiplog._kernel_mqtt_py import INCOMPLETE
@@ -94,7 +94,7 @@ class Connection(Peer, asyncio.Protocol):
         """What the log keeps of its plain messages, at QoS 0 and 1."""
         self.guest: Guest | None = None
         """Its place before the door, until its CONNECT is accepted."""
-        self.inside = False
+        self.inside = self._closing = self._paused = self._tight = False
         self.owner = ""
         """Whose it is, where clients share something: a user's, or an address's."""
         self._inbound = InboundAliases(0)
@@ -109,7 +109,6 @@ class Connection(Peer, asyncio.Protocol):
         """Such bytes that a WebSocket has for it."""
         self._unsent = 0
         """Bytes that wait for its socket, as far as they are counted."""
-        self._closing = self._paused = self._tight = False
         self._held: Future[Any] | None = None
         self._drained = 0
         self._singly = 0
@@ -157,6 +156,8 @@ class Connection(Peer, asyncio.Protocol):
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
+            if self._rest:
+                self.broker.loop.call_soon(self.data_received, b"")
         if self.session is not None:
             self.ready = True
             self.broker.has_room(self.session)
@@ -229,7 +230,7 @@ class Connection(Peer, asyncio.Protocol):
         slices, has_begun = self.broker.slices, False
         if self._singly:
             at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
-        while at < end and not self._closing and self._held is None:
+        while at < end and not (self._closing or self._paused) and self._held is None:
             if has_begun and not slices.has_time():
                 self._wait_for_turn()
                 return at
@@ -358,10 +359,7 @@ class Connection(Peer, asyncio.Protocol):
         self.guest = guest
 
     def hold(self, for_what: Future[Any]) -> None:
-        """What comes next has to wait. If the client doesn't, nobody needs to know any more.
-
-        Its socket is read on, or nobody would see that the client has closed it.
-        """
+        """What comes next has to wait. Its socket is read on, or nobody would see that the client closed it."""
         self._held = for_what
         if self.guest is not None:
             self.guest.held = True
@@ -380,10 +378,11 @@ class Connection(Peer, asyncio.Protocol):
         except Exception as error:
             self.fail(error)
         if not self._closing and self._held is None:
-            self.transport.resume_reading()
-            rest, self._rest = bytes(self._rest), bytearray()
-            self._need = 0
+            rest, self._rest, self._need = bytes(self._rest), bytearray(), 0
             self.data_received(rest)
+            waits = cast(Any, self)._held is not None and len(self._rest) > _HELD_BYTES_MAX
+            if not (self._closing or self._paused or waits):
+                self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
         """It is this session's from now on."""
@@ -395,10 +394,11 @@ class Connection(Peer, asyncio.Protocol):
         self.ready = True
         self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
-        self._inbound = InboundAliases(self.broker.limits.topic_alias_max)
+        limits = self.broker.limits
+        self._inbound = InboundAliases(limits.topic_alias_max, limits.alias_bytes_max)
         self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)
         if wanted.get("topic_alias_maximum"):
-            self.aliases = OutboundAliases(wanted["topic_alias_maximum"])
+            self.aliases = OutboundAliases(wanted["topic_alias_maximum"], limits.alias_bytes_max)
         self.particular = self.aliases is not None or "maximum_packet_size" in wanted
 
     def send(self, data: bytes) -> None:

@@ -27,14 +27,19 @@ logger = logging.getLogger("chiplog")
 TOPICS_MAX = 10_000
 """In a file's list. With more of them there is none."""
 _TOPICS_BYTES_MAX = 4 << 20
-_LISTS_KEPT = 1024
+_LIST_BYTES, _ENTRY_BYTES = 300, 50
 
 
 class History:
     """What has been published, from any position on."""
 
     def __init__(
-        self, stream: Stream, tail_bytes_max: int, executor: Executor, *, files: Files | None = None
+        self,
+        stream: Stream,
+        tail_bytes_max: int,
+        executor: Executor,
+        *,
+        files: Files | None = None,
     ) -> None:
         self._stream = stream
         self._files = files or OSFiles()
@@ -46,6 +51,9 @@ class History:
         """Where what has been published ends."""
         self._segment = 0
         self._topics: set[bytes] | None = set()
+        self._topics_bytes = self._lists_bytes = 0
+        self.lists_bytes_max = 32 << 20
+        """Of lists that are kept in memory."""
         self._lists: dict[int, list[bytes] | None] = {}
 
     # -- the end of it
@@ -59,10 +67,13 @@ class History:
         self.end = Position(batch.segment, batch.end)
         if batch.segment != self._segment:
             self._finish_list()
-            self._segment, self._topics = batch.segment, set()
+            self._segment, self._topics, self._topics_bytes = batch.segment, set(), 0
         if self._topics is not None:
-            self._topics.update(batch.topics[1])
-            if len(self._topics) > TOPICS_MAX:
+            for topic in batch.topics[1]:
+                if topic not in self._topics:
+                    self._topics.add(topic)
+                    self._topics_bytes += len(topic)
+            if len(self._topics) > TOPICS_MAX or self._topics_bytes > _TOPICS_BYTES_MAX:
                 self._topics = None
 
     def recent(self, position: Position) -> Batch | None:
@@ -117,10 +128,16 @@ class History:
 
     def _list_of(self, number: int) -> list[bytes] | None:
         if number not in self._lists:
-            if len(self._lists) >= _LISTS_KEPT:
-                self._lists.clear()
-            self._lists[number] = self._read_list(number)
-        return self._lists[number]
+            found = self._read_list(number)
+            size = _LIST_BYTES + sum(_ENTRY_BYTES + len(topic) for topic in found or ())
+            if self._lists_bytes + size > self.lists_bytes_max:
+                self._lists, self._lists_bytes = {}, 0
+            if size > self.lists_bytes_max:
+                return found
+            self._lists[number] = found
+            self._lists_bytes += size
+            return found
+        return self._lists.get(number)
 
     def _read_list(self, number: int) -> list[bytes] | None:
         path = self._list_path(number)

@@ -32,6 +32,13 @@ _WHOLE = {
     "tail_bytes_max": (0, BYTES_MAX),
     "turn_bytes_max": (1, BYTES_MAX),
     "pending_bytes_max": (0, BYTES_MAX),
+    "name_bytes_max": (1, 65_535),
+    "session_bytes_max": (1, SESSION_BYTES_MAX),
+    "sessions_bytes_max": (1, BYTES_MAX),
+    "sessions_max": (1, COUNT_MAX),
+    "alias_bytes_max": (0, BYTES_MAX),
+    "lists_bytes_max": (0, BYTES_MAX),
+    "retained_bytes_max": (0, BYTES_MAX),
     "session_expiry_max": (0, NEVER),
     "subscriptions_max": (1, COUNT_MAX),
     "topic_alias_max": (0, 65_535),
@@ -82,6 +89,14 @@ class Limits:
     """Bytes that are written to the log together."""
     pending_bytes_max: int = 8 << 20
     """Changes of sessions that couldn't be written. Past this, everything is written anew once that works."""
+    name_bytes_max: int = 1024
+    """Of a client id, and of a user name."""
+    session_bytes_max: int = 32 << 20
+    """Bytes that a session takes: its id, its will and its subscriptions, about as much as they are in memory."""
+    sessions_bytes_max: int = 1 << 30
+    """Bytes that all sessions take. An owner gets more only while more than it has itself is free."""
+    sessions_max: int = 200_000
+    """Sessions that outlive their connections; an owner gets more only while more than it has itself is free."""
     session_expiry_max: int = NEVER
     """Seconds that a session is kept without its client."""
     subscriptions_max: int = 10_000
@@ -90,8 +105,14 @@ class Limits:
     """Aliases that a publisher may define."""
     keep_alive_max: int = 65_535
     """Seconds. A client that wants longer ones, or none, is told this."""
+    alias_bytes_max: int = 64 << 10
+    """Bytes of the topics that aliases of a client stand for, each way."""
+    lists_bytes_max: int = 32 << 20
+    """Bytes of lists of topics, which say what the log's files have in them."""
     retained_max: int = 1_000_000
     """Topics with a retained message."""
+    retained_bytes_max: int = 256 << 20
+    """Bytes of all retained messages, about as much as they are in memory."""
     retain_seconds: float | None = None
     """How long messages are kept at least; None: for ever. Files go as a whole, when all in them is older."""
     retain_bytes: int | None = None

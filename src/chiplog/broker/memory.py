@@ -39,6 +39,8 @@ _BATCH_BYTES = 4 << 20
 """Events that are written together, about: far below what a log takes at once."""
 _OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
 """What an event is of, if it isn't of a session."""
+_LOOKED_AT = 500
+"""Retained messages that are looked at together."""
 _EVENT_BYTES = 64
 _ENTRY_BYTES = 8
 _SUBS_MAX = 1000
@@ -52,7 +54,8 @@ class Memory:
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Position] = {}
         """Where shared subscriptions have got to."""
-        self.retained = RetainedMessages()
+        self.retained = RetainedMessages(limits.retained_max, limits.retained_bytes_max)
+        self._looked_at: str | None = None
         self.known_ns = 0
         """The time of the last message whose consequences are known."""
         self.run_slice: Callable[[Callable[[], None]], None] = lambda work: work()
@@ -323,13 +326,25 @@ class Memory:
         self._let_go.clear()
 
     def retain(self, message: Stored) -> Stored | None:
-        """Keep a message for its topic, or, if it is empty, none. What is kept now."""
+        """Keep a message for its topic, or, if it is empty, none. What is kept now.
+
+        Whether there is room was asked before it was written: the log says of each message whether it is retained.
+        """
+        self.retained.release(message.topic)
         if not message.payload:
             self.retained.remove(message.topic)
             return None
-        if len(self.retained) < self._limits.retained_max or message.topic in self.retained:
-            self.retained.add(message)
+        self.retained.add(message)
         return message
+
+    def forget_expired(self, seconds_left: Callable[[Stored], int | None]) -> None:
+        """Look at some retained messages, and at others the next time: those that have expired make room."""
+        some = self.retained.after(self._looked_at, _LOOKED_AT)
+        self._looked_at = some[-1].topic if len(some) == _LOOKED_AT else None
+        for message in some:
+            if seconds_left(message) == 0:
+                self.retained.remove(message.topic)
+                self.note_retained(message.topic, None)
 
     # -- the state log's side
 

@@ -16,8 +16,10 @@ topic has costs no node. Where a walk has got to is a topic, so it can stop anyw
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from chiplog.bounds import BYTES_MAX, COUNT_MAX
 from chiplog.broker.batches import Stored
 from chiplog.broker.mqtt.topics import has_wildcards
 
@@ -25,6 +27,10 @@ __all__ = ["RetainedMessages"]
 
 _BLOCK_MAX = 1000
 """Topics that lie together in one list: one that grows past it is cut into two."""
+_MESSAGE_BYTES, _PAIR_BYTES = 700, 200
+"""What a message takes beside its texts and bytes, and what a pair of its properties does, about."""
+_ONE_BYTES_MAX = 128 << 20
+"""Of one message: it is one event of a log, whose batches have at most twice as much."""
 _BETWEEN, _AFTER = "\0", "\1"
 """In keys: between two levels, less than any character of a topic; and what comes after all that is below one."""
 
@@ -32,7 +38,13 @@ _BETWEEN, _AFTER = "\0", "\1"
 class RetainedMessages:
     """The message of each topic that has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._count_max, self._bytes_max = count_max, bytes_max
+        self.byte_count = 0
+        """About what all of them take."""
+        self._reserved: dict[str, int] = {}
+        """Of messages that are being written: bytes by topic."""
+        self._reserved_bytes = 0
         self._messages: dict[str, Stored] = {}
         self._blocks: list[list[str]] = []
         """The topics as sorted keys, a list of lists: to add one moves a few hundred, however many there are."""
@@ -53,9 +65,37 @@ class RetainedMessages:
         """The message of a topic."""
         return self._messages.get(topic)
 
+    # -- room
+
+    def has_room(self, topic: str, payload: bytes, properties: Mapping[str, Any]) -> bool:
+        """Whether a message may be kept for a topic. An empty one takes none; what is kept already stays."""
+        if not payload:
+            return True
+        size = _bytes_of(Stored(0, topic, payload, dict(properties)))
+        before, reserved = self._messages.get(topic), self._reserved.get(topic, 0)
+        count = len(self._messages) + len(self._reserved)
+        if before is None and not reserved and count >= self._count_max:
+            return False
+        taken = self.byte_count + self._reserved_bytes - reserved - (0 if before is None else _bytes_of(before))
+        return taken + size <= self._bytes_max and size <= _ONE_BYTES_MAX
+
+    def reserve(self, message: Stored) -> None:
+        """A message for its topic is being written: until that is done, its room is taken."""
+        if message.payload:
+            self.release(message.topic)
+            self._reserved[message.topic] = size = _bytes_of(message)
+            self._reserved_bytes += size
+
+    def release(self, topic: str) -> None:
+        """It is written, or can't be."""
+        self._reserved_bytes -= self._reserved.pop(topic, 0)
+
+    # -- messages
+
     def add(self, message: Stored) -> Stored | None:
         """Keep a message for its topic; returns the one that it replaces."""
         before = self._messages.get(message.topic)
+        self.byte_count += _bytes_of(message) - (0 if before is None else _bytes_of(before))
         self._messages[message.topic] = message
         if before is None:
             self._insert(_key(message.topic))
@@ -65,6 +105,7 @@ class RetainedMessages:
         """Keep none for a topic any more; returns the one that was kept."""
         before = self._messages.pop(topic, None)
         if before is not None:
+            self.byte_count -= _bytes_of(before)
             self._delete(_key(topic))
         return before
 
@@ -133,6 +174,16 @@ class RetainedMessages:
             self._lasts[number] = block[-1]
         else:
             del self._blocks[number], self._lasts[number]
+
+
+def _bytes_of(message: Stored) -> int:
+    properties = message.properties
+    more = sum(
+        _PAIR_BYTES + len(name) + len(value)
+        for name, value in properties.get("user", properties.get("user_properties", ()))
+    )
+    more += sum(len(value) for value in properties.values() if isinstance(value, str | bytes))
+    return _MESSAGE_BYTES + 4 * len(message.topic) + len(message.payload) + more
 
 
 def _key(topic: str) -> str:

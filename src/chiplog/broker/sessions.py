@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cursor", "Sent", "Session", "Sub", "Verdict"]
 
-_CACHE_MAX = 4096
+_CACHE_MAX = 1024
+_CACHED_BYTES_MAX = 256
+"""Of a topic that is remembered: longer ones would be most of the memory, and hardly come twice."""
 
 
 class Sub(NamedTuple):
@@ -115,9 +117,11 @@ class Cursor:
             return self._judge(topic, position)
         if topic in self._cache:
             return self._cache[topic]
-        if len(self._cache) >= _CACHE_MAX:
-            self._cache.clear()
-        found = self._cache[topic] = self._judge(topic, position)
+        found = self._judge(topic, position)
+        if len(topic) <= _CACHED_BYTES_MAX:
+            if len(self._cache) >= _CACHE_MAX:
+                self._cache.clear()
+            self._cache[topic] = found
         return found
 
     def _judge(self, topic: bytes, position: Position) -> Verdict | None:
@@ -210,6 +214,9 @@ class Session:
         """Groups that have left it out because it had no room."""
         self.shares: dict[Cursor, None] = {}
         """Groups by which something is under way to it, or was until a moment ago."""
+        self.held_by = ""
+        """Whose its bytes are; these, those of itself and its will alone, and whether it counts as durable."""
+        self.held_bytes = self.held_base = self.held_durable = 0
         self.resending = False
         self.unordered = False
         """Whether what is in flight may not be in the order of the log, as after a start."""

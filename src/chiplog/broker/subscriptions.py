@@ -208,6 +208,11 @@ class Subscriptions:
             return ReasonCode.NOT_AUTHORIZED
         if session.subscriptions() >= broker.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED
+        known = wanted.filter in session.groups or wanted.filter in session.cursors
+        if not (known or parsed.filter in session.main.subs) and not broker.holdings.subscribe(
+            session, wanted.filter
+        ):
+            return ReasonCode.QUOTA_EXCEEDED
         sub = Sub(wanted.qos, wanted.no_local, wanted.retain_as_published, identifier, broker.history.end)
         if parsed.group is not None:
             if wanted.no_local:
@@ -307,6 +312,8 @@ class Subscriptions:
     def _unsubscribe_one(self, session: Session, name: str) -> int:
         routes = self._broker.routes
         self._broker.memory.note_unsub(session, name)
+        if name in session.groups or (name and name in session.cursors) or name in session.main.subs:
+            self._broker.holdings.unsubscribe(session, name)
         if name in session.groups:
             self.groups.unsubscribe(session, name)
             return ReasonCode.SUCCESS

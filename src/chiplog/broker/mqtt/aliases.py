@@ -22,10 +22,11 @@ __all__ = ["InboundAliases", "OutboundAliases"]
 class InboundAliases:
     """What the other side's aliases stand for. `maximum` is what it was told: at most so many topics are kept."""
 
-    __slots__ = ("_maximum", "_topics")
+    __slots__ = ("_bytes", "_bytes_max", "_maximum", "_topics")
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, bytes_max: int = 1 << 20) -> None:
         self._maximum = maximum
+        self._bytes, self._bytes_max = 0, bytes_max
         self._topics: dict[int, str] = {}
 
     def resolve(self, topic: str, alias: int) -> str:
@@ -35,6 +36,11 @@ class InboundAliases:
                 ReasonCode.TOPIC_ALIAS_INVALID, f"the topic alias is {alias}: expected 1 to {self._maximum}"
             )
         if topic:
+            self._bytes += len(topic) - len(self._topics.get(alias, ""))
+            if self._bytes > self._bytes_max:
+                raise BadPacket(
+                    ReasonCode.QUOTA_EXCEEDED, f"topic aliases stand for more than {self._bytes_max} bytes"
+                )
             self._topics[alias] = topic
             return topic
         known = self._topics.get(alias)
@@ -46,10 +52,11 @@ class InboundAliases:
 class OutboundAliases:
     """Our own: topics get one, first come first served, up to the maximum that the other side has told."""
 
-    __slots__ = ("_aliases", "_maximum")
+    __slots__ = ("_aliases", "_bytes", "_bytes_max", "_maximum")
 
-    def __init__(self, maximum: int) -> None:
+    def __init__(self, maximum: int, bytes_max: int = 1 << 20) -> None:
         self._maximum = maximum
+        self._bytes, self._bytes_max = 0, bytes_max
         self._aliases: dict[str, int] = {}
 
     def shorten(self, topic: str) -> tuple[str, int]:
@@ -57,11 +64,13 @@ class OutboundAliases:
         alias = self._aliases.get(topic)
         if alias is not None:
             return "", alias
-        if len(self._aliases) >= self._maximum:
+        if len(self._aliases) >= self._maximum or self._bytes + len(topic) > self._bytes_max:
             return topic, 0
         alias = self._aliases[topic] = len(self._aliases) + 1
+        self._bytes += len(topic)
         return topic, alias
 
     def withdraw(self, topic: str) -> None:
         """The alias that this topic was given last isn't sent after all."""
         del self._aliases[topic]
+        self._bytes -= len(topic)

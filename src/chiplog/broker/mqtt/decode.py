@@ -13,7 +13,7 @@ chiplog.errors.BadPacket: PUBLISH ends within its properties (0x81)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from chiplog import kernel
 from chiplog._kernel_mqtt_py import INCOMPLETE, LIMIT, TOO_LARGE
@@ -46,6 +46,9 @@ from chiplog.broker.mqtt.reasons import ReasonCode, allowed_reasons, reason_of_r
 from chiplog.broker.mqtt.topics import has_wildcards, parse_filter
 from chiplog.broker.mqtt.wire import NUMBER_MAX, Body, malformed, protocol_error
 from chiplog.errors import BadPacket
+
+FILTERS_MAX = 10_000
+"""In one packet: they are decoded at one go."""
 
 __all__ = ["UNKNOWN", "bad_frame", "connect_level", "decode", "decode_all"]
 
@@ -261,11 +264,17 @@ def _answer(make: type[Puback] | type[Pubrec] | type[Pubrel] | type[Pubcomp]) ->
     return read
 
 
+def _check_count(filters: Sequence[object]) -> None:
+    if len(filters) > FILTERS_MAX:
+        raise BadPacket(ReasonCode.QUOTA_EXCEEDED, f"a packet has more than {FILTERS_MAX} filters")
+
+
 def _subscribe(packet: _Packet) -> Subscribe:
     packet_id, properties = packet.body.packet_id(), packet.properties()
     subscriptions = []
     while packet.body.left():
         subscriptions.append(_subscription(packet))
+        _check_count(subscriptions)
     if not subscriptions:
         raise protocol_error("SUBSCRIBE has no filter")
     return Subscribe(packet_id, subscriptions, properties)
@@ -310,6 +319,7 @@ def _unsubscribe(packet: _Packet) -> Unsubscribe:
         text = packet.body.text("filter")
         parse_filter(text)
         filters.append(text)
+        _check_count(filters)
     if not filters:
         raise protocol_error("UNSUBSCRIBE has no filter")
     return Unsubscribe(packet_id, filters, properties)

@@ -1,0 +1,278 @@
+"""What clients can have a broker keep is bounded in bytes, for each and for all, and docs/bounds.md says how."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from chiplog.broker import Limits
+from chiplog.broker.caches import Cache
+from chiplog.broker.mqtt import (
+    MQTT_3_1_1,
+    MQTT_5_0,
+    BadPacket,
+    Connack,
+    Disconnect,
+    InboundAliases,
+    OutboundAliases,
+    Publish,
+    ReasonCode,
+    Will,
+)
+from chiplog.broker.shares import Quota, Shares
+from tests.broker.local import local, until
+from tests.broker.serving import served
+from tests.broker.talking import Talk
+
+MB = 1 << 20
+PAGE = (Path(__file__).parents[2] / "docs" / "bounds.md").read_text()
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Limits), ids=lambda field: field.name)
+def test_every_limit_is_on_the_page_of_bounds(field):
+    assert re.search(rf"`{field.name}`", PAGE), f"docs/bounds.md doesn't name {field.name}"
+
+
+def test_every_test_that_the_page_names_is_there():
+    section = PAGE.partition("\n## The broker\n")[2].partition("\n## ")[0]
+    found = re.findall(r"`(test_\w+\.py)(?:::(\w+)…?)?`", section)
+    assert len(found) > 30
+    for file, name in found:
+        text = (Path(__file__).parent / file).read_text()
+        assert f"def {name or 'test_'}" in text, f"{file} has no {name}"
+
+
+# -- sessions
+
+
+def test_filters_of_a_session_are_bounded_in_bytes(tmp_path):
+    """4,000 filters of 200 levels took 280 MB."""
+    with local(tmp_path / "log", limits=Limits(session_bytes_max=MB)) as here, Talk(here.port) as client:
+        client.connect("hog", clean=False, expiry=100)
+        codes: list[int] = []
+        for number in range(40):
+            codes += client.subscribe(*(f"{number}/{one}/" + "x/" * 190 for one in range(100)))
+        granted = codes.count(0)
+        assert 100 < granted < 1000
+        assert set(codes[granted:]) == {ReasonCode.QUOTA_EXCEEDED}
+        assert here.broker.memory.sessions["hog"].held_bytes <= MB
+        name = "0/0/" + "x/" * 190
+        assert client.unsubscribe(name) == [0]
+        assert client.subscribe(name) == [0], "what was given back can be had again"
+        assert client.subscribe(name) == [0], "again costs nothing"
+
+
+def test_many_filters_with_many_levels_take_no_more_than_they_weigh(tmp_path):
+    with served(tmp_path / "log") as broker, Talk(broker.port) as client:
+        client.connect("hog")
+        before = broker.rss_bytes()
+        for number in range(40):
+            client.subscribe(*(f"{number}/{one}/" + "x/" * 190 for one in range(100)))
+        assert broker.rss_bytes() - before < 64 * MB
+
+
+def test_what_sessions_take_is_counted_through_everything_that_happens(tmp_path):
+    path = tmp_path / "log"
+    with local(path) as here:
+        for number in range(5):
+            with Talk(here.port) as client:
+                client.connect(f"c{number}", clean=False, expiry=100 * (number % 2), will=Will("w", bytes(1000)))
+                client.subscribe("a", "b/#", "$share/g/c", "$replay/all/d", qos=1)
+                client.unsubscribe("a", "none")
+        until(lambda: all(one.connection is None for one in here.broker.memory.sessions.values()))
+        sessions = here.broker.memory.sessions
+        assert sorted(sessions) == ["c1", "c3"]
+        count = here.broker.holdings.byte_count
+        assert count == sum(session.held_bytes for session in sessions.values())
+    with local(path) as here:
+        again = here.broker.holdings.byte_count
+        assert 0 < again == count - 2 * (1000 + 4), "after a start it is the same, without the wills"
+        for name in ("c1", "c3"):
+            with Talk(here.port) as client:
+                client.connect(name, expiry=0)
+                client.disconnect()
+        until(lambda: not here.broker.memory.sessions)
+        assert here.broker.holdings.byte_count == 0
+
+
+def test_nobody_gets_so_many_sessions_that_none_are_left(tmp_path):
+    with local(tmp_path / "log", limits=Limits(sessions_max=10)) as here:
+        reasons = []
+        for number in range(10):
+            with Talk(here.port) as client:
+                reasons.append(client.connect(f"c{number}", clean=False, expiry=100).reason_code)
+        assert reasons == [0] * 5 + [ReasonCode.QUOTA_EXCEEDED] * 5
+        assert len(here.broker.memory.sessions) == 5, "no half of a session stays"
+        with Talk(here.port) as client:
+            assert client.connect("c0", clean=False, expiry=100).session_present
+        with Talk(here.port) as client:
+            assert client.connect("passing").reason_code == 0
+        with Talk(here.port) as client:
+            client.connect("c1", expiry=0)
+            client.disconnect()
+        with Talk(here.port) as client:
+            assert client.connect("c9", clean=False, expiry=100).reason_code == 0
+
+
+@pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5_0])
+def test_names_are_short(tmp_path, version):
+    with local(tmp_path / "log", limits=Limits(name_bytes_max=100)) as here:
+        for client_id, user, reason in (
+            ("x" * 101, None, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID),
+            ("x", "é" * 51, ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+            ("x" * 100, "u" * 100, 0),
+        ):
+            with Talk(here.port, version) as client:
+                found = client.connect(client_id, user_name=user)
+                assert isinstance(found, Connack)
+                assert found.reason_code == reason
+
+
+# -- aliases, lists, caches
+
+
+def test_aliases_are_bounded_in_bytes():
+    inbound = InboundAliases(64, 1000)
+    for _ in range(10):
+        inbound.resolve("x" * 600, 1)
+    with pytest.raises(BadPacket, match="more than 1000 bytes"):
+        inbound.resolve("y" * 600, 2)
+    outbound = OutboundAliases(64, 1000)
+    assert outbound.shorten("x" * 600) == ("x" * 600, 1)
+    assert outbound.shorten("y" * 600) == ("y" * 600, 0)
+    assert outbound.shorten("x" * 600) == ("", 1)
+
+
+def test_a_client_whose_aliases_are_too_long_is_told(tmp_path):
+    with local(tmp_path / "log", limits=Limits(alias_bytes_max=10_000)) as here, Talk(here.port) as client:
+        client.connect()
+        for alias in range(1, 4):
+            client.send(Publish("x" * 4000 + str(alias), b"", properties={"topic_alias": alias}))
+        assert client.expect(Disconnect).reason_code == ReasonCode.QUOTA_EXCEEDED
+
+
+def test_topics_of_the_current_file_are_bounded_in_bytes(tmp_path):
+    with local(tmp_path / "log") as here, Talk(here.port) as client:
+        client.connect()
+        for number in range(200):
+            client.publish(f"{number}/" + "x" * 60_000, b"", qos=1)
+        assert here.do(lambda: here.broker.history._topics) is None
+
+
+def test_a_cache_is_bounded_in_bytes():
+    cache: Cache[str, str] = Cache(100_000)
+    for number in range(10_000):
+        cache.put(f"{number}/{'x' * 300}", "v", 300)
+    assert len(cache) * 500 <= 100_000
+    cache.put("x" * 60_000, "v", 60_000)
+    assert cache.get("x" * 60_000) is None
+    cache.clear()
+    assert len(cache) == 0
+
+
+# -- sharing
+
+
+def test_shares_and_quotas_add_up():
+    shares: Shares[int] = Shares(100)
+    for number in range(50):
+        shares.set(number, f"o{number % 7}", number)
+    for number in range(0, 50, 2):
+        shares.set(number, f"o{number % 3}", 3)
+    while (one := shares.surplus()) is not None:
+        shares.drop(one)
+    assert shares.total == sum(shares.sum_of(f"o{number}") for number in range(7)) <= 100
+    for one in shares.holders():
+        shares.drop(one)
+    assert shares.total == 0
+    quota = Quota(900)
+    for _ in range(1000):
+        for owner in ("a", "b"):
+            quota.take(owner, 1)
+    assert quota.has_room("c", 100), "there is always something left for the next"
+
+
+# -- retained messages
+
+
+def retained(here) -> int:
+    return here.do(lambda: len(here.broker.memory.retained))
+
+
+def test_retained_messages_are_as_many_after_a_restart_as_before(tmp_path):
+    """There were 10 before it, and 200 after."""
+    limits = Limits(retained_max=10)
+    with served(tmp_path / "log", "--limits", '{"retained_max": 10}') as broker:
+        for round_ in range(3):
+            for version in (MQTT_5_0, MQTT_3_1_1):
+                with Talk(broker.port, version) as client:
+                    client.connect()
+                    for number in range(100):
+                        client.publish(f"{version}/{number}", b"x", qos=0, retain=True)
+            if round_ < 2:
+                broker.kill()
+                broker.start()
+        broker.stop()
+    with local(tmp_path / "log", limits=limits) as here:
+        assert retained(here) == 10
+    with local(tmp_path / "log", limits=Limits(retained_max=5)) as here:
+        assert retained(here) == 10, "what was acknowledged stays"
+        with Talk(here.port) as client:
+            client.connect()
+            assert client.publish("new", b"x", qos=1, retain=True) == ReasonCode.QUOTA_EXCEEDED
+            assert client.publish("5/1", b"y", qos=1, retain=True) == 0
+            assert client.publish("5/1", b"", qos=1, retain=True) == 0
+        assert retained(here) == 9
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_cannot_be_retained_is_not_acknowledged_in_silence(tmp_path, caplog, qos):
+    with local(tmp_path / "log", limits=Limits(retained_max=1)) as here, Talk(here.port) as client:
+        client.connect()
+        assert client.publish("a", b"x", qos=qos, retain=True) == 0
+        assert client.publish("b", b"x", qos=qos, retain=True) == ReasonCode.QUOTA_EXCEEDED
+        with Talk(here.port, MQTT_3_1_1) as old, Talk(here.port) as subscriber:
+            subscriber.connect()
+            subscriber.subscribe("#", qos=2)
+            assert [one.payload for one in subscriber.take(1)] == [b"x"]
+            old.connect()
+            assert old.publish("c", b"y", qos=qos, retain=True) == 0
+            assert subscriber.messages() == [("c", b"y")], "it is delivered all the same"
+        assert retained(here) == 1
+        assert here.broker.visits.notices.counts["not retained"] == 1
+
+
+def test_retained_messages_are_bounded_in_bytes(tmp_path):
+    with local(tmp_path / "log", limits=Limits(retained_bytes_max=MB)) as here, Talk(here.port) as client:
+        client.connect()
+        codes = [client.publish(str(number), bytes(100_000), qos=1, retain=True) for number in range(20)]
+        assert codes == [0] * 10 + [ReasonCode.QUOTA_EXCEEDED] * 10
+        assert here.broker.memory.retained.byte_count <= MB
+        assert client.publish("0", bytes(100_000), qos=1, retain=True) == 0, "as large as before"
+        for number in range(10):
+            client.publish(str(number), b"", qos=1, retain=True)
+        assert here.broker.memory.retained.byte_count == 0
+        many = [Publish(str(one), bytes(200_000), 1, True, packet_id=one + 1) for one in range(20)]
+        client.send(*many)  # in one turn: what is being written counts, too
+        until(lambda: here.broker.intake.messages >= 25)
+        assert here.broker.memory.retained.byte_count <= MB
+        assert not here.broker.memory.retained._reserved
+
+
+def test_retained_messages_that_have_expired_make_room(tmp_path):
+    with local(tmp_path / "log", limits=Limits(retained_max=3)) as here:
+        with Talk(here.port) as client:
+            client.connect()
+            for number in range(3):
+                properties = {"message_expiry_interval": 1}
+                assert client.publish(str(number), b"x", qos=1, retain=True, properties=properties) == 0
+            until(lambda: retained(here) == 0)
+            assert client.publish("new", b"x", qos=1, retain=True) == 0
+            time.sleep(0)
+        here.do(here.broker.memory.flush)
+    with local(tmp_path / "log", limits=Limits(retained_max=3)) as here:
+        assert retained(here) == 1
