@@ -98,7 +98,7 @@ def deep_filters(site: Site) -> None:
     site.pump({other: [packet(Publish(topic, b"x")) for topic in topics]}, quiet=0.5)
 
 
-@attack("broker plus-trees", memory_mib=64, short=0.3)
+@attack("broker plus-trees", memory_mib=64)
 def plus_trees(site: Site) -> None:
     """8,192 filters, all of + and a over 13 levels, then messages to topics that match all of them."""
     (one,) = site.mqtt_many(1, "trees")
@@ -221,7 +221,7 @@ def reconnect_product(site: Site) -> None:
         site.pump({one: b"\xc0\x00"}, quiet=0.3, seconds=8)
 
 
-@attack("broker subscribe-loop", short=0.05)
+@attack("broker subscribe-loop")
 def subscribe_loop(site: Site) -> None:
     """10 clients that subscribe to 200 filters and unsubscribe, 200 times."""
     some = site.mqtt_many(10, "loop")

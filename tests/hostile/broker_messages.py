@@ -23,7 +23,7 @@ def messages(topic: str, payload_bytes: int, count: int, **more: object) -> Iter
 # -- subscribers
 
 
-@attack("broker never-reads", memory_mib=96, left_mib=64, short=0.3)
+@attack("broker never-reads", memory_mib=160, left_mib=160, short=0.3)
 def never_reads(site: Site) -> None:
     """20 subscribers that read nothing, while 100 MiB are published to them."""
     some = site.mqtt_many(20, "deaf")
@@ -241,7 +241,7 @@ def publish_flood_fanned(site: Site) -> None:
     site.pump({publisher: messages("fan/a", 30, 2000), **dict.fromkeys(some, b"")}, quiet=0.5, seconds=25)
 
 
-@attack("broker new-topics", memory_mib=128, left_mib=96, short=0.3)
+@attack("broker new-topics", memory_mib=128, left_mib=96)
 def new_topics(site: Site) -> None:
     """100,000 messages, each to a topic that nobody has used before, with 100 wildcard subscribers."""
     some = site.mqtt_many(100, "wild")
