@@ -66,6 +66,34 @@ def test_filters_of_a_session_are_bounded_in_bytes(tmp_path):
         assert client.subscribe(name) == [0], "again costs nothing"
 
 
+def test_a_filter_under_a_prefix_counts_beside_the_same_without_one(tmp_path):
+    """Whoever had `a` could have any number of `$share/…/a` and `$replay/…/a` that nobody counted."""
+    with local(tmp_path / "log", limits=Limits(session_bytes_max=20_000)) as here, Talk(here.port) as client:
+        client.connect("hog")
+        assert client.subscribe("a") == [0]
+        codes = client.subscribe(*(f"$share/group-{number}-{'g' * 100}/a" for number in range(400)))
+        assert 10 < codes.count(0) < 200
+        assert set(codes) == {0, ReasonCode.QUOTA_EXCEEDED}
+        session = here.broker.memory.sessions["hog"]
+        granted = codes.count(0)
+        assert (
+            client.unsubscribe(*(f"$share/group-{number}-{'g' * 100}/a" for number in range(granted)))
+            == [0] * granted
+        )
+        assert client.unsubscribe("a") == [0]
+        assert client.subscribe("a") == [0]
+        assert session.held_bytes > 0
+
+
+def test_a_filter_that_a_session_has_is_none_more(tmp_path):
+    with local(tmp_path / "log", limits=Limits(subscriptions_max=3)) as here, Talk(here.port) as client:
+        client.connect("full")
+        names = ("a", "$share/g/b", "$replay/all/c")
+        assert client.subscribe(*names) == [0, 0, 0]
+        assert client.subscribe("d", "$share/h/b", "$replay/all/d") == [ReasonCode.QUOTA_EXCEEDED] * 3
+        assert client.subscribe(*names) == [0, 0, 0], "the same ones again, perhaps with other options"
+
+
 def test_many_filters_with_many_levels_take_no_more_than_they_weigh(tmp_path):
     with served(tmp_path / "log") as broker, Talk(broker.port) as client:
         client.connect("hog")

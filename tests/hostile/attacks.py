@@ -63,6 +63,8 @@ class Attack:
     """Whether the server has no room for newcomers meanwhile, as documented."""
     idle_cpu: float = 0.05
     """Of a processor that the server may use when nobody asks for anything."""
+    files: int = 8
+    """More files that may be open when the attack is over."""
     seconds: float = 40
     restart: bool = False
     """Whether the server must start again on what the attack has left, in less than `restart_seconds`."""

@@ -57,7 +57,7 @@ def everything_often(site: Site) -> None:
 @attack("broker everything-unread", prepare=some_retained, memory_mib=64)
 def everything_unread(site: Site) -> None:
     """The same from 20 clients that read nothing, in 50 packets each."""
-    some = site.mqtt_many(20, "unread")
+    some = site.mqtt_many(20, "unread", receive_bytes=4096)
     data = subscribe(*["#"] * 20)
     site.pump(dict.fromkeys(some, data * 50), reads=False, seconds=10)
     site.settle(2)
@@ -73,7 +73,7 @@ def plus_subscribe(site: Site) -> None:
     site.pump({one: data}, quiet=1.0)
 
 
-@attack("broker retained-by-many", prepare=some_retained, memory_mib=96)
+@attack("broker retained-by-many", prepare=some_retained, memory_mib=96, idle_cpu=1)
 def retained_by_many(site: Site) -> None:
     """100 clients that each ask for 20,000 retained messages at the same moment, and read them."""
     some = site.mqtt_many(site.many(100), "greedy")
@@ -98,7 +98,7 @@ def deep_filters(site: Site) -> None:
     site.pump({other: [packet(Publish(topic, b"x")) for topic in topics]}, quiet=0.5)
 
 
-@attack("broker plus-trees", memory_mib=64, short=0.3)
+@attack("broker plus-trees", memory_mib=64)
 def plus_trees(site: Site) -> None:
     """8,192 filters, all of + and a over 13 levels, then messages to topics that match all of them."""
     (one,) = site.mqtt_many(1, "trees")
@@ -221,7 +221,7 @@ def reconnect_product(site: Site) -> None:
         site.pump({one: b"\xc0\x00"}, quiet=0.3, seconds=8)
 
 
-@attack("broker subscribe-loop", short=0.05)
+@attack("broker subscribe-loop")
 def subscribe_loop(site: Site) -> None:
     """10 clients that subscribe to 200 filters and unsubscribe, 200 times."""
     some = site.mqtt_many(10, "loop")
@@ -312,7 +312,7 @@ def replay_cursors(site: Site) -> None:
     site.settle(5)
 
 
-@attack("broker replay-by-many", prepare=some_messages, memory_mib=160)
+@attack("broker replay-by-many", prepare=some_messages, memory_mib=160, idle_cpu=1)
 def replay_by_many(site: Site) -> None:
     """100 clients that replay 200,000 messages each, and read them."""
     some = site.mqtt_many(site.many(100), "reader")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiplog.broker.mqtt import Connack, Connect, Disconnect, Publish, Pubrec, Suback
+from chiplog.broker.mqtt import Connack, Connect, Disconnect, Publish, Pubrec, Suback, Will
 from tests.broker.talking import Talk
 from tests.hostile.attacks import attack
 from tests.hostile.broker_door import frame, head, second_port, upgrade, with_websockets
@@ -221,8 +221,8 @@ def subscribe_empty(site: Site) -> None:
 @limit("connect", "--limit", "connect_bytes_max=2000", "--limit", "name_bytes_max=2000", short=1)
 def connect_size(site: Site) -> None:
     """A CONNECT of 2,000 bytes is taken; one that announces a byte more is closed before it has come."""
-    more = 2000 - len(packet(Connect("c" * 1900)))
-    site.drop(site.mqtt("c" * (1900 + more)))
+    room = 1900 + 2000 - len(packet(Connect("within", will=Will("limit/will", bytes(1900)))))
+    site.drop(site.mqtt("within", will=Will("limit/will", bytes(room))))
     one = site.dial()
     site.send(one, head(0x10, 2000 - 2))  # this head and that are 2,001 bytes
     want(site.is_closed(one, 3), "a CONNECT that is announced with 2,001 bytes is waited for")

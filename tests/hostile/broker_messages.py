@@ -23,10 +23,10 @@ def messages(topic: str, payload_bytes: int, count: int, **more: object) -> Iter
 # -- subscribers
 
 
-@attack("broker never-reads", memory_mib=96, left_mib=64, short=0.3)
+@attack("broker never-reads", memory_mib=160, left_mib=160, short=0.3)
 def never_reads(site: Site) -> None:
     """20 subscribers that read nothing, while 100 MiB are published to them."""
-    some = site.mqtt_many(20, "deaf")
+    some = site.mqtt_many(20, "deaf", receive_bytes=4096)
     site.pump(dict.fromkeys(some, subscribe("deaf/#", qos=0)), quiet=0.1)
     (publisher,) = site.mqtt_many(1, "publisher")
     site.pump({publisher: messages("deaf/a", 10_000, site.many(10_000))}, quiet=0.3, seconds=25)
@@ -36,7 +36,7 @@ def never_reads(site: Site) -> None:
 @attack("broker never-reads-large", memory_mib=160, left_mib=64)
 def never_reads_large(site: Site) -> None:
     """300 subscribers that read nothing, and 20 messages of 1 MiB to all of them."""
-    some = site.mqtt_many(site.many(300), "deaf")
+    some = site.mqtt_many(site.many(300), "deaf", receive_bytes=4096)
     site.pump(dict.fromkeys(some, subscribe("deaf/#", qos=1)), quiet=0.1)
     (publisher,) = site.mqtt_many(1, "publisher")
     site.pump({publisher: messages("deaf/a", MIB, 20)}, quiet=0.3, seconds=25)
@@ -46,7 +46,7 @@ def never_reads_large(site: Site) -> None:
 @attack("broker never-reads-pings", memory_mib=96, left_mib=64)
 def never_reads_pings(site: Site) -> None:
     """20 subscribers that read nothing, and send PINGREQs without end, 40 MiB of them."""
-    some = site.mqtt_many(20, "deaf")
+    some = site.mqtt_many(20, "deaf", receive_bytes=4096)
     site.pump(dict.fromkeys(some, subscribe("deaf/#", qos=1)), quiet=0.1)
     (publisher,) = site.mqtt_many(1, "publisher")
     site.pump({publisher: messages("deaf/a", 10_000, 2000)}, quiet=0.3, seconds=10)
@@ -57,7 +57,7 @@ def never_reads_pings(site: Site) -> None:
 @attack("broker answers-unread", memory_mib=96, left_mib=48)
 def answers_unread(site: Site) -> None:
     """20 clients that send SUBSCRIBEs, PUBRELs and QoS 2 messages without end, and read no answer."""
-    some = site.mqtt_many(20, "asks")
+    some = site.mqtt_many(20, "asks", receive_bytes=4096)
     data = subscribe("asks/a", "asks/+", "asks/#") * 200 + b"".join(packet(Pubrel(n)) for n in range(1, 1000))
     site.pump({one: (data for _ in range(site.many(100))) for one in some}, reads=False, seconds=12)
 
@@ -241,7 +241,7 @@ def publish_flood_fanned(site: Site) -> None:
     site.pump({publisher: messages("fan/a", 30, 2000), **dict.fromkeys(some, b"")}, quiet=0.5, seconds=25)
 
 
-@attack("broker new-topics", memory_mib=128, left_mib=96, short=0.3)
+@attack("broker new-topics", memory_mib=128, left_mib=96)
 def new_topics(site: Site) -> None:
     """100,000 messages, each to a topic that nobody has used before, with 100 wildcard subscribers."""
     some = site.mqtt_many(100, "wild")

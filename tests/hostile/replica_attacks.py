@@ -99,7 +99,7 @@ def idle_connections(site: Site) -> None:
     must_end(site, some, HELLO_SECONDS + 4, "a HELLO must come within 10 s")
 
 
-@attack("replica idle-connections-again", memory_mib=48)
+@attack("replica idle-connections-again", memory_mib=48, newcomer_ms=2000)
 def idle_connections_again(site: Site) -> None:
     """300 connections that say nothing, and whenever one is closed, another one."""
     some = [site.dial() for _ in range(300)]
@@ -223,7 +223,7 @@ def tls_loris(site: Site) -> None:
 # -- after a HELLO
 
 
-@attack("replica partial-frames", memory_mib=256, left_mib=48, seconds=60)
+@attack("replica partial-frames", memory_mib=256, left_mib=128, seconds=60, files=108)  # a lock for each log
 def partial_frames(site: Site) -> None:
     """100 primaries of logs of their own, each with a DATA frame of 60 MiB of which 8 MiB come."""
     work = {}
@@ -239,7 +239,7 @@ def partial_frames(site: Site) -> None:
     site.settle(1)
 
 
-@attack("replica log-names", memory_mib=192, left_mib=96, seconds=60, disk_mib=64)
+@attack("replica log-names", memory_mib=192, left_mib=96, seconds=60, disk_mib=64, files=1100)
 def log_names(site: Site) -> None:
     """1,500 logs with names of 100 bytes, each opened by a primary that then leaves."""
     for number in range(site.many(1500)):

@@ -208,10 +208,13 @@ def _left(server: Server, attack: Attack, before: Figures, problems: list[str]) 
     deadline = time.monotonic() + LEFT_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         found = figures(server.pid)
-        if found.files <= before.files + 8 and found.rss_bytes - before.rss_bytes <= attack.left_mib * MIB:
+        if (
+            found.files <= before.files + attack.files
+            and found.rss_bytes - before.rss_bytes <= attack.left_mib * MIB
+        ):
             return
         time.sleep(0.1)
-    if found.files > before.files + 8:
+    if found.files > before.files + attack.files:
         problems.append(f"{found.files - before.files} files are still open after it has left")
 
 

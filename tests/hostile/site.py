@@ -135,11 +135,12 @@ class Site:
         expiry = options.pop("expiry", None)
         clean = options.pop("clean", True)
         properties = dict(options.pop("properties", {}))
+        receive_bytes = options.pop("receive_bytes", 0)
         if expiry is not None:
             properties["session_expiry_interval"] = expiry
         found = []
         for number in range(count):
-            one = self.dial()
+            one = self.dial(receive_bytes=receive_bytes)
             connect = Connect(f"{prefix}{number}", MQTT_5_0, clean, 0, properties=properties, **options)
             self.send(one, packet(connect))
             found.append(one)

@@ -15,20 +15,11 @@ from tests.hostile.siege import Outcome, besiege_in_short
 from tests.hostile.table import row
 
 SLACK = 30.0
-AWAITED = {
-    "broker retained-over-the-limit",
-    "broker expired-retained",
-    "broker limit subscriptions",
-    "broker log-injection",
-    "broker never-reads",
-    "broker denied-publishes",
-}
-"""Attacks whose bounds the servers don't keep yet."""
 
 
 def groups() -> list[list[Attack]]:
     """Those that can use the same server."""
-    some = sorted((one for one in all_attacks() if one.short and one.name not in AWAITED), key=_server)
+    some = sorted((one for one in all_attacks() if one.short), key=_server)
     return [list(group) for _, group in itertools.groupby(some, _server)]
 
 

@@ -206,13 +206,11 @@ class Subscriptions:
             return error.reason_code if connection.version == MQTT_5_0 else ReasonCode.UNSPECIFIED_ERROR
         if not session.rights.may_subscribe(parsed.filter):
             return ReasonCode.NOT_AUTHORIZED
-        if session.subscriptions() >= broker.limits.subscriptions_max:
-            return ReasonCode.QUOTA_EXCEEDED
-        known = wanted.filter in session.groups or wanted.filter in session.cursors
-        if not (known or parsed.filter in session.main.subs) and not broker.holdings.subscribe(
-            session, wanted.filter
-        ):
-            return ReasonCode.QUOTA_EXCEEDED
+        name = wanted.filter
+        if not (name in session.main.subs or name in session.groups or name in session.cursors):
+            full = session.subscriptions() >= broker.limits.subscriptions_max
+            if full or not broker.holdings.subscribe(session, name):
+                return ReasonCode.QUOTA_EXCEEDED
         sub = Sub(wanted.qos, wanted.no_local, wanted.retain_as_published, identifier, broker.history.end)
         if parsed.group is not None:
             if wanted.no_local:
