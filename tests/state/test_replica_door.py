@@ -87,7 +87,7 @@ def test_idle_connections_keep_no_primary_out(tmp_path, said):
     ):
         name = things.log.add_destination(url(server), ack="synced")
         things["a"] = 1
-        assert converged(things, name)
+        wait_until(lambda: converged(things, name))
 
 
 def test_idle_connections_cost_few_bytes_and_no_threads(tmp_path, children):
@@ -177,7 +177,7 @@ def test_followers_of_one_log_dont_take_the_places_of_its_primary_or_of_other_lo
                 with pytest.raises(ReplicaError, match="32 connections of followers of things"):
                     link.expect(Kind.WELCOME)
             things["b"] = 2
-            assert converged(things, name)
+            wait_until(lambda: converged(things, name))
         with PersistentDict(str(tmp_path / "other")) as others:
             others.log.add_destination(url(server, "other"), ack="synced")
             others["c"] = 3
@@ -319,7 +319,7 @@ def test_what_large_frames_take_up_is_given_back(tmp_path):
             name = things.log.add_destination(url(server), ack="synced")
             for number in range(5):
                 things[number] = bytes(3 << 20)
-            assert converged(things, name)
+            wait_until(lambda: converged(things, name))
         wait_until(lambda: server.figures()["connections"] == 0)
         assert server._room._used == 0
 
@@ -359,7 +359,7 @@ def test_a_token_is_good_for_its_logs_and_for_no_others(guarded, tmp_path):
         for token in ("foo", "wrong", ""):
             assert "the token isn't right" in refused(hello(guarded, "bank", "follower", token=token))
         things["b"] = 2  # nobody has taken its place
-        assert converged(things, name)
+        wait_until(lambda: converged(things, name))
     primary(guarded, "plant-7", Identity.new(), token="foo").close()
     assert "isn't right" in refused(hello(guarded, "plant", "primary", Identity.new(), token="foo"))
 
