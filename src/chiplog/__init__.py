@@ -16,6 +16,7 @@ What is where, each importing only from those before it:
     chiplog.bounds     what an option may be
     chiplog.times      times as nanoseconds and as text
     chiplog.notices    log lines for operators, limited in number and length
+    chiplog.shares     who holds how much of what all clients of a server share
     chiplog.tls        TLS for servers and clients, and hints where one side doesn't speak it
     chiplog.lobby      where sockets wait until their TLS handshake is done
     chiplog.forks      what a forked child must let go of

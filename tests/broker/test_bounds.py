@@ -23,7 +23,7 @@ from chiplog.broker.mqtt import (
     ReasonCode,
     Will,
 )
-from chiplog.broker.shares import Quota, Shares
+from chiplog.shares import Quota, Shares
 from tests.broker.local import local, until
 from tests.broker.serving import served
 from tests.broker.talking import Talk

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,7 @@ NOW_2090 = 1_794_768_000_000_000_000  # when the cases were recorded, by their c
 @pytest.mark.parametrize("case", vectors.load("replay_cases.json"), ids=lambda case: case["case"])
 def test_the_model_starts_where_the_original_did(case, tmp_path):
     path = tmp_path / "log"
-    shutil.copytree(vectors.FOLDER / case["base"], path)
-    segment = path / case["segment"]
-    data = segment.read_bytes()
-    if case["edit"] == "append":
-        data += b64decode(case["append_file_bytes_base64"])
-    elif case["edit"] == "truncate":
-        data = data[: -case["cut_bytes"]]
-    elif case["edit"] == "truncate_to":
-        data = data[: case["cut_to"]]
-    segment.write_bytes(data)
+    vectors.edited(case, path)
     if case["server_starts"]:
         original.start(path, NOW_2090)
         return

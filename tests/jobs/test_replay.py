@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from base64 import b64decode
 
 import pytest
 from hypothesis import given
@@ -134,19 +133,6 @@ def test_by_the_document_a_fail_before_the_last_one_requeues(tmp_path):
     assert (job.state, job.fails, job.max_fails, job.result) == (State.PENDING, 1, 3, None)
 
 
-def edited(case: dict, path) -> None:
-    shutil.copytree(vectors.FOLDER / case["base"], path)
-    segment = path / case["segment"]
-    data = segment.read_bytes()
-    if case["edit"] == "append":
-        data += b64decode(case["append_file_bytes_base64"])
-    elif case["edit"] == "truncate":
-        data = data[: -case["cut_bytes"]]
-    elif case["edit"] == "truncate_to":
-        data = data[: case["cut_to"]]
-    segment.write_bytes(data)
-
-
 # Why the original refuses to start, and what we make of the record instead of refusing: a reason for which it
 # is no command, a contradiction, or None for what is read all the same.
 REFUSALS = {
@@ -171,7 +157,7 @@ def test_there_are_31_cases():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
 def test_every_case_is_accepted_or_told_where_the_original_refuses_to_start(case, tmp_path):
-    edited(case, tmp_path / "log")
+    vectors.edited(case, tmp_path / "log")
     state, bad, torn = fold(tmp_path / "log", NOW_2090, fails_are_final=True)
     assert torn == ("unexpected EOF" in (case["server_message"] or "") and case["edit"] != "append")
     found = bad + [conflict.reason for conflict in state.conflicts]
@@ -204,7 +190,7 @@ def test_every_case_is_accepted_or_told_where_the_original_refuses_to_start(case
 )
 def test_what_an_edit_changes(name, number, state, tmp_path):
     case = next(case for case in CASES if case["case"] == name)
-    edited(case, tmp_path / "log")
+    vectors.edited(case, tmp_path / "log")
     jobs = fold(tmp_path / "log", NOW_2090)[0].jobs
     found = [job.state for job in jobs.values() if int(format_id(job.id)[9:13], 16) == number]
     assert found == ([] if state is None else [state])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,20 @@ def records(log: str) -> list[dict[str, Any]]:
 
 def payload(record: dict[str, Any]) -> bytes:
     return b64decode(record["record_payload_base64"])
+
+
+def edited(case: dict[str, Any], path: Path) -> None:
+    """Make the log of a replay case."""
+    shutil.copytree(FOLDER / case["base"], path)
+    segment = path / case["segment"]
+    data = segment.read_bytes()
+    if case["edit"] == "append":
+        data += b64decode(case["append_file_bytes_base64"])
+    elif case["edit"] == "truncate":
+        data = data[: -case["cut_bytes"]]
+    elif case["edit"] == "truncate_to":
+        data = data[: case["cut_to"]]
+    segment.write_bytes(data)
 
 
 def all_payloads() -> list[bytes]:

@@ -16,8 +16,8 @@ LAYERS = [
     "_kernel_messages_json_py", "_kernel_mqtt_py", "_kernel_msgpack_py", "_kernel_broker_py", "_kernel_inbox_py",
     "_kernel_sockets_py",
     "_kernel_py",
-    "kernel", "bounds", "times", "notices", "tls", "lobby", "forks", "modes", "shared", "watches", "locks",
-    "files", "formats", "log", "commitlog", "state", "jobs", "broker", "spark", "testing", "cli",
+    "kernel", "bounds", "times", "notices", "shares", "tls", "lobby", "forks", "modes", "shared", "watches",
+    "locks", "files", "formats", "log", "commitlog", "state", "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
     "position", "metrics", "place", "index", "end", "watermark", "foreign", "segments", "trace", "tenants",

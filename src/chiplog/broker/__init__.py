@@ -27,7 +27,7 @@ wills.py           what lost clients leave behind
 visits.py          what operators read about clients
 listening.py       where clients come in; door.py counts those that aren't in yet
 websocket.py       connections inside of WebSockets
-limits.py          how much of anything; shares.py, shared_buffers.py, holdings.py and caches.py count it
+limits.py          how much of anything; shared_buffers.py, holdings.py and caches.py count it
 keeping.py         retention, now and then
 figures.py         what is counted; system.py publishes it to $SYS topics
 mqtt/              the protocol, without I/O

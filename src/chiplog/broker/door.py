@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from chiplog.broker.shares import Shares
+from chiplog.shares import Shares
 
 if TYPE_CHECKING:
     from chiplog.broker.broker import Broker

@@ -9,7 +9,7 @@ from __future__ import annotations
 from chiplog.broker.limits import Limits
 from chiplog.broker.mqtt import Will
 from chiplog.broker.sessions import Session
-from chiplog.broker.shares import Quota
+from chiplog.shares import Quota
 
 __all__ = ["Holdings"]
 

@@ -293,17 +293,6 @@ class Session:
         """And the client has forgotten its packet id."""
         return self.released.pop(packet_id, 0) is None
 
-    def start_over(self) -> None:
-        """Forget what is in flight to a client that is just coming back: its cursors are to get there again."""
-        for cursor in self.cursors.values():
-            cursor.fall_behind(self.at(cursor, cursor.next))
-        mine = list(self.cursors.values())
-        self.in_flight = {
-            packet_id: sent
-            for packet_id, sent in self.in_flight.items()
-            if sent.message is None and sent.cursor not in mine
-        }
-
     def at(self, cursor: Cursor, end: Position) -> Position:
         """Up to where everything of a cursor has been acknowledged."""
         at = end if cursor.live else cursor.next

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from chiplog.broker.limits import Limits
 from chiplog.broker.mqtt import ReasonCode
-from chiplog.broker.shares import Shares
 from chiplog.notices import Notices
+from chiplog.shares import Shares
 
 if TYPE_CHECKING:
     from chiplog.broker.connection import Connection

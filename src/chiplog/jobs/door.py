@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from chiplog.shares import Shares
+
 if TYPE_CHECKING:
     from chiplog.jobs.turns import Connection
 
@@ -29,11 +31,10 @@ class Door:
     """The connections that are not in."""
 
     def __init__(self, strangers_max: int = STRANGERS_MAX, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max = strangers_max
         self._clock = clock
-        self._since: OrderedDict[Connection, tuple[float, str]] = OrderedDict()
-        """When each one came, and from where."""
-        self._by_address: dict[str, OrderedDict[Connection, None]] = {}
+        self._since: dict[Connection, float] = {}
+        """When each one came."""
+        self._places: Shares[Connection] = Shares(strangers_max)
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """For each address, how many wrong tokens have come and when the last one did."""
 
@@ -42,29 +43,20 @@ class Door:
 
     def enter(self, connection: Connection, address: str) -> Connection | None:
         """Someone has come. Returns whoever has to go for that."""
-        self._since[connection] = self._clock(), address
-        self._by_address.setdefault(address, OrderedDict())[connection] = None
-        if len(self._since) <= self._max:
-            return None
-        most = max(self._by_address.values(), key=len)
-        return next(iter(most))
+        self._since[connection] = self._clock()
+        self._places.set(connection, address, 1)
+        return self._places.surplus()
 
     def leave(self, connection: Connection) -> bool:
         """Someone is in, or gone. Whether they were here."""
-        found = self._since.pop(connection, None)
-        if found is None:
-            return False
-        others = self._by_address[found[1]]
-        del others[connection]
-        if not others:
-            del self._by_address[found[1]]
-        return True
+        self._places.drop(connection)
+        return self._since.pop(connection, None) is not None
 
     def late(self) -> list[Connection]:
         """Those who have been here for too long."""
         now = self._clock()
         found = []
-        for connection, (since, _) in self._since.items():  # oldest first
+        for connection, since in self._since.items():  # oldest first
             if now - since <= STRANGER_SECONDS:
                 break
             found.append(connection)

@@ -21,6 +21,7 @@ from typing import Any
 
 from chiplog.errors import ChiplogError, ReplicaError
 from chiplog.notices import Notices
+from chiplog.shares import Shares
 from chiplog.state.wire import HELLO_BYTES_MAX, Body, Kind, frame_bytes, pack, parse_head
 from chiplog.tls import explain, tls_hint
 
@@ -68,11 +69,9 @@ class Door:
         self._admit = admit
         self._notices = notices
         self._seconds = seconds
-        self._places = places
         self._places_per_address = places_per_address
-        self._guests: dict[Guest, None] = {}
-        """The longest waiting first."""
-        self._by_host: dict[str, dict[Guest, None]] = {}
+        self._guests: Shares[Guest] = Shares(places - 1)
+        """The longest waiting first. Past its limit there is no place for one more."""
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = socket.socketpair()
         self._stopping = False
@@ -103,7 +102,7 @@ class Door:
                 self._turn_away_the_late()
                 self._notices.sweep()
         finally:
-            for guest in list(self._guests):
+            for guest in self._guests.holders():
                 self._drop(guest)
             self._selector.close()
             self._woken.close()
@@ -112,7 +111,7 @@ class Door:
     def _pause(self) -> float:
         if not self._guests:
             return 1.0
-        return min(max(min(guest.deadline for guest in self._guests) - time.monotonic(), 0), 1.0)
+        return min(max(min(guest.deadline for guest in self._guests.holders()) - time.monotonic(), 0), 1.0)
 
     # -- coming
 
@@ -125,7 +124,7 @@ class Door:
             except OSError as error:
                 if not self._stopping:
                     self._notices.warning("connection not accepted", "", reason=error.strerror or str(error))
-                    self._make_place(next(iter(self._guests), None))  # it may be out of descriptors
+                    self._make_place(next(iter(self._guests.holders()), None))  # it may be out of descriptors
                     time.sleep(0.02)
                 return
             guest = Guest(sock, address, time.monotonic() + self._seconds, tls=self._tls is not None)
@@ -133,14 +132,11 @@ class Door:
             self._enter(guest)
 
     def _enter(self, guest: Guest) -> None:
-        same = self._by_host.get(guest.host, {})
-        if len(same) >= self._places_per_address:
-            self._make_place(next(iter(same)))
-        elif len(self._guests) >= self._places:
-            most = max(self._by_host.values(), key=len)
-            self._make_place(next(iter(most)))
-        self._guests[guest] = None
-        self._by_host.setdefault(guest.host, {})[guest] = None
+        if self._guests.sum_of(guest.host) >= self._places_per_address:
+            self._make_place(self._guests.oldest_of(guest.host))
+        else:
+            self._make_place(self._guests.surplus())
+        self._guests.set(guest, guest.host, 1)
         self._selector.register(guest.socket, selectors.EVENT_READ, guest)
 
     def _make_place(self, guest: Guest | None) -> None:
@@ -151,7 +147,7 @@ class Door:
 
     def _turn_away_the_late(self) -> None:
         now = time.monotonic()
-        for guest in [one for one in self._guests if one.deadline <= now]:
+        for guest in [one for one in self._guests.holders() if one.deadline <= now]:
             if not guest.leaving:
                 what = "no TLS handshake" if guest.tls else "no hello"
                 self._notices.warning(what, guest.host, from_=guest.who, reason=f"not within {self._seconds:g} s")
@@ -217,7 +213,7 @@ class Door:
                     raise ReplicaError(f"it sends {kind.name} before it has said hello")
                 guest.missing = length - 1
         self._admit(guest, guest.got[HEAD_BYTES:])
-        self._forget(guest)
+        self._guests.drop(guest)
         with contextlib.suppress(KeyError, ValueError):  # its thread may have closed it by now
             self._selector.unregister(guest.socket)
 
@@ -241,15 +237,8 @@ class Door:
         if not data or guest.left < 0:
             self._drop(guest)
 
-    def _forget(self, guest: Guest) -> None:
-        self._guests.pop(guest, None)
-        same = self._by_host.get(guest.host, {})
-        same.pop(guest, None)
-        if not same:
-            self._by_host.pop(guest.host, None)
-
     def _drop(self, guest: Guest) -> None:
-        self._forget(guest)
+        self._guests.drop(guest)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(guest.socket)
         guest.socket.close()
