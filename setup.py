@@ -1,6 +1,6 @@
 """Builds what is compiled. Everything else about the project is in pyproject.toml.
 
-Extensions are optional: where there is no C compiler the build goes on without them, and chiplog runs on plain
+Extensions are optional: where there is no C compiler the build goes on without them, and forelog runs on plain
 Python. The kernel has a twin in Python; the modules of the job server are compiled from their Python source as it
 is, with the types in the .pxd files beside it.
 """
@@ -11,23 +11,23 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ("ledger", "limits", "loading", "machine", "protocol", "queue", "replies", "turns", "wheel", "words")
+COMPILED = sorted(glob("src/forelog/jobs/**/*.pxd", recursive=True))
 
 kernel = Extension(
-    "chiplog._kernel",
-    ["src/chiplog/_kernel.pyx"],
-    depends=[*glob("src/chiplog/*.h"), *glob("src/chiplog/_kernel_*.pxi")],
-    include_dirs=["src/chiplog"],
+    "forelog.kernel._kernel",
+    ["src/forelog/kernel/_kernel.pyx"],
+    depends=[*glob("src/forelog/kernel/include/*.h"), *glob("src/forelog/kernel/*.pxi")],
+    include_dirs=["src/forelog/kernel/include"],
     extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"],
 )
 jobs = [
     Extension(
-        f"chiplog.jobs.{name}",
-        [f"src/chiplog/jobs/{name}.py"],
-        depends=glob("src/chiplog/jobs/*.pxd"),  # a module is compiled against the types of the others
+        types.removeprefix("src/").removesuffix(".pxd").replace("/", "."),
+        [types.replace(".pxd", ".py")],
+        depends=COMPILED,  # a module is compiled against the types of the others
         extra_compile_args=["-O2", "-g0", "-Wno-bool-compare"],
     )
-    for name in COMPILED
+    for types in COMPILED
 ]
 modules = cythonize([kernel], include_path=["src"])
 modules += cythonize(

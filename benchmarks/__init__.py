@@ -1,4 +1,4 @@
-"""How fast chiplog is, beside its peers and the physical limits, all measured in one run.
+"""How fast forelog is, beside its peers and the physical limits, all measured in one run.
 
     python -m benchmarks                  everything, in half an hour
     python -m benchmarks --only append    one figure, or a group of them: engine, state, spark, jobs, broker

@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         out = out or ROOT / "docs"
         write(read(out), out)
         return 0
-    with tempfile.TemporaryDirectory(prefix="chiplog-bench-", dir=options.dir) as directory:
+    with tempfile.TemporaryDirectory(prefix="forelog-bench-", dir=options.dir) as directory:
         settings = Settings(
             Path(directory),
             rounds=3 if options.quick else 11,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import limits, peers
 from benchmarks.measure import Case, Figure, Series, Settings, fastest, interleave, payload, ratio_goal, row
-from chiplog import Stream, kernel
+from forelog import Stream, kernel
 
 BATCH = 1000
 
@@ -58,7 +58,7 @@ def append(settings: Settings) -> Figure:
     many, some, few = settings.count(100_000), settings.count(20_000), settings.count(300)
     data, frame = payload(), _frame()
     cases = [
-        Case("chiplog append", "os", "chiplog", timed(settings, many, lambda p: append_loop(p, many, "os"))),
+        Case("forelog append", "os", "forelog", timed(settings, many, lambda p: append_loop(p, many, "os"))),
         Case(
             "os.write of the same bytes",
             "none",
@@ -78,9 +78,9 @@ def append(settings: Settings) -> Figure:
             timed(settings, some, lambda p: peers.sqlite_commits(p, data, some, "NORMAL")),
         ),
         Case(
-            "chiplog append",
+            "forelog append",
             "interval",
-            "chiplog",
+            "forelog",
             timed(settings, many, lambda p: append_loop(p, many, "interval")),
         ),
     ]
@@ -110,9 +110,9 @@ def append_many(settings: Settings) -> Figure:
     pieces = frame * records
     cases = [
         Case(
-            "chiplog append_many",
+            "forelog append_many",
             "os",
-            "chiplog",
+            "forelog",
             timed(settings, records, lambda p: append_batches(p, batches, "os")),
         ),
         Case(
@@ -156,9 +156,9 @@ def _synced_batches(settings: Settings, batches: int) -> list[Series]:
     records = batches * BATCH
     cases = [
         Case(
-            "chiplog append_many",
+            "forelog append_many",
             "always",
-            "chiplog",
+            "forelog",
             timed(settings, records, lambda p: append_batches(p, batches, "always")),
         ),
         Case(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import uvloop
 
-from benchmarks.broker_peers import PAYLOAD, Chiplog, Mosquitto, Mqtt, Nats, Peer, Redis
+from benchmarks.broker_peers import PAYLOAD, Forelog, Mosquitto, Mqtt, Nats, Peer, Redis
 from benchmarks.measure import (
     Case,
     Figure,
@@ -117,7 +117,7 @@ class Publisher(Client):
         self.transport.write(b"".join(some))  # type: ignore[attr-defined]
 
 
-PINGS = {Chiplog: b"\xc0\x00", Mosquitto: b"\xc0\x00", Nats: b"PING\r\n"}
+PINGS = {Forelog: b"\xc0\x00", Mosquitto: b"\xc0\x00", Nats: b"PING\r\n"}
 
 
 class Subscriber(Client):
@@ -268,7 +268,7 @@ def running(settings: Settings, *kinds: tuple[type[Peer], str]) -> Iterator[list
                 peer.stop()
 
 
-OURS = (Chiplog, "os")
+OURS = (Forelog, "os")
 UNSYNCED = (OURS, (Mosquitto, "memory"), (Nats, "unsynced"), (Redis, "no"))
 
 
@@ -285,7 +285,7 @@ def compare(
     """A rate of ours and of each peer, in turns, and the ratios of the first to the others."""
 
     def case(peer: Peer) -> Case:
-        role = "chiplog" if isinstance(peer, Chiplog) else "peer"
+        role = "forelog" if isinstance(peer, Forelog) else "peer"
         return Case(f"{peer.name}, {what}", peer.policy, role, lambda: uvloop.run(load(peer)))
 
     ours, *others = interleave(settings, [case(peer) for peer in peers], min(settings.rounds, rounds_max))
@@ -365,7 +365,7 @@ def latency(settings: Settings) -> Figure:
     for part in (0.5, 0.99):
         name = f"p{part * 100:.0f}"
         ours, theirs = ([percentile(one, part) * 1e6 for one in rounds] for rounds in found.values())
-        figure.rows.append(row_of(f"chiplog, {name}", "µs", ours, "os"))
+        figure.rows.append(row_of(f"forelog, {name}", "µs", ours, "os"))
         figure.rows.append(row_of(f"mosquitto, {name}", "µs", theirs, "memory", "peer"))
         figure.goals.append(goal_of(f"latency, {name}, to mosquitto", ours, theirs))
     return figure
@@ -385,7 +385,7 @@ def always(settings: Settings) -> Figure:
     """Each message synced and waited for."""
     figure = Figure("broker-always", "Messages published, each synced before its answer")
     seconds = _seconds(settings)
-    with running(settings, (Chiplog, "always"), (Redis, "always")) as peers:
+    with running(settings, (Forelog, "always"), (Redis, "always")) as peers:
         for publishers in (16, 64):
             compare(
                 settings,

@@ -111,10 +111,10 @@ class Mqtt(Peer):
         return b"\x82" + _length(len(body)) + body
 
 
-class Chiplog(Mqtt):
+class Forelog(Mqtt):
     def command(self) -> list[str]:
         where = f"127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "chiplog", "broker", "serve"]
+        command = [sys.executable, "-m", "forelog", "broker", "serve"]
         return [*command, "--listen", where, "--log", str(self.folder / "log"), "--sync", self.policy]
 
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chiplog import Stream, kernel
-from chiplog.log.appender import SEGMENT_BYTES
+from forelog import Stream, kernel
+from forelog.log.appender import SEGMENT_BYTES
 
 PAYLOAD = b"x" * 100
 BATCH_BYTES = 1000 * len(kernel.active.captain_encode(PAYLOAD, 0))
@@ -81,7 +81,7 @@ def bare(path: str, byte_count: str) -> dict[str, Any]:
 
 
 def verify(path: str) -> dict[str, Any]:
-    from chiplog.log.verify import verify as check
+    from forelog.log.verify import verify as check
 
     stream = Stream(path)
     start = time.perf_counter()

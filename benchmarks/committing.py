@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import limits, peers
 from benchmarks.appending import append_loop, timed
 from benchmarks.measure import Case, Figure, Settings, interleave, payload, ratio_goal, row
-from chiplog import Stream, kernel
+from forelog import Stream, kernel
 
 WRITERS = 64
 
@@ -49,18 +49,18 @@ def _cases(settings: Settings) -> list[Case]:
     shared = WRITERS * each
     cases = [
         Case(
-            "chiplog append, 1 thread",
+            "forelog append, 1 thread",
             "always",
-            "chiplog",
+            "forelog",
             timed(settings, alone, lambda p: append_loop(p, alone, "always")),
         ),
         Case(
-            "chiplog append, 64 threads", "always", "chiplog", timed(settings, shared, lambda p: _threads(p, each))
+            "forelog append, 64 threads", "always", "forelog", timed(settings, shared, lambda p: _threads(p, each))
         ),
         Case(
-            "chiplog append_async, 64 tasks",
+            "forelog append_async, 64 tasks",
             "always",
-            "chiplog",
+            "forelog",
             timed(settings, shared, lambda p: _tasks(p, each)),
         ),
         Case(

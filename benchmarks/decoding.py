@@ -8,10 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, row
-from chiplog import Stream, _kernel_py, kernel
-from chiplog.commitlog.datapoints import scan_datapoints
-from chiplog.formats.m3 import M3, Series
-from chiplog.log.walk import BLOCK_BYTES, BLOCK_ROWS
+from forelog import Stream, kernel
+from forelog.commitlog.datapoints import scan_datapoints
+from forelog.formats.m3 import M3, Series
+from forelog.kernel import plain
+from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
 
 SERIES = 1000
 _BATCH = 1000
@@ -65,10 +66,10 @@ def m3_decode(settings: Settings) -> Figure:
 
         cases = [
             Case(
-                "m3 decode, active kernel", "-", "chiplog", rate(many, lambda: decode_pass(_active(), data, many))
+                "m3 decode, active kernel", "-", "forelog", rate(many, lambda: decode_pass(_active(), data, many))
             ),
-            Case("m3 decode, plain Python", "-", "peer", rate(few, lambda: decode_pass(_kernel_py, part, few))),
-            Case("scan_datapoints() to Arrow", "-", "chiplog", rate(many, lambda: _arrow_pass(stream))),
+            Case("m3 decode, plain Python", "-", "peer", rate(few, lambda: decode_pass(plain, part, few))),
+            Case("scan_datapoints() to Arrow", "-", "forelog", rate(many, lambda: _arrow_pass(stream))),
         ]
         series = interleave(settings, cases)
     return Figure(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, Role, Row, Settings, count_goal, goal_of, row_of
 from benchmarks.reading import child
-from chiplog import kernel
+from forelog import kernel
 
 LARGE_BYTES = 1 << 30
 SMALL_BYTES = 100 << 20
@@ -82,7 +82,7 @@ def _mib(size: int) -> str:
 
 
 def _rows(name: str, sync: str, run: Run) -> list[Row]:
-    role: Role = "limit" if sync.startswith("each") else "chiplog"
+    role: Role = "limit" if sync.startswith("each") else "forelog"
     rates = [1 / ns for ns in run.ns_per_byte]
     return [
         row_of(name, "GB/s", rates, sync, role),

@@ -95,11 +95,11 @@ class Running:
         raise AssertionError("no VmRSS")
 
 
-def chiplog(folder: Path, policy: str) -> Running:
+def forelog(folder: Path, policy: str) -> Running:
     port = free_port()
-    command = [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "forelog.cli.jobs.serve", "-listen", f"127.0.0.1:{port}"]
     command += ["-cmdlog-path", str(folder), "-cmdlog-sync", policy]
-    return Running("chiplog", lambda: spawn(command), WORKQ, port, folder)
+    return Running("forelog", lambda: spawn(command), WORKQ, port, folder)
 
 
 def beanstalkd(folder: Path, policy: str) -> Running:
@@ -121,7 +121,7 @@ def both(settings: Settings, policy: str) -> Iterator[tuple[Running, Running]]:
         folders = path / "ours", path / "theirs"
         for folder in folders:
             folder.mkdir()
-        servers = chiplog(folders[0], policy), beanstalkd(folders[1], policy)
+        servers = forelog(folders[0], policy), beanstalkd(folders[1], policy)
         try:
             yield servers
         finally:
@@ -229,8 +229,8 @@ def _cycles(settings: Settings, policy: str, title: str) -> Figure:
             ours, theirs = (
                 Case(
                     f"{server.name}, {connections} connections",
-                    policy if server.name == "chiplog" else {"os": "-F", "always": "-f 0"}[policy],
-                    "chiplog" if server.name == "chiplog" else "peer",
+                    policy if server.name == "forelog" else {"os": "-F", "always": "-f 0"}[policy],
+                    "forelog" if server.name == "forelog" else "peer",
                     lambda server=server, rate=rate: rate(server),
                 )
                 for server in servers
@@ -264,7 +264,7 @@ def restarts(settings: Settings) -> Figure:
             send_all(server, (server.protocol.add() for _ in range(count)))
             taken = (server.rss_bytes() - before) / count
             figure.rows.append(plain_row(f"{server.name}, memory of a waiting job", "bytes", taken))
-            if server.name == "chiplog":
+            if server.name == "forelog":
                 figure.goals.append(count_goal("memory of a waiting job", taken, "bytes", at_most=MEMORY_GOAL))
             server.end(signal.SIGTERM)
             seconds[server.name] = []
@@ -274,7 +274,7 @@ def restarts(settings: Settings) -> Figure:
                 seconds[server.name].append(server.begin())
                 server.end(signal.SIGTERM)
     figure.rows += [row_of(f"{name}, until it answers", "s", found) for name, found in seconds.items()]
-    goal = goal_of("start, to beanstalkd", seconds["beanstalkd"], seconds["chiplog"], at_least=1.0)
+    goal = goal_of("start, to beanstalkd", seconds["beanstalkd"], seconds["forelog"], at_least=1.0)
     figure.goals.insert(0, goal)
     return figure
 
@@ -284,7 +284,7 @@ def many(settings: Settings) -> Figure:
     count = settings.count(JOBS, least=1000)
     latencies = {"full": array("d"), "empty": array("d")}
     with settings.scratch() as path:
-        servers = {name: chiplog(path / name, "os") for name in latencies}
+        servers = {name: forelog(path / name, "os") for name in latencies}
         try:
             for server in servers.values():
                 server.begin()

@@ -9,7 +9,7 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chiplog import __version__, kernel
+from forelog import __version__, kernel
 
 _PEERS = ("lmdb", "rocksdict", "persist-queue", "crc32c", "pyarrow")
 
@@ -18,7 +18,7 @@ def describe(directory: Path) -> dict[str, str]:
     """Everything that a reader needs to judge the figures."""
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "chiplog": __version__,
+        "forelog": __version__,
         "kernel": "compiled" if kernel.COMPILED else "plain Python",
         "crc32c": "hardware" if kernel.active.crc32c_hardware() else "tables",
         "python": f"{platform.python_implementation()} {platform.python_version()}",

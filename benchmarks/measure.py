@@ -4,7 +4,7 @@ Machines are noisy, and shared ones drift while a benchmark runs. So nothing her
 from another time: the cases of a figure take turns, round by round, each round starting with another one
 of them, and a ratio is formed within each round. The first round warms up and is thrown away.
 
->>> fast = Series(Case("fast", "os", "chiplog", lambda: 0.0), [10.0, 30.0, 20.0])
+>>> fast = Series(Case("fast", "os", "forelog", lambda: 0.0), [10.0, 30.0, 20.0])
 >>> slow = Series(Case("slow", "os", "peer", lambda: 0.0), [5.0, 10.0, 5.0])
 >>> goal = ratio_goal("fast to slow", fast, slow, at_least=2.5)
 >>> goal.value, goal.low, goal.high, goal.reached
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["chiplog", "peer", "limit"]
+Role = Literal["forelog", "peer", "limit"]
 
 PAYLOAD_BYTES = 100
 STUCK_SECONDS = 20.0  # nothing that is measured takes as long to begin
@@ -176,14 +176,14 @@ def row(series: Series, unit: str) -> Row:
     return row_of(series.case.name, unit, series.rates, series.case.sync, series.case.role)
 
 
-def row_of(name: str, unit: str, values: Sequence[float], sync: str = "-", role: Role = "chiplog") -> Row:
+def row_of(name: str, unit: str, values: Sequence[float], sync: str = "-", role: Role = "forelog") -> Row:
     """Values, one for each round, as a line of a table."""
     return Row(name, sync, role, unit, statistics.median(values), min(values), max(values))
 
 
 def plain_row(name: str, unit: str, value: float, sync: str = "-") -> Row:
     """A line for something that is counted, not timed."""
-    return Row(name, sync, "chiplog", unit, value, value, value)
+    return Row(name, sync, "forelog", unit, value, value, value)
 
 
 def ratio_goal(

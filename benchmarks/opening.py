@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Figure, Settings, count_goal, payload, plain_row
-from chiplog import Stream
-from chiplog.files import File, OSFiles
+from forelog import Stream
+from forelog.files import File, OSFiles
 
 SEGMENTS = 1000
 SEGMENT_BYTES = 64 << 10

@@ -27,14 +27,14 @@ _STYLE = """
   .faint, .tick { fill: #6a737d; font-size: 12px; }
   .grid { stroke: #d8dee4; stroke-width: 1; }
   .line { stroke: #c4ccd4; stroke-width: 2; }
-  .chiplog { fill: #c2410c; } .peer { fill: #57708f; }
+  .forelog { fill: #c2410c; } .peer { fill: #57708f; }
   .limit { fill: #ffffff; stroke: #24292f; stroke-width: 1.5; }
   .bold { font-weight: 600; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; }
     .faint, .tick { fill: #9aa5b1; }
     .grid { stroke: #30363d; } .line { stroke: #424a53; }
-    .chiplog { fill: #fb923c; } .peer { fill: #8fb0d6; } .limit { fill: #0d1117; stroke: #e6edf3; }
+    .forelog { fill: #fb923c; } .peer { fill: #8fb0d6; } .limit { fill: #0d1117; stroke: #e6edf3; }
   }
 """
 
@@ -82,7 +82,7 @@ def _panel(figure: Figure, rows: list[Row], top: float) -> list[str]:
     parts.append(_text(scale.right + 36, bottom + 16, rows[0].unit, "tick"))
     for place, row in enumerate(rows):
         y = top + HEAD_HEIGHT + place * ROW_HEIGHT + 6
-        kind = "bold" if row.role == "chiplog" else ""
+        kind = "bold" if row.role == "forelog" else ""
         sync = "" if row.sync == "-" else f", sync {row.sync}"
         parts.append(_text(MARGIN, y + 4, row.name + sync, kind))
         parts.append(_line(scale.left, y, scale.x(row.value), y, "line"))
@@ -93,7 +93,7 @@ def _panel(figure: Figure, rows: list[Row], top: float) -> list[str]:
 
 def _legend(y: float) -> list[str]:
     parts, x = [], float(MARGIN)
-    for role, text in (("chiplog", "chiplog"), ("peer", "peer"), ("limit", "physical limit")):
+    for role, text in (("forelog", "forelog"), ("peer", "peer"), ("limit", "physical limit")):
         parts.append(f'<circle cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="5.5" class="{role}"/>')
         parts.append(_text(x + 18, y, text, "faint"))
         x += 40 + 7 * len(text)
@@ -114,6 +114,6 @@ def svg(report: Report) -> str:
     height = top + 24
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-        f'height="{height:.0f}" role="img" aria-label="chiplog beside its peers">\n'
+        f'height="{height:.0f}" role="img" aria-label="forelog beside its peers">\n'
         f"<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
     )

@@ -14,8 +14,8 @@ from benchmarks import limits, peers
 from benchmarks.appending import timed
 from benchmarks.measure import Case, Figure, Goal, Settings, interleave, payload, ratio_goal, row
 from benchmarks.stores import Lmdb, QueueAndFile, Sqlite, Store, Usage, write_from_threads
-from chiplog.commitlog import CommitLog
-from chiplog.files import File, OSFile, OSFiles
+from forelog.commitlog import CommitLog
+from forelog.files import File, OSFile, OSFiles
 
 FEW_PRODUCERS = 16
 MANY_PRODUCERS = 64
@@ -108,7 +108,7 @@ def write_behind(settings: Settings) -> Figure:
         Case(
             "CommitLog.write, behind",
             "4 MiB, 1 s",
-            "chiplog",
+            "forelog",
             timed(settings, many, log_in_threads(account, FEW_PRODUCERS, each, strategy="behind")),
         ),
         Case(
@@ -156,7 +156,7 @@ def write_wait(settings: Settings) -> Figure:
         Case(
             "CommitLog.write, wait",
             "each",
-            "chiplog",
+            "forelog",
             timed(settings, many, log_in_threads(account, FEW_PRODUCERS, each, strategy="wait")),
         ),
         Case(
@@ -230,13 +230,13 @@ def write_many(settings: Settings) -> Figure:
         Case(
             "CommitLog.write, 64 threads",
             "each",
-            "chiplog",
+            "forelog",
             timed(settings, many, log_in_threads(threads, MANY_PRODUCERS, each, **waits)),
         ),
         Case(
             "CommitLog.write, 64 tasks",
             "each",
-            "chiplog",
+            "forelog",
             timed(settings, many, log_in_tasks(tasks, MANY_PRODUCERS, each)),
         ),
         Case(
@@ -258,7 +258,7 @@ def write_many(settings: Settings) -> Figure:
         Case(
             "CommitLog.write, 64 threads",
             "each, 5 ms",
-            "chiplog",
+            "forelog",
             timed(
                 settings,
                 MANY_PRODUCERS * few,

@@ -13,8 +13,9 @@ from typing import Any
 
 from benchmarks import limits
 from benchmarks.measure import Case, Figure, Settings, fastest, interleave, payload, ratio_goal, row
-from chiplog import Stream, _kernel_py, kernel
-from chiplog.log.walk import BLOCK_BYTES, BLOCK_ROWS
+from forelog import Stream, kernel
+from forelog.kernel import plain
+from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
 
 CHILD = Path(__file__).with_name("child.py")
 _GB = 1e9
@@ -39,7 +40,7 @@ def _rate(data: bytes, run: Callable[[], float]) -> Callable[[], float]:
 def _crc_cases(data: bytes) -> list[Case]:
     cases = [
         Case(
-            "CRC-32C pass, chiplog's kernel",
+            "CRC-32C pass, forelog's kernel",
             "-",
             "limit",
             _rate(data, lambda: limits.crc_pass(kernel.active.crc32c, data)),
@@ -63,12 +64,10 @@ def kernel_scan(settings: Settings) -> Figure:
         Case(
             "captain_scan, active kernel",
             "-",
-            "chiplog",
+            "forelog",
             _rate(data, lambda: scan_pass(kernel.active.captain_scan, data)),
         ),
-        Case(
-            "captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(_kernel_py.captain_scan, few))
-        ),
+        Case("captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(plain.captain_scan, few))),
         Case("memcpy", "-", "limit", _rate(data, lambda: limits.copy_pass(data, target))),
         *_crc_cases(data),
     ]
@@ -113,8 +112,8 @@ def arrow_scan(settings: Settings) -> Figure:
             return time.perf_counter() - start
 
         cases = [
-            Case("scan(), position, time, payload", "-", "chiplog", _rate(data, scan)),
-            Case("scan(), only position and time", "-", "chiplog", _rate(data, lambda: scan("position", "time"))),
+            Case("scan(), position, time, payload", "-", "forelog", _rate(data, scan)),
+            Case("scan(), only position and time", "-", "forelog", _rate(data, lambda: scan("position", "time"))),
             Case("preadv into one block", "-", "limit", _rate(data, lambda: limits.read_pass(paths, block))),
             *_crc_cases(data),
         ]
@@ -137,7 +136,7 @@ def child(kernel_name: str, *args: object) -> dict[str, Any]:
     """What child.py says, run with one of the kernels."""
     done = subprocess.run(
         [sys.executable, str(CHILD), *map(str, args)],
-        env={**os.environ, "CHIPLOG_KERNEL": kernel_name},
+        env={**os.environ, "FORELOG_KERNEL": kernel_name},
         check=True,
         capture_output=True,
         text=True,
@@ -161,7 +160,7 @@ def cursor(settings: Settings) -> Figure:
             return float(answer["records_per_second"])
 
         cases = [
-            Case(f"cursor loop, {active} kernel", "-", "chiplog", lambda: loop(active, 10)),
+            Case(f"cursor loop, {active} kernel", "-", "forelog", lambda: loop(active, 10)),
             Case("cursor loop, plain-Python kernel", "-", "peer", lambda: loop("python", 1)),
         ]
         series = interleave(settings, cases, min(settings.rounds, 5))

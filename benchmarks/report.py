@@ -129,7 +129,7 @@ def _row_line(row: Row) -> tuple[str, ...]:
         row.sync,
         number(row.value, row.unit),
         spread(row),
-        "" if row.role == "chiplog" else row.role,
+        "" if row.role == "forelog" else row.role,
     )
 
 
@@ -176,21 +176,21 @@ def markdown(report: Report) -> str:
 
 
 HEADLINES = (
-    ("append", "chiplog append", "os", "append, one record at a time"),
-    ("append-many", "chiplog append_many", "os", "append_many, 1,000 records at a time"),
-    ("always", "chiplog append_async, 64 tasks", "always", "append by 64 tasks, each waiting until it is synced"),
+    ("append", "forelog append", "os", "append, one record at a time"),
+    ("append-many", "forelog append_many", "os", "append_many, 1,000 records at a time"),
+    ("always", "forelog append_async, 64 tasks", "always", "append by 64 tasks, each waiting until it is synced"),
     ("cursor", "cursor loop, compiled kernel", "-", "read by a loop over a cursor"),
     ("arrow-scan", "scan(), position, time, payload", "-", "read as Arrow batches, checksums checked"),
     ("write-behind", "CommitLog.write, behind", "4 MiB, 1 s", "a commit log written behind, by 16 threads"),
     ("state-restore", "StateLog.open", "os", "state restored, small Structs"),
-    ("jobs-os", "chiplog, 64 connections", "os", "jobs added, leased and completed, 64 connections"),
+    ("jobs-os", "forelog, 64 connections", "os", "jobs added, leased and completed, 64 connections"),
     (
         "broker-publish",
-        "chiplog, QoS 1, 16 publishers, 100 under way each",
+        "forelog, QoS 1, 16 publishers, 100 under way each",
         "os",
         "published, QoS 1, by 16 clients",
     ),
-    ("broker-fan-out", "chiplog, 100 subscribers", "os", "received by 100 subscribers together"),
+    ("broker-fan-out", "forelog, 100 subscribers", "os", "received by 100 subscribers together"),
     ("spark-read", "ingest to Parquet", "always", "a log to Parquet by Spark, local[2]"),
 )
 """Figure, case and policy of what a reader wants to know first, and what to call it."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measure import Case, Figure, Series, Settings, count_goal, interleave, payload, ratio_goal, row
-from chiplog import Stream
-from chiplog.commitlog import CommitLog
-from chiplog.files import File, OSFiles
+from forelog import Stream
+from forelog.commitlog import CommitLog
+from forelog.files import File, OSFiles
 
 PRODUCERS = 4
 PACE_SECONDS = 0.00025
@@ -33,7 +33,7 @@ class _WatchedFiles(OSFiles):
         self.opened_by_others = 0
 
     def open_append(self, path: str) -> File:
-        self.opened_by_others += threading.current_thread().name != "chiplog-spare"
+        self.opened_by_others += threading.current_thread().name != "forelog-spare"
         return super().open_append(path)
 
 
@@ -118,15 +118,15 @@ def rotation(settings: Settings) -> Figure:
         return measured(lambda path: p999_ms(latencies(path, each, pace, into)))
 
     cases = [
-        Case("p99.9 of a write, paced", SYNC, "chiplog", p999(paced, PACE_SECONDS, None)),
-        Case("p99.9 of a write, paced, rotating", SYNC, "chiplog", p999(paced, PACE_SECONDS, swaps)),
-        Case("p99.9 of a write, full rate", SYNC, "chiplog", p999(full, 0, None)),
-        Case("p99.9 of a write, full rate, rotating", SYNC, "chiplog", p999(full, 0, swaps_full)),
+        Case("p99.9 of a write, paced", SYNC, "forelog", p999(paced, PACE_SECONDS, None)),
+        Case("p99.9 of a write, paced, rotating", SYNC, "forelog", p999(paced, PACE_SECONDS, swaps)),
+        Case("p99.9 of a write, full rate", SYNC, "forelog", p999(full, 0, None)),
+        Case("p99.9 of a write, full rate, rotating", SYNC, "forelog", p999(full, 0, swaps_full)),
         Case("starting a segment without a spare", "os", "limit", measured(lambda p: cold_roll_ms(p, rolls))),
     ]
     still, rotating, still_full, rotating_full, cold = series = interleave(settings, cases)
     longest = Series(
-        Case("longest swap of a round, paced", SYNC, "chiplog", lambda: 0.0), swaps.longest_ms[-len(cold.rates) :]
+        Case("longest swap of a round, paced", SYNC, "forelog", lambda: 0.0), swaps.longest_ms[-len(cold.rates) :]
     )
     opened = swaps.opened_by_others + swaps_full.opened_by_others
     return Figure(

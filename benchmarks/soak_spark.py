@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chiplog import KeepLast, Stream
-from chiplog.spark import session
+from forelog import KeepLast, Stream
+from forelog.spark import session
 
 RECORD_BYTES = 100
 APPENDS_PER_SECOND = 50
@@ -175,7 +175,7 @@ class Reader:
     """A streaming query, and what it has told of its batches."""
 
     def __init__(self, spark: Any, path: Path, folder: Path) -> None:
-        stream = spark.readStream.format("chiplog").option("maxRecordsPerBatch", BATCH_RECORDS_MAX).load(str(path))
+        stream = spark.readStream.format("forelog").option("maxRecordsPerBatch", BATCH_RECORDS_MAX).load(str(path))
         self.query = (
             stream.writeStream.format("noop")
             .option("checkpointLocation", str(folder / "checkpoint"))
@@ -282,7 +282,7 @@ def main() -> int:
     if asked.write:
         write(asked.write[0], float(asked.write[1]), int(asked.write[2]))
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="chiplog-soak-"))
+    folder = Path(tempfile.mkdtemp(prefix="forelog-soak-"))
     windows = []
     try:
         print(f"{asked.rate:,} records/s of {RECORD_BYTES} B for {asked.seconds:.0f} s\n{HEAD}", flush=True)

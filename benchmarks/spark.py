@@ -23,14 +23,14 @@ from benchmarks.measure import (
     ratio_goal,
     row,
 )
-from chiplog import Stream
-from chiplog.spark import session
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import read_options
-from chiplog.spark.pipeline.ingest import ingest
-from chiplog.spark.planning import find_logs, plan
-from chiplog.spark.source import ChiplogDataSource, ChiplogPythonSource
-from chiplog.times import format_time
+from forelog import Stream
+from forelog.spark import session
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import read_options
+from forelog.spark.pipeline.ingest import ingest
+from forelog.spark.planning import find_logs, plan
+from forelog.spark.source import ForelogDataSource, ForelogPythonSource
+from forelog.times import format_time
 
 RECORD = 100
 BATCH = 8192
@@ -44,8 +44,8 @@ TRANSPORT_GOAL = 0.85
 TUPLES_GOAL = 5.0
 WRITER_GOAL = 1.0
 PLAN_GOAL = 3.0
-IN_PLACE = "ready-made batches, chiplog's"
-TUPLES = "chiplog, as tuples"
+IN_PLACE = "ready-made batches, forelog's"
+TUPLES = "forelog, as tuples"
 
 
 class Ready(DataSource):
@@ -85,15 +85,15 @@ class ReadyReader(DataSourceReader):
 
 
 class ReadyColumns(Ready):
-    """The same in the place of chiplog's own source: the limit of its transport, where it has the part in Java."""
+    """The same in the place of forelog's own source: the limit of its transport, where it has the part in Java."""
 
     @classmethod
     def name(cls) -> str:
-        return ChiplogPythonSource.name()
+        return ForelogPythonSource.name()
 
 
-class Alone(ChiplogDataSource):
-    """chiplog without the part in Java."""
+class Alone(ForelogDataSource):
+    """forelog without the part in Java."""
 
     @classmethod
     def name(cls) -> str:
@@ -164,7 +164,7 @@ def reading(settings: Settings) -> Figure:
     ]
     figure.notes.append(
         "The log's checksums are checked, all of them. Spark's transport takes all columns of a source in Python "
-        "and makes rows of them; chiplog's part in Java takes those that a query needs, as Spark does with "
+        "and makes rows of them; forelog's part in Java takes those that a query needs, as Spark does with "
         "Parquet. An ingest syncs what it writes, Spark's writer doesn't. Tuples come from a cursor, one by one, "
         "over a twentieth of the rows."
     )
@@ -177,11 +177,11 @@ def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Cas
     few = rows // FEWER
     made = {"parts": str(parts), "rows": str(rows)}
     spark.dataSource.register(ReadyColumns)
-    in_place = spark.read.format("chiplog").options(**made).load("x")
-    spark.dataSource.register(ChiplogPythonSource)
+    in_place = spark.read.format("forelog").options(**made).load("x")
+    spark.dataSource.register(ForelogPythonSource)
     frames = [
-        ("chiplog", "chiplog", read(spark, log)),
-        ("chiplog, without the part in Java", "chiplog", spark.read.format("alone").load(str(log))),
+        ("forelog", "forelog", read(spark, log)),
+        ("forelog, without the part in Java", "forelog", spark.read.format("alone").load(str(log))),
         ("Parquet", "peer", spark.read.parquet(str(parquet))),
         ("ready-made batches, Spark's transport", "limit", spark.read.format("ready").options(**made).load("x")),
         (IN_PLACE, "limit", in_place),
@@ -189,11 +189,11 @@ def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Cas
     ]
 
     def rate(name: str, frame: Any) -> float:
-        spark.dataSource.register(ReadyColumns if name == IN_PLACE else ChiplogPythonSource)
+        spark.dataSource.register(ReadyColumns if name == IN_PLACE else ForelogPythonSource)
         try:
             return (few if name == TUPLES else rows) / timed(lambda: total(frame))
         finally:
-            spark.dataSource.register(ChiplogPythonSource)
+            spark.dataSource.register(ForelogPythonSource)
 
     return [Case(name, "-", role, partial(rate, name, frame)) for name, role, frame in frames]
 
@@ -210,7 +210,7 @@ def _writes(spark: SparkSession, log: Path, target: Path, rows: int) -> list[Cas
         return rows / timed(lambda: read(spark, log).write.parquet(str(target)))
 
     return [
-        Case("ingest to Parquet", "always", "chiplog", ingested),
+        Case("ingest to Parquet", "always", "forelog", ingested),
         Case("Spark's own writer", "none", "peer", written),
     ]
 
@@ -225,7 +225,7 @@ def write_log(path: Path, rows: int, segment_bytes: int = 64 << 20) -> None:
 
 
 def read(spark: SparkSession, path: Path) -> Any:
-    return spark.read.format("chiplog").load(str(path))
+    return spark.read.format("forelog").load(str(path))
 
 
 def total(frame: Any) -> Any:
@@ -273,7 +273,7 @@ def planning(settings: Settings) -> Figure:
             plan(options, find_logs(str(path / "log"), recursive=False), splits=True)
 
         cases = [
-            Case("plan", "-", "chiplog", lambda: count / timed(planned)),
+            Case("plan", "-", "forelog", lambda: count / timed(planned)),
             Case("list, and read 24 bytes of each", "-", "limit", lambda: count / timed(bare)),
         ]
         ours, limit = interleave(settings, cases, min(settings.rounds, ROUNDS_MAX))

@@ -1,4 +1,4 @@
-"""Starting: what `import chiplog` and the command cost before they do anything."""
+"""Starting: what `import forelog` and the command cost before they do anything."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ def process_ms(command: list[str], environment: dict[str, str]) -> float:
 
 
 def starting(settings: Settings) -> Figure:
-    """Imports, and `chiplog --help`."""
+    """Imports, and `forelog --help`."""
     rounds = settings.count(2 * settings.rounds, least=2)
     command = _command()
     with settings.scratch() as path:
         environment = bytecode_in(path)
         cases = [
-            Case("import chiplog", "-", "chiplog", lambda: import_ms("chiplog", environment)),
+            Case("import forelog", "-", "forelog", lambda: import_ms("forelog", environment)),
             Case("import asyncio", "-", "peer", lambda: import_ms("asyncio", environment)),
         ]
         if command:
             idle = [sys.executable, "-c", "pass"]
             cases += [
-                Case("chiplog --help", "-", "chiplog", lambda: process_ms([*command, "--help"], environment)),
+                Case("forelog --help", "-", "forelog", lambda: process_ms([*command, "--help"], environment)),
                 Case("python -c pass", "-", "limit", lambda: process_ms(idle, environment)),
             ]
         series = interleave(settings, cases, rounds)
     figure = Figure("start", "Starting", [row(one, "ms") for one in series])
     figure.notes.append("In new interpreters, with every module's bytecode in its cache since the warm-up.")
-    figure.goals.append(ratio_goal("import chiplog to import asyncio", series[0], series[1], at_most=1.0))
+    figure.goals.append(ratio_goal("import forelog to import asyncio", series[0], series[1], at_most=1.0))
     if command:
-        figure.goals.append(ratio_goal("chiplog --help to python -c pass", series[2], series[3], at_most=6.0))
+        figure.goals.append(ratio_goal("forelog --help to python -c pass", series[2], series[3], at_most=6.0))
     else:
-        figure.notes.append("The command `chiplog` isn't installed, so not measured.")
+        figure.notes.append("The command `forelog` isn't installed, so not measured.")
     return figure
 
 
 def _command() -> list[str]:
-    """The installed command `chiplog`; empty if there is none."""
-    import chiplog.cli
+    """The installed command `forelog`; empty if there is none."""
+    import forelog.cli
 
-    script = Path(sys.executable).with_name("chiplog")
-    if not hasattr(chiplog.cli, "main"):
+    script = Path(sys.executable).with_name("forelog")
+    if not hasattr(forelog.cli, "main"):
         return []
-    return [str(script)] if script.exists() else [sys.executable, "-m", "chiplog.cli"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "forelog.cli"]

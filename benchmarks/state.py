@@ -36,7 +36,7 @@ from benchmarks.measure import (
     row,
     row_of,
 )
-from chiplog.state import Enumeration, StateLog
+from forelog.state import Enumeration, StateLog
 
 RESOURCES = 1_000_000
 THREADS = 4
@@ -217,7 +217,7 @@ def state_restore(settings: Settings) -> Figure:
         _fill_shelve(path, few)
         parts = _encoded(count)
         cases = [
-            Case("StateLog.open", "os", "chiplog", lambda: count / restore_state(path, count)),
+            Case("StateLog.open", "os", "forelog", lambda: count / restore_state(path, count)),
             Case("sqlite3, SELECT to objects", "-", "peer", lambda: count / restore_sqlite(path, count)),
             Case(f"shelve, items() of {few:,}", "-", "peer", lambda: few / restore_shelve(path, few)),
             Case("msgspec and a dict alone", "-", "limit", lambda: count / restore_in_memory(parts, count)),

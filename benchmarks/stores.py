@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from benchmarks.peers import LMDB_MAP_BYTES
-from chiplog.commitlog.log import FLUSH_BYTES, FLUSH_INTERVAL_MS, QUEUE_MAX_WRITES
+from forelog.commitlog.log import FLUSH_BYTES, FLUSH_INTERVAL_MS, QUEUE_MAX_WRITES
 
 BUSY_SECONDS = 60
 

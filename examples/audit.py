@@ -11,9 +11,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from chiplog import Stream, verify
-from chiplog.broker import MessageLogReader, MessageLogWriter
-from chiplog.times import parse_time
+from forelog import Stream, verify
+from forelog.broker import MessageLogReader, MessageLogWriter
+from forelog.times import parse_time
 
 CHANGES = [
     ("09:00", "vault", "ada", "grant", "the board"),

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-from chiplog import Stream
-from chiplog.state import PersistentDict
+from forelog import Stream
+from forelog.state import PersistentDict
 
 SALES = 2000
 

@@ -17,14 +17,14 @@ import threading
 import time
 from collections import Counter
 
-from chiplog.jobs import Attempt, Client, Worker
+from forelog.jobs import Attempt, Client, Worker
 
 JOBS = 1000
 
 
 def start_server(path: str, address: str = "127.0.0.1:0") -> tuple[subprocess.Popen[str], str]:
     """A server in a process of its own, and where it serves."""
-    command = [sys.executable, "-m", "chiplog", "jobs", "serve", "-listen", address, "-cmdlog-path", path]
+    command = [sys.executable, "-m", "forelog", "jobs", "serve", "-listen", address, "-cmdlog-path", path]
     process = subprocess.Popen([*command, "-cmdlog-sync", "os"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:

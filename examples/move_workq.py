@@ -24,11 +24,11 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from chiplog import Stream, verify
-from chiplog.errors import BadCommand
-from chiplog.jobs import Client
-from chiplog.jobs.commands import MAGIC, Add, Command, Schedule, StartAttempt, encode
-from chiplog.jobs.reading import read_commands
+from forelog import Stream, verify
+from forelog.errors import BadCommand
+from forelog.formats.commands.commands import MAGIC, Add, Command, Schedule, StartAttempt, encode
+from forelog.jobs import Client
+from forelog.jobs.log.reader import read_commands
 
 HOUR_MS = 3_600_000
 NAMES = ("mail", "mail", "report", "resize")
@@ -54,7 +54,7 @@ def write_old_log(path: Path) -> list[uuid.UUID]:
 
 def start_server(path: Path) -> tuple[subprocess.Popen[str], str]:
     """`workq-server`, and where it serves."""
-    command = [sys.executable, "-m", "chiplog", "jobs", "serve", "-listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "forelog", "jobs", "serve", "-listen", "127.0.0.1:0"]
     process = subprocess.Popen([*command, "-cmdlog-path", str(path)], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:

@@ -19,11 +19,11 @@ import threading
 import time
 from pathlib import Path
 
-from chiplog import KeepLatest, Position, Stream, kernel
-from chiplog.commitlog import CommitLog, scan_datapoints
-from chiplog.formats.m3 import Datapoint, Series
-from chiplog.log.verify import verify
 from examples import jobs
+from forelog import KeepLatest, Position, Stream, kernel
+from forelog.commitlog import CommitLog, scan_datapoints
+from forelog.formats.m3 import Datapoint, Series
+from forelog.log.verify import verify
 
 FOLDER = Path("demo/recovery/orders.log")
 METRICS = Path("demo/recovery/metrics")
@@ -34,9 +34,9 @@ WATCHED = sys.stdout.isatty()
 
 
 def main() -> int:
-    logging.basicConfig(format="    chiplog says: %(message)s", level=logging.WARNING, stream=sys.stdout)
+    logging.basicConfig(format="    forelog says: %(message)s", level=logging.WARNING, stream=sys.stdout)
     os.environ.setdefault(
-        "CHIPLOG_KERNEL", "compiled" if kernel.COMPILED else "python"
+        "FORELOG_KERNEL", "compiled" if kernel.COMPILED else "python"
     )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.rmtree(METRICS, ignore_errors=True)
@@ -53,9 +53,9 @@ def main() -> int:
     heading("That was it")
     say(f"The logs are in {FOLDER}, {METRICS} and {COMMANDS}. Look at them:")
     for command in ("stats", "dump --limit 5", "verify"):
-        say(f"    .venv/bin/chiplog {command} {FOLDER}")
-    say(f"    .venv/bin/chiplog dump --limit 5 {METRICS}")
-    say(f"    .venv/bin/chiplog jobs serve -cmdlog-path {COMMANDS}")
+        say(f"    .venv/bin/forelog {command} {FOLDER}")
+    say(f"    .venv/bin/forelog dump --limit 5 {METRICS}")
+    say(f"    .venv/bin/forelog jobs serve -cmdlog-path {COMMANDS}")
     say("The README goes on from here.")
     return 0
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 
-from chiplog.state import Enumeration, StateLog
+from forelog.state import Enumeration, StateLog
 
 RESOURCES = 100
 

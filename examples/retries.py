@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 
-from chiplog.jobs import Attempt, Client, LocalServer, Worker
+from forelog.jobs import Attempt, Client, LocalServer, Worker
 
 
 def make_worker(address: str) -> Worker:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import aiomqtt
 
-from chiplog import spark as chiplog_spark
-from chiplog.broker import Broker
+from forelog import spark as forelog_spark
+from forelog.broker import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ async def measure(host: str, port: int, room: str, start: float) -> None:
 
 def statistics(spark: SparkSession, log: str) -> DataFrame:
     """Messages by topic: how many, from what to what, and how long it took."""
-    messages = spark.read.format("chiplog").option("codec", "messages").load(log)
+    messages = spark.read.format("forelog").option("codec", "messages").load(log)
     readings = messages.selectExpr("topic", "time", "cast(cast(payload as string) as double) as value")
     return readings.groupBy("topic").agg(*_figures()).orderBy("topic")
 
@@ -62,7 +62,7 @@ async def collect(spark: SparkSession, path: str) -> None:
 def main(spark: SparkSession | None = None) -> None:
     """With a session of one's own, which is left running, or with a local one."""
     own = spark is None
-    spark = spark or chiplog_spark.session()
+    spark = spark or forelog_spark.session()
     try:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(collect(spark, f"{folder}/broker"))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from chiplog import kernel
-from chiplog.testing import CrashState
+from forelog import kernel
+from forelog.testing import CrashState
 
 VECTORS = Path(__file__).parent / "vectors"
 _seen: set[str] = set()
@@ -44,10 +44,10 @@ def vector(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def pytest_configure() -> None:
-    settings.register_profile("chiplog", deadline=None)  # speed is measured by benchmarks, not by a busy machine
-    settings.load_profile("chiplog")
+    settings.register_profile("forelog", deadline=None)  # speed is measured by benchmarks, not by a busy machine
+    settings.load_profile("forelog")
     if not kernel.COMPILED:
-        os.environ.setdefault("CHIPLOG_KERNEL", "python")  # known by now: tests' processes need not say so again
+        os.environ.setdefault("FORELOG_KERNEL", "python")  # known by now: tests' processes need not say so again
     # A job in the background starts with interrupts ignored, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header() -> str:
-    return f"chiplog kernel: {'compiled' if kernel.COMPILED else 'plain Python'}"
+    return f"forelog kernel: {'compiled' if kernel.COMPILED else 'plain Python'}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

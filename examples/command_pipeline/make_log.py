@@ -8,8 +8,8 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from chiplog import Stream
-from chiplog.jobs.commands import MAGIC, Add, Command, Complete, Delete, Fail, StartAttempt, encode
+from forelog import Stream
+from forelog.formats.commands.commands import MAGIC, Add, Command, Complete, Delete, Fail, StartAttempt, encode
 
 QUEUES = ("mail", "resize", "report")
 

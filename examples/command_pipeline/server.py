@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chiplog.spark.java import java_home
+from forelog.spark.java import java_home
 
 STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
 

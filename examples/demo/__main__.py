@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog import kernel
-from chiplog.errors import MissingExtra
 from examples.demo.clients import QUEUES, WORKERS, Clients
 from examples.demo.factory import Factory
 from examples.demo.ledger import POINTS, STATE, Ledger
 from examples.demo.proof import Held, prove
 from examples.demo.screen import Screen, Watch
 from examples.demo.writers import ITEMS, MACHINES
+from forelog import kernel
+from forelog.errors import MissingExtra
 
 if TYPE_CHECKING:
     from examples.demo.analysis import Starting
@@ -32,14 +32,14 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="chiplog, all of it, end to end")
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="forelog, all of it, end to end")
     parser.add_argument("--seconds", type=float, default=16.0, help="how long the factory works (16)")
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes; emptied first")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(format="   chiplog says: %(message)s", level=logging.ERROR, stream=sys.stdout)
+    logging.basicConfig(format="   forelog says: %(message)s", level=logging.ERROR, stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of an interruption at length
     # The children needn't find out, and tell, once more.
-    os.environ.setdefault("CHIPLOG_KERNEL", "compiled" if kernel.COMPILED else "python")
+    os.environ.setdefault("FORELOG_KERNEL", "compiled" if kernel.COMPILED else "python")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     screen = Screen()
@@ -106,8 +106,8 @@ def lacks_for_spark() -> str:
     """What is missing to start Spark, and how to get it; nothing if nothing is."""
     try:
         if importlib.util.find_spec("pyspark") is None:
-            raise MissingExtra("Spark is not installed: pip install '.[spark]' in chiplog's folder")
-        from chiplog.spark.java import java_home
+            raise MissingExtra("Spark is not installed: pip install '.[spark]' in forelog's folder")
+        from forelog.spark.java import java_home
 
         java_home()
     except (MissingExtra, ValueError) as error:
@@ -200,16 +200,16 @@ def finish(screen: Screen, folder: Path, *, spark: bool) -> None:
         screen.say(f"  {f'{place}/{name}':<{width}} {what}")
     screen.say("\n   What to try next, after [bold]. .venv/bin/activate[/]:")
     tries = {
-        f"chiplog dump --limit 5 {place}/logs/broker/messages": "what machines told",
-        f"chiplog verify {place}/logs/jobs": "every checksum",
-        f"chiplog state inspect {place}/logs/stock": "without its program",
-        f"chiplog jobs serve -cmdlog-path {place}/logs/jobs": "where it left off",
-        f"chiplog broker serve --log {place}/logs/broker": "the same; and then:",
-        "chiplog broker sub 'factory/#' --since -1h": "the past hour again",
+        f"forelog dump --limit 5 {place}/logs/broker/messages": "what machines told",
+        f"forelog verify {place}/logs/jobs": "every checksum",
+        f"forelog state inspect {place}/logs/stock": "without its program",
+        f"forelog jobs serve -cmdlog-path {place}/logs/jobs": "where it left off",
+        f"forelog broker serve --log {place}/logs/broker": "the same; and then:",
+        "forelog broker sub 'factory/#' --since -1h": "the past hour again",
         "python -m examples.recovery": "a torn log, repaired",
     }
     if spark:
-        tries[f"chiplog pipeline jobs {place}/logs/jobs"] = "the life of each job"
+        tries[f"forelog pipeline jobs {place}/logs/jobs"] = "the life of each job"
     width = max(map(len, tries)) + 2
     for command, why in tries.items():
         screen.say(f"  {command:<{width}} [dim]{why}[/]")

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog.state import PersistentDict, restore
 from examples.demo.clients import Subscriber
 from examples.demo.ledger import Ledger
 from examples.demo.page import page
 from examples.demo.proof import Held
 from examples.demo.screen import Screen
+from forelog.state import PersistentDict, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ class Starting:
     """A Spark session that is started in the background, since that takes a while, and leaves nothing behind."""
 
     def __init__(self) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="chiplog-demo-")
+        self._scratch = tempfile.TemporaryDirectory(prefix="forelog-demo-")
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._start, daemon=True)
@@ -62,12 +62,12 @@ class Starting:
         return self._spark
 
     def _start(self) -> None:
-        from chiplog import spark as chiplog_spark
+        from forelog import spark as forelog_spark
 
         scratch = self._scratch.name
         try:
             with _stderr_to(f"{scratch}/said"):  # Java greets with a warning, which would be in the way
-                self._spark = chiplog_spark.session(
+                self._spark = forelog_spark.session(
                     spark_local_dir=scratch,
                     spark_sql_warehouse_dir=f"{scratch}/warehouse",
                     spark_sql_shuffle_partitions=2,
@@ -91,8 +91,8 @@ def _stderr_to(path: str) -> Iterator[None]:
 
 def ingest_all(screen: Screen, spark: SparkSession, folder: Path) -> None:
     """Each log to a table that the next ingest would go on with."""
-    from chiplog.spark.pipeline.ingest import ingest
     from examples.demo.tables import LOGS
+    from forelog.spark.pipeline.ingest import ingest
 
     kind = "delta" if importlib.util.find_spec("deltalake") is not None else "parquet"
     with screen.busy(f"four logs ingested to {kind.capitalize()} tables, each row exactly once"):
@@ -119,7 +119,7 @@ def compute(screen: Screen, spark: SparkSession, folder: Path, killed_ns: int) -
     try:
         from deltalake import write_deltalake
     except ImportError:
-        screen.say(r"no results as Delta: pip install 'chiplog\[delta]'")
+        screen.say(r"no results as Delta: pip install 'forelog\[delta]'")
         return found
     for name, table in found.items():
         write_deltalake(str(results / "delta" / name), table)

@@ -1,6 +1,6 @@
 """What talks to the servers: machines that publish, a subscriber that is away for a while, an office, workers.
 
-All of them are threads with clients that anybody would use: paho for MQTT, `chiplog.jobs.Client` for jobs. None of
+All of them are threads with clients that anybody would use: paho for MQTT, `forelog.jobs.Client` for jobs. None of
 them is told of the kill. They notice that their server is gone, wait, and go on.
 """
 
@@ -20,10 +20,10 @@ from paho.mqtt.client import Client as Paho
 from paho.mqtt.client import MQTTMessage, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from chiplog.errors import ConnectionLost, JobError
-from chiplog.jobs import Client
 from examples.demo.ledger import FAILS, JOBS, MESSAGES, RESULTS, Ledger
 from examples.demo.writers import MACHINES
+from forelog.errors import ConnectionLost, JobError
+from forelog.jobs import Client
 
 PATIENCE_S = 60
 WORKERS = 2

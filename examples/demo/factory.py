@@ -100,11 +100,11 @@ class Factory:
 
     def __init__(self, logs: Path, stock_changed: Callable[[str], None], metered: Callable[[str], None]) -> None:
         self.broker = Child(
-            "broker", ["chiplog", "broker", "serve", "--listen", "{address}", "--log", str(logs / "broker")]
+            "broker", ["forelog", "broker", "serve", "--listen", "{address}", "--log", str(logs / "broker")]
         )
         self.jobs = Child(
             "job server",
-            ["chiplog", "jobs", "serve", "-listen", "{address}", "-cmdlog-path", str(logs / "jobs")],
+            ["forelog", "jobs", "serve", "-listen", "{address}", "-cmdlog-path", str(logs / "jobs")],
         )
         writers = "examples.demo.writers"
         self.stock = Child("state log", [writers, "stock", str(logs / "stock")], stock_changed)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from chiplog.spark.pipeline.report import Report
 from examples.demo.clients import Subscriber
 from examples.demo.ledger import JOBS, MESSAGES, POINTS, STATE, Ledger
 from examples.demo.proof import Held
+from forelog.spark.pipeline.report import Report
 
 Rows = list[dict[str, Any]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -23,7 +23,7 @@ def page(tables: dict[str, Any], ledger: Ledger, held: list[Held], subscriber: S
     marks = {"kill -9": killed}
     told = datetime.fromtimestamp(began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     report = Report(
-        "A factory, killed and back", f"chiplog demo, {told}. Times are seconds since then.", start_s=began
+        "A factory, killed and back", f"forelog demo, {told}. Times are seconds since then.", start_s=began
     )
     add_promise(report, ledger, held)
     report.add_lines(

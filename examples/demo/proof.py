@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chiplog import Stream
-from chiplog.broker import MessageLogReader
-from chiplog.commitlog import scan_datapoints
-from chiplog.errors import JobNotFound
-from chiplog.jobs import Client
-from chiplog.state import EventCodec
 from examples.demo.ledger import FAILS, JOBS, MESSAGES, POINTS, RESULTS, STATE, Ledger
 from examples.demo.writers import MACHINES
+from forelog import Stream
+from forelog.broker import MessageLogReader
+from forelog.commitlog import scan_datapoints
+from forelog.errors import JobNotFound
+from forelog.jobs import Client
+from forelog.state import EventCodec
 
 EVENT = 1
 """The byte that a change begins with in a state log; what begins otherwise are marks of the log itself."""

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from chiplog.cli.draw import can_draw, sparkline
 from examples.demo.ledger import KINDS, Ledger
+from forelog.cli.draw import can_draw, sparkline
 
 SAMPLE_S = 0.25
 SAMPLES = 28

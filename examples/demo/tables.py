@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from chiplog.spark.pipeline import jobs as job_pipeline
-from chiplog.spark.pipeline.replay import latest
-from chiplog.spark.pipeline.tables import JOB_COLUMNS, read_table
 from examples.demo.proof import EVENT
 from examples.demo.writers import ITEMS
+from forelog.spark.pipeline import jobs as job_pipeline
+from forelog.spark.pipeline.replay import latest
+from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,7 +117,7 @@ def _change(payload: str) -> Column:
     """What a change says: by the codec that the state log itself has."""
 
     def decode(data: bytes) -> tuple[str, int, int]:
-        from chiplog.state import EventCodec
+        from forelog.state import EventCodec
 
         item, (count, number) = EventCodec().decode(bytes(data)[1:])
         return item, count, number

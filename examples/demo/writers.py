@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 
-from chiplog.commitlog import CommitLog
-from chiplog.formats.m3 import Datapoint, Series
-from chiplog.state import PersistentDict
+from forelog.commitlog import CommitLog
+from forelog.formats.m3 import Datapoint, Series
+from forelog.state import PersistentDict
 
 ITEMS = ("bolts", "gears", "belts", "seals", "pumps", "cable")
 """All of one length, so that the key of a change is always the same part of its bytes."""

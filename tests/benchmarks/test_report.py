@@ -15,9 +15,9 @@ from benchmarks.report import BEGIN, END, Report, bound, markdown, number, summa
 @pytest.fixture
 def report() -> Report:
     rows = [
-        Row("chiplog <append>", "os", "chiplog", "records/s", 1_200_000, 1_100_000, 1_300_000),
+        Row("forelog <append>", "os", "forelog", "records/s", 1_200_000, 1_100_000, 1_300_000),
         Row("os.write & more", "none", "limit", "records/s", 2_000_000, 1_900_000, 2_100_000),
-        Row("memory", "-", "chiplog", "bytes", 4096, 4096, 4096),
+        Row("memory", "-", "forelog", "bytes", 4096, 4096, 4096),
     ]
     goals = [
         Goal("append to os.write", 0.55, 0.5, 0.6, at_least=0.6),
@@ -84,7 +84,7 @@ def test_a_page_without_markers_is_refused(report: Report, tmp_path: Path) -> No
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
-    mine, other = (Series(Case(name, "-", "chiplog", lambda: 0.0)) for name in ("mine", "other"))
+    mine, other = (Series(Case(name, "-", "forelog", lambda: 0.0)) for name in ("mine", "other"))
     mine.rates, other.rates = [1.0, 8.0, 9.0], [1.0, 2.0, 1.0]
     goal = ratio_goal("", mine, other, at_least=4.0)
     assert (goal.low, goal.value, goal.high, goal.reached) == (1.0, 4.0, 9.0, True)
@@ -98,7 +98,7 @@ def test_rounds_are_interleaved_and_the_first_is_thrown_away(tmp_path: Path) -> 
             ran.append(name)
             return float(len(ran))
 
-        return Case(name, "-", "chiplog", once)
+        return Case(name, "-", "forelog", once)
 
     series = interleave(Settings(tmp_path, rounds=2), [case("a"), case("b")])
     assert ran == ["a", "b", "b", "a", "a", "b"]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     BadPacket,
     Connect,
     Disconnect,

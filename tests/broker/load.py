@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog import kernel
-from chiplog.broker.mqtt import MQTT_5_0, Connect, Subscribe, Subscription, encode
+from forelog import kernel
+from forelog.broker.mqtt import MQTT_5_0, Connect, Subscribe, Subscription, encode
 from tests.broker.serving import Served, served
 
 PUBLISH, PUBACK = 3, 4

@@ -15,8 +15,8 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from chiplog.broker import Broker
-from chiplog.cli.broker_client import BrokerClient
+from forelog.broker import Broker
+from forelog.cli.broker.client import BrokerClient
 
 
 class Local:

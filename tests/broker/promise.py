@@ -24,8 +24,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from chiplog import kernel
-from chiplog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, Connect, Subscribe, Subscription, encode
+from forelog import kernel
+from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, Connect, Subscribe, Subscription, encode
 from tests.broker.serving import Mosquitto, Served
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9
@@ -391,7 +391,7 @@ def main() -> int:
         finally:
             broker.close()
         said = "" if options.mosquitto else broker.said()
-    print(f"{'mosquitto' if options.mosquitto else 'chiplog'}: {tally}")
+    print(f"{'mosquitto' if options.mosquitto else 'forelog'}: {tally}")
     if options.mosquitto:
         return 0
     if "Traceback" in said:

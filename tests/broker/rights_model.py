@@ -18,9 +18,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chiplog.broker import Access
-from chiplog.broker.mqtt import Puback, Publish, ReasonCode, Will
-from chiplog.broker.passwords import Password
+from forelog.broker import Access
+from forelog.broker.access.passwords import Password
+from forelog.broker.mqtt import Puback, Publish, ReasonCode, Will
 from tests.broker.local import Local, until
 from tests.broker.talking import Closed, Talk
 

@@ -140,7 +140,7 @@ def wait_until(what, seconds: float = 60.0) -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    from chiplog.broker import Broker, Limits
+    from forelog.broker import Broker, Limits
 
     done = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, done.set)

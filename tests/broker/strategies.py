@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
     PROPERTIES,
@@ -28,7 +28,7 @@ from chiplog.broker.mqtt import (
     Unsubscribe,
     Will,
 )
-from chiplog.broker.mqtt.reasons import allowed_reasons
+from forelog.broker.mqtt.reasons import allowed_reasons
 
 VERSIONS = st.sampled_from([MQTT_3_1_1, MQTT_5_0])
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)

@@ -6,7 +6,7 @@ import select
 import socket
 from typing import Any, TypeVar
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     MQTT_5_0,
     Connack,
     Connect,

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.broker import Access
-from chiplog.broker.mqtt import (
+from forelog.broker import Access
+from forelog.broker.access.passwords import Password, change_password, read_users
+from forelog.broker.access.rights import Rights, Ruleset
+from forelog.broker.access.rules import Rules, covers, overlaps
+from forelog.broker.mqtt import (
     MQTT_5_0,
     Connect,
     Publish,
@@ -24,11 +27,8 @@ from chiplog.broker.mqtt import (
     encode,
     matches,
 )
-from chiplog.broker.passwords import Password, change_password, read_users
-from chiplog.broker.rights import Rights, Ruleset
-from chiplog.broker.rules import Rules, covers, overlaps
-from chiplog.cli.codes import NoServer, Refused
-from chiplog.errors import BadAccessFile
+from forelog.cli.codes import NoServer, Refused
+from forelog.errors import BadAccessFile
 from tests.broker.local import Paho, local, until
 
 RULES = """

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.broker import Limits
-from chiplog.broker.caches import Cache
-from chiplog.broker.mqtt import (
+from forelog.broker import Limits
+from forelog.broker.caches import Cache
+from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
     BadPacket,
@@ -23,7 +23,7 @@ from chiplog.broker.mqtt import (
     ReasonCode,
     Will,
 )
-from chiplog.shares import Quota, Shares
+from forelog.serving.shares import Quota, Shares
 from tests.broker.local import local, until
 from tests.broker.serving import served
 from tests.broker.talking import Talk

@@ -1,4 +1,4 @@
-"""`chiplog broker`, as a person runs it: processes, signals, files, and other people's clients."""
+"""`forelog broker`, as a person runs it: processes, signals, files, and other people's clients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.broker.passwords import change_password, read_users
-from chiplog.cli.broker import SUBCOMMANDS, subparser
-from chiplog.times import parse_time
+from forelog.broker.access.passwords import change_password, read_users
+from forelog.cli.broker import SUBCOMMANDS, subparser
+from forelog.times import parse_time
 from tests.broker.local import Paho, certificate, free_port, local, until
 
 PLACE = re.compile(r"serving (.+) at (?:http://)?127\.0\.0\.1:(\d+)")
-COMMAND = [sys.executable, "-m", "chiplog", "broker"]
+COMMAND = [sys.executable, "-m", "forelog", "broker"]
 
 
 class Serving:
@@ -243,8 +243,8 @@ def test_metrics_are_served(tmp_path):
         done("pub", "a", "1", "--server", f"127.0.0.1:{here.port}")
         with urllib.request.urlopen(f"http://127.0.0.1:{here.ports['metrics']}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-    assert re.search(r"^chiplog_broker_messages_received_total\{.*\} 1\.0$", text, re.MULTILINE)
-    assert re.search(r"^chiplog_records_appended_total\{.*\} 1\.0$", text, re.MULTILINE)
+    assert re.search(r"^forelog_broker_messages_received_total\{.*\} 1\.0$", text, re.MULTILINE)
+    assert re.search(r"^forelog_records_appended_total\{.*\} 1\.0$", text, re.MULTILINE)
 
 
 # -- pub and sub
@@ -420,7 +420,7 @@ def test_every_option_of_a_subcommand_is_described(name):
     page = "broker.md" if name == "serve" else "cli.md"
     text = (root / page).read_text()
     if name != "serve":
-        text = text.partition("\n## chiplog broker\n")[2].partition("\n## ")[0]
+        text = text.partition("\n## forelog broker\n")[2].partition("\n## ")[0]
     for action in subparser(name)._actions:
         assert action.help, action.dest
         if action.dest in ("help", "json", "verbose"):
@@ -430,7 +430,7 @@ def test_every_option_of_a_subcommand_is_described(name):
 
 
 def test_who_comes_and_goes_is_logged_with_fields(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "chiplog"), local(tmp_path / "log") as here:
+    with caplog.at_level(logging.INFO, "forelog"), local(tmp_path / "log") as here:
         here.client(client_id="me").close()
         until(lambda: any("disconnected" in record.getMessage() for record in caplog.records))
     came = next(record for record in caplog.records if "broker: connected" in record.getMessage())

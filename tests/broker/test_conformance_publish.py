@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     Disconnect,
     Pingreq,
     Puback,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     Puback,
     Pubcomp,
     Publish,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chiplog.broker.mqtt import Disconnect, Publish, ReasonCode, Will
+from forelog.broker.mqtt import Disconnect, Publish, ReasonCode, Will
 
 BOTH = pytest.mark.parametrize("version", [4, 5])
 

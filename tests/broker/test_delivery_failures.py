@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import kernel
-from chiplog.broker import clock as clock_module
-from chiplog.broker import sender as sender_module
-from chiplog.broker.batches import Stored
-from chiplog.broker.clock import MessageClock
-from chiplog.broker.mqtt import Puback, Publish
-from chiplog.times import SECOND_NS
+from forelog import kernel
+from forelog.broker.flow import clock as clock_module
+from forelog.broker.flow import sender as sender_module
+from forelog.broker.flow.batches import Stored
+from forelog.broker.flow.clock import MessageClock
+from forelog.broker.mqtt import Puback, Publish
+from forelog.times import SECOND_NS
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
 

@@ -12,8 +12,9 @@ import time
 import pytest
 from websockets.sync.client import connect as connect_web
 
-from chiplog.broker import Access, Limits
-from chiplog.broker.mqtt import (
+from forelog.broker import Access, Limits
+from forelog.broker.access.passwords import Password
+from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
     Connack,
@@ -26,7 +27,6 @@ from chiplog.broker.mqtt import (
     Subscription,
     encode,
 )
-from chiplog.broker.passwords import Password
 from tests.broker.local import Local, certificate, local, until
 from tests.broker.serving import served
 from tests.broker.talking import Closed, Talk

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.broker import Limits
-from chiplog.broker.batches import Stored
-from chiplog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsubscribe, encode
+from forelog.broker import Limits
+from forelog.broker.flow.batches import Stored
+from forelog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsubscribe, encode
 from tests.broker.held import held
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
@@ -190,7 +190,7 @@ def test_a_message_for_many_subscribers_reaches_each_once_and_in_order(broker, t
 
 def test_idle_groups_cost_nothing(broker, talk, monkeypatch):
     """10,000 groups were looked at ten times a second, for ever."""
-    from chiplog.broker.groups import Group
+    from forelog.broker.sessions.groups import Group
 
     client = talk("c")
     for first in range(0, 2000, 500):
@@ -320,9 +320,9 @@ def test_replayed_messages_say_when_they_were_logged(broker, talk):
     client = talk("c")
     client.subscribe("$replay/all/a", qos=1)
     found = client.take(10)
-    logged = [dict(one.properties["user_properties"])["chiplog-time"] for one in found]
+    logged = [dict(one.properties["user_properties"])["forelog-time"] for one in found]
     assert logged == sorted(logged)
-    from chiplog.times import parse_time
+    from forelog.times import parse_time
 
     assert parse_time(logged[0]) == times[0]
     assert found[3].properties["user_properties"][0] == ("mine", "yes")

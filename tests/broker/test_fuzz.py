@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     Connack,
     Connect,
     Pingreq,

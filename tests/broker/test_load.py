@@ -7,8 +7,8 @@ import errno
 import resource
 import socket
 
-from chiplog.broker.limits import Limits
-from chiplog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, ReasonCode, encode
+from forelog.broker.limits import Limits
+from forelog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, ReasonCode, encode
 from tests.broker.load import behind, run, slow
 from tests.broker.local import local
 from tests.broker.serving import Served, served, wait_until

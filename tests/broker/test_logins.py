@@ -9,10 +9,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from chiplog.broker import Access, logins
-from chiplog.broker.logins import Delays, Logins, network_of
-from chiplog.broker.mqtt import MQTT_5_0, Connack, Connect, ReasonCode, encode
-from chiplog.broker.passwords import Password, change_password
+from forelog.broker import Access
+from forelog.broker.access import logins
+from forelog.broker.access.logins import Delays, Logins, network_of
+from forelog.broker.access.passwords import Password, change_password
+from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, ReasonCode, encode
 from tests.broker.local import local, until
 from tests.broker.talking import Talk
 

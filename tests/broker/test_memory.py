@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from chiplog.broker import Limits
-from chiplog.broker.memory import Memory
-from chiplog.broker.mqtt import Connack, Publish, ReasonCode
-from chiplog.broker.session_events import told
-from chiplog.broker.sessions import Cursor, Sent, Session, Sub
-from chiplog.errors import AppenderFailed
-from chiplog.log.position import Position
-from chiplog.testing import CrashDisk
+from forelog.broker import Limits
+from forelog.broker.mqtt import Connack, Publish, ReasonCode
+from forelog.broker.sessions.events import told
+from forelog.broker.sessions.memory import Memory
+from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
+from forelog.errors import AppenderFailed
+from forelog.log.position import Position
+from forelog.testing import CrashDisk
 from tests.broker.local import local, until
 from tests.broker.serving import served, wait_until
 from tests.broker.talking import Talk

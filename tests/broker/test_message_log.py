@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chiplog import (
+from forelog import (
     AppenderClosed,
     BadPosition,
     CorruptRecord,
@@ -24,11 +24,11 @@ from chiplog import (
     WriteFailed,
     verify,
 )
-from chiplog.broker import Message, MessageLogReader, MessageLogWriter
-from chiplog.errors import AppenderFailed
-from chiplog.files import OSFiles
-from chiplog.testing import CrashDisk
-from chiplog.times import format_time
+from forelog.broker import Message, MessageLogReader, MessageLogWriter
+from forelog.errors import AppenderFailed
+from forelog.files import OSFiles
+from forelog.testing import CrashDisk
+from forelog.times import format_time
 
 START = 1_794_767_400_000_000_000
 SECOND = 10**9
@@ -361,7 +361,7 @@ def test_what_was_flushed_under_always_survives_power_loss():
 
 def test_what_was_flushed_survives_a_kill(tmp_path):
     program = (
-        "import sys; from chiplog.broker import MessageLogWriter\n"
+        "import sys; from forelog.broker import MessageLogWriter\n"
         f"log = MessageLogWriter({str(tmp_path)!r}, buffer_bytes=1, file_bytes=20000)\n"
         "for i in range(10**6):\n"
         "    log.write('t', b'%05d' % i + bytes(100)); print(i, flush=True)\n"

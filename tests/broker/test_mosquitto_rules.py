@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from chiplog.broker import Access
-from chiplog.broker.mqtt import MQTT_5_0, Publish
-from chiplog.broker.passwords import Password
+from forelog.broker import Access
+from forelog.broker.access.passwords import Password
+from forelog.broker.mqtt import MQTT_5_0, Publish
 from tests.broker.local import free_port, local, until
 from tests.broker.serving import answers
 from tests.broker.talking import Talk
@@ -165,7 +165,7 @@ def compare(rng, here, theirs, path, rules):
     "line", ["topic dney a", "topic a b", "tpoic a", "user", "topic read a/#/b", "topic READ a"]
 )
 def test_what_mosquitto_refuses_is_refused_here(tmp_path, line):
-    from chiplog.errors import BadAccessFile
+    from forelog.errors import BadAccessFile
 
     (tmp_path / "rules").write_text(f"{line}\n")
     with pytest.raises(BadAccessFile, match="rules, line 1: "):

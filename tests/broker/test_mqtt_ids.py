@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.broker.mqtt import PACKET_ID_MAX, BadPacket, InboundAliases, OutboundAliases, PacketIds
+from forelog.broker.mqtt import PACKET_ID_MAX, BadPacket, InboundAliases, OutboundAliases, PacketIds
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "release", "reserve"]), st.integers(1, 12)), max_size=60))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
     UNKNOWN,

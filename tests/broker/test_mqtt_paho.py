@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
     UNKNOWN,
@@ -75,7 +75,7 @@ class Peer(threading.Thread):
 
 def answers(packet, version):
     if isinstance(packet, Connect):
-        given = {"topic_alias_maximum": 5, "user_properties": [("who", "chiplog")], "receive_maximum": 9}
+        given = {"topic_alias_maximum": 5, "user_properties": [("who", "forelog")], "receive_maximum": 9}
         return [Connack(properties=given if version == MQTT_5_0 else {})]
     if isinstance(packet, Subscribe):
         return [Suback(packet.packet_id, [one.qos for one in packet.subscriptions])]
@@ -157,7 +157,7 @@ def test_a_whole_connection_in_5_0(peer):
     try:
         _, reason, given = seen.next("connect")
         assert (reason, given.TopicAliasMaximum, given.ReceiveMaximum) == (0, 5, 9)
-        assert given.UserProperty == [("who", "chiplog")]
+        assert given.UserProperty == [("who", "forelog")]
         options = SubscribeOptions(qos=2, noLocal=True, retainAsPublished=True, retainHandling=2)
         client.subscribe(
             [("a/+", options), ("$share/g/#", SubscribeOptions(qos=1))],

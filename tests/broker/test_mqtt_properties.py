@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chiplog.broker.mqtt import PROPERTIES, BadPacket, PacketType, parse_properties, property_bytes
+from forelog.broker.mqtt import PROPERTIES, BadPacket, PacketType, parse_properties, property_bytes
 
 W, CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUB, SUBACK, UNSUB, UNSUBACK, _, _, DIS, AUTH = (
     PacketType

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from chiplog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, UNKNOWN, BadPacket, PacketType, Pingreq, decode_all
-from chiplog.broker.mqtt.reasons import ReasonCode
+from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, UNKNOWN, BadPacket, PacketType, Pingreq, decode_all
+from forelog.broker.mqtt.reasons import ReasonCode
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR
 

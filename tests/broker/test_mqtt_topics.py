@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     BadPacket,
     Filter,
     Shapes,
@@ -18,8 +18,8 @@ from chiplog.broker.mqtt import (
     parse_filter,
     replay_since_ns,
 )
-from chiplog.broker.mqtt.topics import LEVELS_MAX
-from chiplog.times import parse_time
+from forelog.broker.mqtt.topics import LEVELS_MAX
+from forelog.times import parse_time
 from tests.broker.strategies import FILTERS, NAMES
 
 # Filter, topic, whether it matches: sections 4.7.1 to 4.7.3.

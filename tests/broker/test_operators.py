@@ -13,11 +13,11 @@ import threading
 import pytest
 from websockets.sync.client import connect as connect_web
 
-from chiplog.broker import Access
-from chiplog.broker.figures import figures_of
-from chiplog.broker.mqtt import MQTT_5_0, Connect, Publish, Will, encode
-from chiplog.broker.passwords import change_password
-from chiplog.cli.aside import Aside
+from forelog.broker import Access
+from forelog.broker.access.passwords import change_password
+from forelog.broker.figures import figures_of
+from forelog.broker.mqtt import MQTT_5_0, Connect, Publish, Will, encode
+from forelog.cli.aside import Aside
 from tests.broker.local import local, until
 from tests.broker.talking import Talk
 from tests.broker.test_broker_command import Serving, broker, serving
@@ -119,7 +119,7 @@ def test_no_secret_is_logged_over_websockets_at_any_level(tmp_path, files, flags
         "-X",
         "dev",
         "-m",
-        "chiplog",
+        "forelog",
         *flags,
         "broker",
         "serve",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog.broker.batches import Stored
-from chiplog.broker.mqtt import Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription, matches
-from chiplog.broker.retained import RetainedMessages
+from forelog.broker.flow.batches import Stored
+from forelog.broker.mqtt import Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription, matches
+from forelog.broker.sessions.retained import RetainedMessages
 from tests.broker.local import local
 from tests.broker.serving import served
 from tests.broker.talking import Talk

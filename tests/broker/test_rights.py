@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from chiplog.broker import Access
-from chiplog.broker.delivery import CURSORS_PER_STEP
-from chiplog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode, Will
-from chiplog.broker.passwords import change_password
-from chiplog.errors import BadAccessFile
+from forelog.broker import Access
+from forelog.broker.access.passwords import change_password
+from forelog.broker.flow.delivery import CURSORS_PER_STEP
+from forelog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode, Will
+from forelog.errors import BadAccessFile
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from chiplog.broker.slices import STEPS_EACH, Slices
+from forelog.broker.flow.slices import STEPS_EACH, Slices
 
 
 class Loop:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.broker import Access, Limits, prometheus_collector
-from chiplog.broker.figures import FIGURES, figures_of
-from chiplog.errors import ChiplogError
-from chiplog.log.stream import Stream
+from forelog.broker import Access, Limits, prometheus_collector
+from forelog.broker.figures import FIGURES, figures_of
+from forelog.errors import ForelogError
+from forelog.log.stream import Stream
 from tests.broker.local import Paho, local, until
 
 
@@ -40,7 +40,7 @@ def test_who_subscribes_gets_the_values_at_once_and_then_new_ones(tmp_path):
         assert at_once["retained messages/count"] == "1"
         assert at_once["messages/received"] == "1"
         assert at_once["uptime"].endswith(" seconds")
-        assert at_once["version"].startswith("chiplog ")
+        assert at_once["version"].startswith("forelog ")
         client.publish("a", b"y")
         client.flush()
         here.do(here.broker.system.publish)
@@ -85,7 +85,7 @@ def test_nobody_publishes_to_it(tmp_path):
     with local(tmp_path / "log") as here:
         client = here.client()
         client.publish("$SYS/broker/uptime", b"0")
-        with pytest.raises(ChiplogError, match="topic name invalid"):
+        with pytest.raises(ForelogError, match="topic name invalid"):
             client.flush()
 
 
@@ -101,9 +101,9 @@ def test_prometheus_gets_every_figure(tmp_path):
         text = generate_latest(registry).decode()
         assert set(figures_of(here.broker)) == set(FIGURES)
     for name in FIGURES:
-        assert f"# HELP chiplog_broker_{name}" in text
-    assert f'chiplog_broker_messages_received_total{{log="{tmp_path}/log"}} 1.0' in text
-    assert f'chiplog_broker_clients_connected{{log="{tmp_path}/log"}} 1.0' in text
+        assert f"# HELP forelog_broker_{name}" in text
+    assert f'forelog_broker_messages_received_total{{log="{tmp_path}/log"}} 1.0' in text
+    assert f'forelog_broker_clients_connected{{log="{tmp_path}/log"}} 1.0' in text
 
 
 # -- retention
@@ -151,7 +151,7 @@ def test_what_a_session_still_needs_stays_and_it_is_told_who_needs_it(tmp_path, 
         away.close()
         until(lambda: here.do(lambda: here.broker.memory.sessions["away"].connection is None))
         fill(here.client())
-        with caplog.at_level(logging.WARNING, "chiplog"):
+        with caplog.at_level(logging.WARNING, "forelog"):
             done = here.wait_for(here.broker.keeping.look())
             assert done.removed == []
             assert len(done.kept) > 5
@@ -185,7 +185,7 @@ def test_if_told_so_it_goes_all_the_same_and_that_is_said(tmp_path, caplog):
         away.close()
         until(lambda: here.do(lambda: here.broker.memory.sessions["away"].connection is None))
         fill(here.client())
-        with caplog.at_level(logging.WARNING, "chiplog"):
+        with caplog.at_level(logging.WARNING, "forelog"):
             done = here.wait_for(here.broker.keeping.look())
         assert done.forced
         assert "they are lost" in caplog.text

@@ -9,8 +9,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from chiplog.broker import Limits
-from chiplog.broker.mqtt import (
+from forelog.broker import Limits
+from forelog.broker.mqtt import (
     MQTT_5_0,
     Connack,
     Connect,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from chiplog import Stream
-from chiplog.cli import main
+from forelog import Stream
+from forelog.cli import main
 
 SECOND = 1_000_000_000
 
@@ -63,7 +63,7 @@ def start() -> Iterator[Start]:
 
     def call(*words: object, stdin: int = subprocess.DEVNULL, **options: object) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "chiplog", *map(str, words)],
+            [sys.executable, "-m", "forelog", *map(str, words)],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""chiplog append: lines and frames from standard input."""
+"""forelog append: lines and frames from standard input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Position, Stream
-from chiplog.cli import append as command
+from forelog import Position, Stream
+from forelog.cli.log import append as command
 
 from .conftest import Run, Start, payloads
 

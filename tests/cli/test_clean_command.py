@@ -1,4 +1,4 @@
-"""chiplog clean."""
+"""forelog clean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 from .conftest import Run, damage, payloads
 

@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
-from chiplog import KeepLatest, Stream
-from chiplog.commitlog.entries import read_entries
+from forelog import KeepLatest, Stream
+from forelog.commitlog.entries import read_entries
 from tests.conftest import VECTORS
 
 FIRST = (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from chiplog.cli import COMMANDS, help_text
+from forelog.cli import COMMANDS, command, help_text
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text()
 COMMON = {"-h", "--help", "--json", "-v", "--verbose"}
@@ -23,12 +22,12 @@ def section(title: str) -> str:
 
 def described(name: str) -> set[str]:
     """What the table of options of a section describes."""
-    table = section(f"chiplog {name}").rpartition("| option | |")[2]
+    table = section(f"forelog {name}").rpartition("| option | |")[2]
     return {cell.split()[0].rstrip(".") for cell in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)}
 
 
 def options_of(name: str) -> set[str]:
-    parser: argparse.ArgumentParser = import_module(f"chiplog.cli.{name}").parser()
+    parser: argparse.ArgumentParser = command(name).parser()
     names: set[str] = set()
     for action in parser._actions:
         names |= set(action.option_strings) or {str(action.metavar)}
@@ -42,16 +41,16 @@ def test_every_option_is_described_and_none_that_there_is_not(name: str) -> None
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_choice_of_an_option_is_described(name: str) -> None:
-    parser: argparse.ArgumentParser = import_module(f"chiplog.cli.{name}").parser()
+    parser: argparse.ArgumentParser = command(name).parser()
     for action in parser._actions:
         if action.choices:
             shown = "\\|".join(str(choice) for choice in action.choices)
-            assert f"`{action.option_strings[0]} {shown}`" in section(f"chiplog {name}")
+            assert f"`{action.option_strings[0]} {shown}`" in section(f"forelog {name}")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_help(name: str) -> None:
-    parser: argparse.ArgumentParser = import_module(f"chiplog.cli.{name}").parser()
+    parser: argparse.ArgumentParser = command(name).parser()
     assert [action.dest for action in parser._actions if not action.help] == []
 
 
@@ -61,7 +60,7 @@ def test_common_options_are_described_once() -> None:
 
 
 def test_every_command_is_described_as_in_its_help() -> None:
-    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(#chiplog-\w+\) \| (.+) \|$", DOCS, re.MULTILINE))
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(#forelog-\w+\) \| (.+) \|$", DOCS, re.MULTILINE))
     assert {name: text.replace("`", "") for name, text in rows.items()} == COMMANDS
 
 
@@ -72,7 +71,7 @@ def test_exit_codes_are_those_of_the_help() -> None:
 
 
 def test_exit_codes_are_those_of_the_code() -> None:
-    from chiplog.cli import codes
+    from forelog.cli import codes
 
     values = sorted(value for name, value in vars(codes).items() if name.isupper() and isinstance(value, int))
     assert [str(value) for value in values] == re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)
@@ -80,4 +79,4 @@ def test_exit_codes_are_those_of_the_code() -> None:
 
 def test_every_command_has_an_example() -> None:
     for name in COMMANDS:
-        assert re.search(rf"^\$ .*\bchiplog {name}\b", section(f"chiplog {name}"), re.MULTILINE)
+        assert re.search(rf"^\$ .*\bforelog {name}\b", section(f"forelog {name}"), re.MULTILINE)

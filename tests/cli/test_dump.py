@@ -1,4 +1,4 @@
-"""chiplog dump: records, one a line."""
+"""forelog dump: records, one a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 from .conftest import SECOND, Run, damage
 

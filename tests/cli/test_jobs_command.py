@@ -1,4 +1,4 @@
-"""`chiplog jobs`: every subcommand against a real server, exit codes, and that docs/cli.md has all of it."""
+"""`forelog jobs`: every subcommand against a real server, exit codes, and that docs/cli.md has all of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from uuid import uuid4
 
 import pytest
 
-from chiplog.cli import codes, jobs, jobs_top
-from chiplog.jobs import Client, LocalServer, QueueInfo, ServerInfo
+from forelog.cli import codes, jobs
+from forelog.cli.jobs import top as jobs_top
+from forelog.jobs import Client, LocalServer, QueueInfo, ServerInfo
 
 from ..jobs.conftest import Served, serve, server  # noqa: F401
 from .conftest import Result, Run, Start
@@ -162,23 +163,23 @@ def test_what_is_not_there_what_is_late_what_is_refused_and_no_server_have_their
     assert command("result", uuid4()).code == 3
     assert command("inspect", "queue", queue + "-unknown").code == 3
     refused = command("add", queue, "--id", job)
-    assert (refused.code, refused.err) == (7, f"chiplog: add {job}: the server refuses it: Duplicate job\n")
+    assert (refused.code, refused.err) == (7, f"forelog: add {job}: the server refuses it: Duplicate job\n")
     assert command("add", queue, "--ttr", "48h").code == 7
     assert command("add", "no name").code == 7
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         away = command("lease", queue, "--server", address)
-    assert (away.code, away.err) == (8, f"chiplog: no job server answers at {address}: Connection refused\n")
+    assert (away.code, away.err) == (8, f"forelog: no job server answers at {address}: Connection refused\n")
     assert command("lease", queue, "--server", "nonsense:port").code == 2
     assert command("add", queue, "--file", "/nonexistent").code == 6
 
 
 def test_wrong_usage_is_told_in_one_line(command: Jobs) -> None:
-    assert command("frobnicate").err.startswith("chiplog: argument SUBCOMMAND: there is no 'frobnicate'")
+    assert command("frobnicate").err.startswith("forelog: argument SUBCOMMAND: there is no 'frobnicate'")
     result = command("add", "--frobnicate")
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert result.err.endswith("try chiplog jobs add --help\n")
+    assert result.err.endswith("try forelog jobs add --help\n")
     assert command().code == 2
 
 
@@ -226,7 +227,7 @@ def test_serve_is_the_server(start: Start, run: Run, tmp_path: Path, queue: str)
 def test_a_server_that_can_not_start_is_wrong_usage(run: Run, flags: list[str]) -> None:
     result = run("jobs", "serve", *(flags if "-listen" in flags else ["-listen", "127.0.0.1:0", *flags]))
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("chiplog: ")
+    assert result.err.startswith("forelog: ")
 
 
 def test_a_server_that_can_not_have_its_log_or_its_port_says_which(run: Run, tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_top_in_a_terminal_shows_one_screen_after_the_other(server: Served, clie
     client.add("shown-in-a-terminal")
     hidden = "" if rich else "import sys; sys.modules['rich.live'] = None\n"
     words = ["jobs", "top", "--interval", "50ms", "--limit", "1000", "--server", server.address]
-    code = f"{hidden}from chiplog.cli import main\nraise SystemExit(main({words!r}))"
+    code = f"{hidden}from forelog.cli import main\nraise SystemExit(main({words!r}))"
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 200, 150, 0, 0))
     with subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -311,7 +312,7 @@ def test_growth_is_told_by_differences() -> None:
 
 def described() -> dict[str, set[str]]:
     """What docs/cli.md says that each subcommand takes."""
-    table = section("chiplog jobs").partition("| argument or option | of | |")[2].partition("\n\n")[0]
+    table = section("forelog jobs").partition("| argument or option | of | |")[2].partition("\n\n")[0]
     found: dict[str, set[str]] = {name: set() for name in jobs.SUBCOMMANDS}
     for option, of in re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", table, re.MULTILINE):
         names = set(jobs.SUBCOMMANDS) - {"serve"} if of.startswith("all but") else set(re.findall(r"`(\w+)`", of))
@@ -330,7 +331,7 @@ def test_every_option_of_a_subcommand_is_described_and_has_help(name: str) -> No
 
 
 def test_every_subcommand_is_described() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ", section("chiplog jobs").partition("| subcommand | |")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ", section("forelog jobs").partition("| subcommand | |")[2], re.MULTILINE)
     assert rows[: len(jobs.SUBCOMMANDS)] == list(jobs.SUBCOMMANDS)
 
 
@@ -346,7 +347,7 @@ def test_every_flag_of_the_server_is_described_and_none_that_there_is_not() -> N
 
 
 def test_every_refusal_of_the_server_is_described() -> None:
-    from chiplog.jobs import replies
+    from forelog.jobs.server import replies
 
     errors = [value for value in vars(replies).values() if isinstance(value, bytes) and value[:1] == b"-"]
     assert len(errors) > 20
@@ -357,7 +358,7 @@ def test_every_refusal_of_the_server_is_described() -> None:
 
 def test_help_comes_without_loading_asyncio() -> None:
     code = (
-        "import sys\nfrom chiplog.cli import main\n"
+        "import sys\nfrom forelog.cli import main\n"
         "assert main(['jobs', 'add', '--help']) == 0\nassert 'asyncio' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

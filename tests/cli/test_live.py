@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 from .conftest import Run, Start, end
 
 WRITER = """
 import sys, threading
-from chiplog import Stream
+from forelog import Stream
 done = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
 count = 0

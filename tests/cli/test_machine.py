@@ -1,4 +1,4 @@
-"""chiplog bench and chiplog doctor: what they say about the machine."""
+"""forelog bench and forelog doctor: what they say about the machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import kernel
-from chiplog.cli import doctor
-from chiplog.cli.options import byte_size
-from chiplog.spark.java import java_found
+from forelog import kernel
+from forelog.cli import doctor
+from forelog.cli.options import byte_size
+from forelog.spark.java import java_found
 
 from .conftest import Run
 
@@ -93,13 +93,13 @@ def test_doctor_tells_versions_as_installed(run: Run) -> None:
 
 
 def test_doctor_says_why_the_kernel_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CHIPLOG_KERNEL", "python")
-    assert doctor._plain_kernel().endswith("CHIPLOG_KERNEL=python asks for it")
-    monkeypatch.delenv("CHIPLOG_KERNEL")
+    monkeypatch.setenv("FORELOG_KERNEL", "python")
+    assert doctor._plain_kernel().endswith("FORELOG_KERNEL=python asks for it")
+    monkeypatch.delenv("FORELOG_KERNEL")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "install a C compiler" in doctor._plain_kernel()
     (tmp_path / "cc").touch(mode=0o755)
-    assert "there is a C compiler, so install chiplog again" in doctor._plain_kernel()
+    assert "there is a C compiler, so install forelog again" in doctor._plain_kernel()
 
 
 def test_doctor_as_json(run: Run, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import chiplog
-from chiplog import Stream
-from chiplog.cli import COMMANDS, main
+import forelog
+from forelog import Stream, cli
+from forelog.cli import COMMANDS, main
 
 from .conftest import Run, Start, damage
 
@@ -28,12 +28,12 @@ def test_help_names_every_command_and_exit_code(run: Run) -> None:
 def test_every_command_has_help_and_json(run: Run, name: str) -> None:
     result = run(name, "--help")
     assert result.code == 0
-    assert result.out.startswith(f"usage: chiplog {name} ")
+    assert result.out.startswith(f"usage: forelog {name} ")
     assert "--json" in result.out
 
 
 def test_version(run: Run) -> None:
-    assert run("--version") == (0, f"chiplog {chiplog.__version__}\n", "")
+    assert run("--version") == (0, f"forelog {forelog.__version__}\n", "")
 
 
 def test_nothing_is_wrong_usage_and_shows_help(run: Run) -> None:
@@ -44,18 +44,18 @@ def test_nothing_is_wrong_usage_and_shows_help(run: Run) -> None:
 
 def test_a_mistyped_command_is_wrong_usage_with_a_suggestion(run: Run) -> None:
     result = run("verfy", "x")
-    assert result == (2, "", "chiplog: there is no command 'verfy' (did you mean verify?): see chiplog --help\n")
+    assert result == (2, "", "forelog: there is no command 'verfy' (did you mean verify?): see forelog --help\n")
 
 
 def test_an_unknown_option_is_wrong_usage(run: Run, log: Path) -> None:
-    expected = "chiplog: unrecognized arguments: --frobnicate: try chiplog dump --help\n"
+    expected = "forelog: unrecognized arguments: --frobnicate: try forelog dump --help\n"
     assert run("dump", log, "--frobnicate") == (2, "", expected)
 
 
 def test_a_wrong_value_is_told_in_one_line_without_the_usage(run: Run, log: Path) -> None:
     result = run("dump", log, "--limit", "many")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert result.err.startswith("chiplog: argument --limit: 'many' is no count")
+    assert result.err.startswith("forelog: argument --limit: 'many' is no count")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_log_without_magic_numbers_takes_none(run: Run, tmp_path: Path, monkey
 def test_no_log_there_is_code_3_and_nothing_is_created(run: Run, tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path / "nowhere")
     assert (result.code, result.out) == (3, "")
-    assert result.err.startswith(f"chiplog: there is no log at {tmp_path}/nowhere")
+    assert result.err.startswith(f"forelog: there is no log at {tmp_path}/nowhere")
     assert result.err.count("\n") == 1
     assert not (tmp_path / "nowhere").exists()
 
@@ -159,7 +159,7 @@ def test_a_mended_tail_is_told_without_being_asked(run: Run, log: Path) -> None:
         file.write(b"torn")
     result = run("append", log, stdin=b"x\n")
     assert result.code == 0
-    assert result.err.startswith("chiplog: ")
+    assert result.err.startswith("forelog: ")
     assert "cut a torn tail of 4 bytes" in result.err
 
 
@@ -185,15 +185,15 @@ def test_who_reads_only_the_start_is_not_complained_to(tmp_path: Path, start: St
     assert process.wait() == 0
 
 
-def test_python_m_chiplog_is_the_command(start: Start) -> None:
+def test_python_m_forelog_is_the_command(start: Start) -> None:
     out, _ = start("--version").communicate()
-    assert out == f"chiplog {chiplog.__version__}\n".encode()
+    assert out == f"forelog {forelog.__version__}\n".encode()
 
 
 def test_logging_is_left_as_it_was(log: Path) -> None:
     import logging
 
-    logger = logging.getLogger("chiplog")
+    logger = logging.getLogger("forelog")
     before = (list(logger.handlers), logger.level, logger.propagate)
     main(["stats", str(log)])
     assert (list(logger.handlers), logger.level, logger.propagate) == before
@@ -203,22 +203,22 @@ def test_logging_is_left_as_it_was(log: Path) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = "import sys; from chiplog.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    code = "import sys; from forelog.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     ).stderr.split()
-    assert "chiplog.cli" in loaded
+    assert "forelog.cli" in loaded
     assert not {"pyarrow", "rich", "asyncio", "argparse", "json", "prometheus_client"} & set(loaded)
-    assert not [name for name in loaded if name.startswith("chiplog.cli.")]
+    assert not [name for name in loaded if name.startswith("forelog.cli.")]
 
 
 def test_a_command_loads_only_itself(log: Path) -> None:
-    code = f"import sys; from chiplog.cli import main; main(['verify', {str(log)!r}]); print(*sys.modules)"
+    code = f"import sys; from forelog.cli import main; main(['verify', {str(log)!r}]); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     ).stdout.split()
-    commands = {f"chiplog.cli.{name}" for name in COMMANDS}
-    assert commands & set(loaded) == {"chiplog.cli.verify"}
+    commands = {cli.command(name).__name__ for name in COMMANDS}
+    assert commands & set(loaded) == {"forelog.cli.log.verify"}
     assert not {"pyarrow", "rich", "asyncio"} & set(loaded)
 
 
@@ -233,7 +233,7 @@ def test_help_comes_within_six_times_the_start_of_python(tmp_path: Path) -> None
         return time.perf_counter() - start
 
     # In turns, and the fastest of each: what else the machine does slows both down.
-    pairs = [(seconds("pass"), seconds("from chiplog.cli import main; main(['--help'])")) for _ in range(15)]
+    pairs = [(seconds("pass"), seconds("from forelog.cli import main; main(['--help'])")) for _ in range(15)]
     assert min(helped for _, helped in pairs) < 6 * min(bare for bare, _ in pairs)
 
 
@@ -241,7 +241,7 @@ def test_help_comes_within_six_times_the_start_of_python(tmp_path: Path) -> None
 def test_output_that_cannot_be_written_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
     with Stream(tmp_path / "log").appender() as log:
         log.append(b"x")
-    command = [sys.executable, "-m", "chiplog", *(str(tmp_path / "log") if one == "LOG" else one for one in words)]
+    command = [sys.executable, "-m", "forelog", *(str(tmp_path / "log") if one == "LOG" else one for one in words)]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (6, 1)
@@ -253,10 +253,10 @@ def test_output_that_is_closed_or_knows_few_letters_does_no_harm(tmp_path: Path)
         log.append("ü".encode())
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     for command in ("dump", "stats"):
-        words = [sys.executable, "-m", "chiplog", command, str(tmp_path / "log")]
+        words = [sys.executable, "-m", "forelog", command, str(tmp_path / "log")]
         done = subprocess.run(words, env=ascii_only, capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"")
-        shell = f'"{sys.executable}" -m chiplog {command} "{tmp_path}/log" >&-'
+        shell = f'"{sys.executable}" -m forelog {command} "{tmp_path}/log" >&-'
         assert subprocess.run(["sh", "-c", shell], stderr=subprocess.PIPE).stderr == b""
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from chiplog import Position
-from chiplog.broker import MessageLogWriter
+from forelog import Position
+from forelog.broker import MessageLogWriter
 
 from .conftest import Run
 

@@ -1,4 +1,4 @@
-"""`chiplog pipeline` before Spark is started: what it refuses, and how it shows what Spark does."""
+"""`forelog pipeline` before Spark is started: what it refuses, and how it shows what Spark does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from chiplog.broker import MessageLogWriter
-from chiplog.cli import pipeline
+from forelog.broker import MessageLogWriter
+from forelog.cli import pipeline
 
 from .conftest import Run
 
@@ -79,11 +79,11 @@ def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path
 
 
 def test_help_does_not_import_spark() -> None:
-    code = "import sys; from chiplog.cli import main; main(['pipeline', '--help']); print(*sys.modules)"
+    code = "import sys; from forelog.cli import main; main(['pipeline', '--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = done.stdout.rpartition("\n\n")[2].split()
-    assert "chiplog.cli.pipeline" in loaded
-    assert not {"pyspark", "pyarrow", "chiplog.spark"} & set(loaded)
+    assert "forelog.cli.pipeline" in loaded
+    assert not {"pyspark", "pyarrow", "forelog.spark"} & set(loaded)
 
 
 class Tracker:

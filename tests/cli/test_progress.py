@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.cli import progress
-from chiplog.cli.progress import Progress
+from forelog import Stream
+from forelog.cli import progress
+from forelog.cli.progress import Progress
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_long_work_says_how_far_it_is_every_ten_seconds(
             clock[0] += 0.25
             show(done << 20, 100 << 20)
     assert capsys.readouterr().err.splitlines() == [
-        "chiplog: reading x: 39% (39.0 MiB of 100.0 MiB)",
-        "chiplog: reading x: 79% (79.0 MiB of 100.0 MiB)",
+        "forelog: reading x: 39% (39.0 MiB of 100.0 MiB)",
+        "forelog: reading x: 79% (79.0 MiB of 100.0 MiB)",
     ]
 
 
@@ -50,7 +50,7 @@ def test_things_are_counted_where_they_are_no_bytes(
     with Progress("cleaning", unit="") as show:
         clock[0] += 11
         show(1, 4)
-    assert capsys.readouterr().err == "chiplog: cleaning: 25% (1 of 4)\n"
+    assert capsys.readouterr().err == "forelog: cleaning: 25% (1 of 4)\n"
 
 
 class Terminal(io.StringIO):
@@ -65,7 +65,7 @@ def test_a_terminal_without_rich_gets_lines(clock: list[float], monkeypatch: pyt
     with Progress("reading") as show:
         clock[0] += 1
         show(1, 2)
-    assert terminal.getvalue() == "chiplog: reading: 50% (1 B of 2 B)\n"
+    assert terminal.getvalue() == "forelog: reading: 50% (1 B of 2 B)\n"
 
 
 def test_a_terminal_gets_a_bar_that_goes_away(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_terminal_gets_a_bar_that_goes_away(tmp_path: Path) -> None:
         log.roll()
         log.append(b"y")
     code = (
-        "import sys; from chiplog.cli import main, progress; progress.BAR_AFTER_SECONDS = 0; "
+        "import sys; from forelog.cli import main, progress; progress.BAR_AFTER_SECONDS = 0; "
         f"sys.exit(main(['verify', {str(tmp_path / 'log')!r}]))"
     )
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""`chiplog state`: what a log says without its program, states at a time, and that docs/cli.md has all of it."""
+"""`forelog state`: what a log says without its program, states at a time, and that docs/cli.md has all of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chiplog import Position, Stream
-from chiplog.cli import state
-from chiplog.state import PersistentDict, StateLog, restoring
-from chiplog.state.reading import open_source
-from chiplog.state.restoring import RestoreFailed, restore
+from forelog import Position, Stream
+from forelog.cli import state
+from forelog.state import PersistentDict, StateLog
+from forelog.state import restore as restoring
+from forelog.state.reader import open_source
+from forelog.state.restore import RestoreFailed, restore
 
 from .conftest import Run, damage
 from .test_docs import COMMON, section
@@ -361,7 +362,7 @@ def test_wrong_usage(run: Run, bank, words: list[str]) -> None:
 
 def described() -> dict[str, set[str]]:
     """What docs/cli.md says that each subcommand takes."""
-    table = section("chiplog state").partition("| argument or option | of | |")[2].partition("\n\n")[0]
+    table = section("forelog state").partition("| argument or option | of | |")[2].partition("\n\n")[0]
     found: dict[str, set[str]] = {name: set() for name in state.SUBCOMMANDS}
     for option, of in re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", table, re.MULTILINE):
         for name in state.SUBCOMMANDS if of == "all" else re.findall(r"`(\w+)`", of):
@@ -379,5 +380,5 @@ def test_every_option_of_a_subcommand_is_described_and_has_help(name: str) -> No
 
 
 def test_every_subcommand_is_described() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ", section("chiplog state").partition("| subcommand | |")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ", section("forelog state").partition("| subcommand | |")[2], re.MULTILINE)
     assert rows[: len(state.SUBCOMMANDS)] == list(state.SUBCOMMANDS)

@@ -1,4 +1,4 @@
-"""chiplog stats: numbers and pictures."""
+"""forelog stats: numbers and pictures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.cli import draw
-from chiplog.cli.histogram import Histogram
+from forelog import Stream
+from forelog.cli import draw
+from forelog.cli.log.histogram import Histogram
 
 from .conftest import SECOND, Run, damage
 
@@ -59,7 +59,7 @@ def test_damage_is_mentioned(run: Run, log: Path) -> None:
     damage(log / "000000001.log")
     result = run("stats", log)
     assert result.code == 0
-    assert "damage: 1 place, 29 B: see chiplog verify" in result.out
+    assert "damage: 1 place, 29 B: see forelog verify" in result.out
 
 
 def test_an_empty_log_has_no_picture(run: Run, tmp_path: Path) -> None:

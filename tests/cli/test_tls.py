@@ -21,12 +21,12 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.errors import BadReply, ChiplogError, ConnectionLost
-from chiplog.jobs import AsyncClient, Client
-from chiplog.lobby import Lobby
-from chiplog.notices import Notices
-from chiplog.state import PersistentDict
-from chiplog.tls import Certificates, client_context, peer_name
+from forelog.errors import BadReply, ConnectionLost, ForelogError
+from forelog.jobs import AsyncClient, Client
+from forelog.serving.lobby import Lobby
+from forelog.serving.notices import Notices
+from forelog.serving.tls import Certificates, client_context, peer_name
+from forelog.state import PersistentDict
 
 x509 = pytest.importorskip("cryptography.x509")
 pytest.importorskip("msgspec")
@@ -102,7 +102,7 @@ class Served:
     def __init__(self, words: tuple[str, ...], folder: Path, *flags: str) -> None:
         words = tuple(str(folder) if word == "DIR" else word for word in words)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "chiplog", *words, *flags],
+            [sys.executable, "-m", "forelog", *words, *flags],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -203,7 +203,7 @@ def test_the_broker_takes_the_users_name_from_the_certificate(serve, pki, server
     users, rules = tmp_path / "users", tmp_path / "rules"
     for name in ("ann", "bob"):
         subprocess.run(
-            [sys.executable, "-m", "chiplog", "broker", "passwd", str(users), name],
+            [sys.executable, "-m", "forelog", "broker", "passwd", str(users), name],
             input="secret\n",
             text=True,
             check=True,
@@ -220,7 +220,7 @@ def test_the_broker_takes_the_users_name_from_the_certificate(serve, pki, server
         words = ["broker", "pub", topic, "x", "--server", f"localhost:{served.port}", "--tls-ca", pki.path]
         words += ["--tls-cert", files[0], "--tls-key", files[1], *more]
         return subprocess.run(
-            [sys.executable, "-m", "chiplog", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "forelog", *words], capture_output=True, text=True, timeout=60
         )
 
     ann, eve = pki.issue("ann"), pki.issue("eve")
@@ -359,7 +359,7 @@ def test_files_that_arent_right_are_told_at_the_start(kind, wrong, pki, server_f
     }[wrong]
     words = [str(tmp_path / "data") if word == "DIR" else word for word in SERVERS[kind]]
     ended = subprocess.run(
-        [sys.executable, "-m", "chiplog", *words, *given], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "forelog", *words, *given], capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
@@ -393,7 +393,7 @@ def test_a_client_with_tls_is_logged_and_closed_where_nobody_speaks_it(kind, ser
 def test_clients_say_which_side_speaks_no_tls(serve, pki, server_files, tmp_path):
     jobs = serve(SERVERS["jobs"], *flags("jobs", server_files))
     with (
-        pytest.raises(ChiplogError, match="expects TLS"),
+        pytest.raises(ForelogError, match="expects TLS"),
         Client(f"127.0.0.1:{jobs.port}", retry_seconds=0) as client,
     ):
         client.add("q", b"x")
@@ -402,7 +402,7 @@ def test_clients_say_which_side_speaks_no_tls(serve, pki, server_files, tmp_path
         async with AsyncClient(f"127.0.0.1:{jobs.port}", retry_seconds=0) as client:
             await client.add("q", b"x")
 
-    with pytest.raises(ChiplogError, match="expects TLS"):
+    with pytest.raises(ForelogError, match="expects TLS"):
         asyncio.run(ask())
     with Client(f"localhost:{jobs.port}", tls=client_context(pki.path), retry_seconds=0) as client:
         client.add("q", b"x")
@@ -430,7 +430,7 @@ ALERT = bytes.fromhex("15030100020246")
 
 
 def test_clients_know_the_alert_of_a_server_that_expects_tls(tmp_path, capsys):
-    from chiplog.cli import main
+    from forelog.cli import main
 
     listening, port = answering(ALERT)
     with (
@@ -452,7 +452,7 @@ def test_clients_know_the_alert_of_a_server_that_expects_tls(tmp_path, capsys):
 
 
 def test_clients_know_a_server_that_speaks_no_tls(tmp_path, capsys):
-    from chiplog.cli import main
+    from forelog.cli import main
 
     listening, port = answering(b"-CLIENT-ERROR Unknown command\r\n")
     with (

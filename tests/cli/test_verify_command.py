@@ -1,4 +1,4 @@
-"""chiplog verify and chiplog repair, as seen from a shell."""
+"""forelog verify and forelog repair, as seen from a shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 from .conftest import Run, damage, payloads
 
@@ -25,7 +25,7 @@ def test_damage_is_code_1_with_its_place_and_what_to_do(run: Run, log: Path) -> 
         f"{log}: 3 segments, 5 records, 198 B: 1 problem",
         f"  damage: 000000002:8 damage (crc), 29 bytes in {log}/000000002.log",
     ]
-    assert result.err == f"chiplog: `chiplog repair {log}` shows what can be done\n"
+    assert result.err == f"forelog: `forelog repair {log}` shows what can be done\n"
 
 
 def test_every_segment_is_shown_on_request(run: Run, log: Path) -> None:

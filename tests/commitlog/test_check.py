@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from chiplog import Stream
-from chiplog.commitlog.check import check_entries, check_file
+from forelog import Stream
+from forelog.commitlog.check import check_entries, check_file
 from tests.commitlog.test_entries import CPU, INFO, VECTORS, chunked, entry, file_of, raw_chunk
 
 pytestmark = pytest.mark.filterwarnings("ignore")

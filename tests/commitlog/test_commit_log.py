@@ -14,12 +14,12 @@ from collections import defaultdict
 
 import pytest
 
-from chiplog import Position, Stream
-from chiplog.commitlog import CommitLog, read_entries
-from chiplog.errors import AppenderClosed, AppenderFailed, LogNotFound, QueueFull, RecordTooLarge, UnknownFormat
-from chiplog.formats import Captain
-from chiplog.formats.m3 import Datapoint, Series
-from chiplog.testing import CrashDisk
+from forelog import Position, Stream
+from forelog.commitlog import CommitLog, read_entries
+from forelog.errors import AppenderClosed, AppenderFailed, LogNotFound, QueueFull, RecordTooLarge, UnknownFormat
+from forelog.formats import Captain
+from forelog.formats.m3 import Datapoint, Series
+from forelog.testing import CrashDisk
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +186,7 @@ def test_the_queue_is_bounded_by_bytes_and_takes_a_larger_batch_when_it_is_empty
 
 
 def test_what_can_never_be_written_is_refused_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("chiplog.commitlog.log.BATCH_BYTES_MAX", 1000)
+    monkeypatch.setattr("forelog.commitlog.log.BATCH_BYTES_MAX", 1000)
     with CommitLog(tmp_path / "log") as log:
         with pytest.raises(RecordTooLarge, match="the limit is 1000"):
             log.write(b"x" * 1001)
@@ -481,7 +481,7 @@ def test_close_during_a_rotation():
 
 def test_a_program_that_ends_without_closing_loses_nothing(tmp_path):
     code = (
-        "import sys; from chiplog.commitlog import CommitLog\n"
+        "import sys; from forelog.commitlog import CommitLog\n"
         "log = CommitLog(sys.argv[1], strategy='behind')\n"
         "for i in range(5000): log.write(b'%d' % i)\n"
     )
@@ -509,7 +509,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(tmp_path):
 def test_metrics_tell_of_queue_batches_and_rotations_also_to_prometheus():
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from chiplog import prometheus_collector
+    from forelog import prometheus_collector
 
     disk = SlowSyncs()
     with CommitLog("log", files=disk) as log:
@@ -529,8 +529,8 @@ def test_metrics_tell_of_queue_batches_and_rotations_also_to_prometheus():
         disk.let.set()
         for thread in threads:
             thread.join()
-    assert 'chiplog_queue_length{log="test"} 3.0' in text
-    assert 'chiplog_rotations_total{log="test"} 1.0' in text
-    assert 'chiplog_batch_writes_bucket{le="16",log="test"} 1.0' in text
-    assert 'chiplog_batch_writes_bucket{le="64",log="test"} 2.0' in text
-    assert 'chiplog_sync_seconds_count{log="test"}' in text
+    assert 'forelog_queue_length{log="test"} 3.0' in text
+    assert 'forelog_rotations_total{log="test"} 1.0' in text
+    assert 'forelog_batch_writes_bucket{le="16",log="test"} 1.0' in text
+    assert 'forelog_batch_writes_bucket{le="64",log="test"} 2.0' in text
+    assert 'forelog_sync_seconds_count{log="test"}' in text

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import CorruptRecord, Stream, kernel
-from chiplog.commitlog import convert as module
-from chiplog.commitlog.convert import ConvertFailed, convert
-from chiplog.commitlog.entries import read_entries
-from chiplog.commitlog.exchange import NotADatapoint, from_json, to_json
-from chiplog.formats import Captain
-from chiplog.formats.m3 import M3, Datapoint, Entry, Series, Unit
+from forelog import CorruptRecord, Stream, kernel
+from forelog.commitlog import convert as module
+from forelog.commitlog.convert import ConvertFailed, convert
+from forelog.commitlog.entries import read_entries
+from forelog.commitlog.exchange import NotADatapoint, from_json, to_json
+from forelog.formats import Captain
+from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats() | st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack(">d", struct.pack(">Q", bits))[0])

@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from chiplog import Position, Stream
-from chiplog.commitlog import CommitLog
-from chiplog.commitlog.entries import read_entries
-from chiplog.formats import Captain, Format
-from chiplog.formats.m3 import M3, Datapoint, Series, Unit
-from chiplog.testing import CrashDisk
+from forelog import Position, Stream
+from forelog.commitlog import CommitLog
+from forelog.commitlog.entries import read_entries
+from forelog.formats import Captain, Format
+from forelog.formats.m3 import M3, Datapoint, Series, Unit
+from forelog.testing import CrashDisk
 
 PRODUCERS = 3
 FORMATS = {"captain": Captain(), "m3": M3(), "m3 in small chunks": M3(chunk_bytes=64)}
@@ -101,7 +101,7 @@ def test_a_kill_takes_only_what_was_still_queued(strategy, fmt):
 
 WRITER = """
 import random, sys, threading
-from chiplog.commitlog import CommitLog
+from forelog.commitlog import CommitLog
 
 path, strategy, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
 log = CommitLog(path, strategy=strategy, flush_interval_ms=5)

@@ -10,10 +10,10 @@ from itertools import chain
 
 import pytest
 
-from chiplog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat, apply_repairs, kernel
-from chiplog.commitlog.datapoints import COLUMNS, datapoints_schema, scan_datapoints
-from chiplog.commitlog.entries import EntryWalk, read_entries
-from chiplog.formats.m3 import M3, Datapoint, Entry, Series, Unit
+from forelog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat, apply_repairs, kernel
+from forelog.commitlog.datapoints import COLUMNS, datapoints_schema, scan_datapoints
+from forelog.commitlog.entries import EntryWalk, read_entries
+from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
 from tests.conftest import VECTORS
 
 pa = pytest.importorskip("pyarrow")

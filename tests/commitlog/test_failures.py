@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from chiplog import Stream
-from chiplog.commitlog import CommitLog, read_entries
-from chiplog.commitlog.log import Event
-from chiplog.errors import AppenderFailed, ChiplogError, WriteFailed
-from chiplog.formats.m3 import M3, Datapoint, Series
-from chiplog.testing import CrashDisk
+from forelog import Stream
+from forelog.commitlog import CommitLog, read_entries
+from forelog.commitlog.log import Event
+from forelog.errors import AppenderFailed, ForelogError, WriteFailed
+from forelog.formats.m3 import M3, Datapoint, Series
+from forelog.testing import CrashDisk
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def writes(operation) -> bool:
 def close_quietly(log: CommitLog) -> None:
     try:
         log.close()
-    except ChiplogError:
+    except ForelogError:
         pass
 
 
@@ -177,14 +177,14 @@ def test_a_callback_may_close_the_log(strategy):
     else:
         log.write(b"one")
         wait_until(lambda: log._closed)
-    with pytest.raises(ChiplogError):
+    with pytest.raises(ForelogError):
         log.write(b"two")
     close_quietly(log)
 
 
 def test_die_ends_the_process_with_a_line_and_a_status(tmp_path):
     code = (
-        "import resource, sys; from chiplog.commitlog import CommitLog\n"
+        "import resource, sys; from forelog.commitlog import CommitLog\n"
         "log = CommitLog(sys.argv[1], on_failure='die')\n"
         "print(log.write(b'one'), flush=True)\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -232,7 +232,7 @@ def test_a_writer_that_dies_leaves_no_producer_hanging(strategy, death):
         for serial in range(100):
             try:
                 log.write(b"%d %d" % (name, serial))
-            except (ChiplogError, RuntimeError, death, TypeError):
+            except (ForelogError, RuntimeError, death, TypeError):
                 pass
         ended.append(name)
 
@@ -290,7 +290,7 @@ def test_without_a_spare_rotation_takes_longer_and_works():
 
 def test_a_signal_handler_that_writes_hangs_nobody(tmp_path):
     code = (
-        "import signal, sys; from chiplog.commitlog import CommitLog\n"
+        "import signal, sys; from forelog.commitlog import CommitLog\n"
         "log = CommitLog(sys.argv[1]); refused = written = 0\n"
         "def handler(*_):\n"
         "    global refused, written\n"
@@ -326,7 +326,7 @@ def test_close_tells_of_a_sync_that_failed(policy, moment):
     if moment == "before closing":
         log.write(b"two")
         wait_until(lambda: log._appender.failed is not None)
-    with pytest.raises(ChiplogError, match="failed"):
+    with pytest.raises(ForelogError, match="failed"):
         log.close()
     assert log.failed is not None
     assert log.snapshot()["writes_lost"] >= 1
@@ -358,7 +358,7 @@ def test_a_log_that_its_callback_closed_stays_closed():
 
     log = CommitLog("log", files=disk, on_failure="callback", failure_callback=callback)
     disk.fail(syncs)
-    with pytest.raises(ChiplogError):
+    with pytest.raises(ForelogError):
         log.write(b"one")
     disk.lock("log/append.lock", exclusive=True, timeout=0).release()
 
@@ -383,7 +383,7 @@ def test_a_spare_isnt_adopted_behind_a_segment_that_lost_its_end():
 
 STORM = """
 import os, signal, sys, threading, time
-from chiplog.commitlog import CommitLog, read_entries
+from forelog.commitlog import CommitLog, read_entries
 
 log = CommitLog(sys.argv[1], strategy=sys.argv[2], flush_interval_ms=3)
 acknowledged, stop = [], threading.Event()
@@ -430,7 +430,7 @@ sender.join()
 for thread in threads:
     thread.join()
 log.close()
-from chiplog import Stream
+from forelog import Stream
 with Stream(sys.argv[1]).cursor() as cursor:
     found = [record.payload for record in cursor if record.payload != b"main"]
 assert len(found) == len(set(found))

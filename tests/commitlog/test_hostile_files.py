@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import CorruptRecord, Stream
-from chiplog.commitlog.check import check_entries
-from chiplog.commitlog.entries import EntryWalk, read_entries
-from chiplog.formats.m3 import M3, Series
+from forelog import CorruptRecord, Stream
+from forelog.commitlog.check import check_entries
+from forelog.commitlog.entries import EntryWalk, read_entries
+from forelog.formats.m3 import M3, Series
 from tests.conftest import VECTORS
 from tests.kernel.test_m3_twins import hostile_chunks, hostile_file
 
-pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 
 def stream_of(data: bytes, folder: str) -> Stream:

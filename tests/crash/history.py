@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from chiplog import Position, Stream
-from chiplog.errors import ChiplogError
-from chiplog.files import BLOCK_BYTES
-from chiplog.testing import CrashDisk, CrashState
+from forelog import Position, Stream
+from forelog.errors import ForelogError
+from forelog.files import BLOCK_BYTES
+from forelog.testing import CrashDisk, CrashState
 
 NEVER = 10**9
 SEGMENT_BYTES = 200
@@ -96,7 +96,7 @@ class _Runner:
     def do(self, word: str, number: int) -> None:
         try:
             getattr(self, f"_{word}")(number)
-        except (ChiplogError, OSError):
+        except (ForelogError, OSError):
             pass  # a fault of the test's: what was not acknowledged needn't be there
 
     def _open(self, number: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from chiplog.testing import CrashDisk, CrashState
+from forelog.testing import CrashDisk, CrashState
 from tests.crash.history import Action, History, check, expectation, run, stream_on
 
 OS, ALWAYS, OS_SPARE, ALWAYS_SPARE, OS_JOURNAL, ALWAYS_JOURNAL, ALL = 0, 1, 2, 3, 4, 5, 7

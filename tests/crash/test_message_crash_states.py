@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from chiplog import Stream
-from chiplog.formats.messages import Messages
-from chiplog.testing import CrashDisk, CrashState
+from forelog import Stream
+from forelog.formats.messages import Messages
+from forelog.testing import CrashDisk, CrashState
 from tests.crash.history import Kind, check, run
 from tests.crash.test_crash_states import SHORT, different, random_actions
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from chiplog import Position, Stream
+from forelog import Position, Stream
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])

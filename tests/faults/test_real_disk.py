@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 
 def payload(number: int) -> bytes:

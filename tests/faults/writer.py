@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from chiplog import Stream
-from chiplog.errors import ChiplogError
+from forelog import Stream
+from forelog.errors import ForelogError
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
             payload = b"%d:" % serial + b"p" * (serial * 37 % 900)
             try:
                 position = log.append(payload) if serial % 5 else log.append_many([payload])[0]
-            except ChiplogError as error:
+            except ForelogError as error:
                 print(f"error {type(error).__name__} {error.errno}", flush=True)
                 return
             print(f"{position} {serial}", flush=True)

@@ -10,18 +10,18 @@ import threading
 
 import pytest
 
-from chiplog import LockTimeout, Stream, files
+from forelog import LockTimeout, Stream, files
 
 # Opens something, forks, and tells of it; the child then lives until its standard input is closed.
 PARENT = """
 import os, sys
-from chiplog import Stream
-from chiplog.broker import MessageLogWriter
-from chiplog.commitlog import CommitLog
-from chiplog.files import OSFiles
-from chiplog.jobs import LocalServer
-from chiplog.state import PersistentDict
-from chiplog.state.copies import Copies
+from forelog import Stream
+from forelog.broker import MessageLogWriter
+from forelog.commitlog import CommitLog
+from forelog.files import OSFiles
+from forelog.jobs import LocalServer
+from forelog.state import PersistentDict
+from forelog.copies.slots import Copies
 path = sys.argv[1]
 held = {opening}
 if os.fork() == 0:
@@ -185,7 +185,7 @@ def test_a_follower_in_a_child_takes_no_change_from_its_parent(tmp_path):
 
 
 def test_a_fork_inside_of_a_signal_handler_that_interrupts_a_lock_being_opened_goes_on(tmp_path):
-    from chiplog.forks import forking
+    from forelog.files.forks import forking
 
     with forking:  # as a handler finds it whose thread is opening a lock
         assert in_child(lambda: 3) == 3

@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from chiplog import OlderThan, Stream
-from chiplog.broker import Broker, MessageLogWriter
-from chiplog.cli import main
-from chiplog.commitlog import CommitLog
-from chiplog.commitlog.convert import convert
-from chiplog.errors import LockTimeout
-from chiplog.files import OSFiles
-from chiplog.formats.captain import Captain
-from chiplog.jobs import Client
-from chiplog.jobs.local import LocalServer
-from chiplog.log.verify import verify
-from chiplog.modes import check_mode
-from chiplog.state import Follower, PersistentDict, ReplicaServer
-from chiplog.state.restoring import restore
-from chiplog.testing import CrashDisk
+from forelog import OlderThan, Stream
+from forelog.broker import Broker, MessageLogWriter
+from forelog.cli import main
+from forelog.commitlog import CommitLog
+from forelog.commitlog.convert import convert
+from forelog.errors import LockTimeout
+from forelog.files import OSFiles
+from forelog.files.modes import check_mode
+from forelog.formats.captain import Captain
+from forelog.jobs import Client
+from forelog.jobs.server.local import LocalServer
+from forelog.log.verify import verify
+from forelog.state import Follower, PersistentDict, ReplicaServer
+from forelog.state.restore import restore
+from forelog.testing import CrashDisk
 
 OWNER, OTHER, GROUP = 12_345, 65_534, 23_456
 
@@ -83,7 +83,7 @@ def a_commit_log(path: Path, **options: Any) -> None:
 
 
 def an_m3_log(path: Path, **options: Any) -> None:
-    from chiplog.formats.m3 import Datapoint, Series
+    from forelog.formats.m3 import Datapoint, Series
 
     with CommitLog(path, format="m3", **options) as log:
         log.write(Series(b"a"), Datapoint(1_000_000_000, 1.0))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.cli.aside import OneLine
-from chiplog.notices import CHARS_MAX, Notices, text
+from forelog.cli.aside import OneLine
+from forelog.serving.notices import CHARS_MAX, Notices, text
 
 
 class Lines(logging.Handler):
@@ -63,7 +63,7 @@ def test_every_value_is_one_printable_word_of_bounded_length(value):
 
 
 def test_a_line_of_any_logger_is_one_line():
-    record = logging.LogRecord("chiplog", logging.INFO, "", 0, "%s", ("x\n2026 INFO broker: forged\x1b",), None)
+    record = logging.LogRecord("forelog", logging.INFO, "", 0, "%s", ("x\n2026 INFO broker: forged\x1b",), None)
     shown = OneLine("%(levelname)s %(message)s").format(record)
     assert shown == "INFO x\\n2026 INFO broker: forged\\x1b"
 

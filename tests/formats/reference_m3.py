@@ -1,4 +1,4 @@
-"""A reader of M3's commit log files, straight from the format's description and from nothing of chiplog's.
+"""A reader of M3's commit log files, straight from the format's description and from nothing of forelog's.
 
 It reads as M3's own reader does: chunk by chunk with both checksums, then message by message, with the series'
 metadata from its first entry. Whatever it doesn't expect raises.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import CorruptRecord, HeaderMismatch, Position, Stream
-from chiplog.times import format_time, parse_time
+from forelog import CorruptRecord, HeaderMismatch, Position, Stream
+from forelog.times import format_time, parse_time
 from tests.conftest import VECTORS
 
 CAPTAIN = VECTORS / "captain"

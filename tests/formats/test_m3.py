@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import kernel
-from chiplog.errors import RecordTooLarge
-from chiplog.formats import detect
-from chiplog.formats.m3 import M3, Datapoint, Series, Unit
+from forelog import kernel
+from forelog.errors import RecordTooLarge
+from forelog.formats import detect
+from forelog.formats.m3 import M3, Datapoint, Series, Unit
 from tests.conftest import VECTORS
 from tests.formats.reference_m3 import read_chunks, read_file, split_messages
 

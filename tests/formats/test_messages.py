@@ -8,12 +8,12 @@ from array import array
 import msgspec
 import pytest
 
-from chiplog import KeepLast, OlderThan, Position, Stream, apply_repairs, plan_repair, verify
-from chiplog.errors import CorruptRecord, RecordTooLarge, TimeOutOfRange
-from chiplog.formats import detect, named_format
-from chiplog.formats.messages import Messages
-from chiplog.formats.msgpack import pack, unpack
-from chiplog.testing import CrashDisk
+from forelog import KeepLast, OlderThan, Position, Stream, apply_repairs, plan_repair, verify
+from forelog.errors import CorruptRecord, RecordTooLarge, TimeOutOfRange
+from forelog.formats import detect, named_format
+from forelog.formats.messages import Messages
+from forelog.formats.msgpack import pack, unpack
+from forelog.testing import CrashDisk
 
 START = 1_794_767_400_123_456_789
 FORMAT = Messages()
@@ -374,7 +374,7 @@ def test_any_msgpack_reader_reads_a_file(tmp_path):
 
 
 def test_what_another_writer_packs_in_its_own_way_is_read(tmp_path):
-    from chiplog import kernel
+    from forelog import kernel
 
     (tmp_path / FORMAT.segment_name(200)).write_bytes(
         b"".join(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chiplog.broker.mqtt import Connack, Connect, Publish, Subscribe, Subscription, Will
+from forelog.broker.mqtt import Connack, Connect, Publish, Subscribe, Subscription, Will
 from tests.broker.talking import Talk
 from tests.hostile.attacks import attack
 from tests.hostile.servers import PASSWORD, users_file

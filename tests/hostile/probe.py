@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chiplog.broker.mqtt import Pingresp, Puback, Publish, Subscription
+from forelog.broker.mqtt import Pingresp, Puback, Publish, Subscription
 from tests.broker.talking import Talk
 from tests.hostile.figures import waited_ns
 from tests.hostile.servers import PASSWORD, TOKEN
@@ -278,7 +278,7 @@ class Primary:
     """A state log with a copy at the server, which each update waits for."""
 
     def __init__(self, port: int, secret: bool, folder: str, tls: ssl.SSLContext | None) -> None:
-        from chiplog.state import PersistentDict
+        from forelog.state import PersistentDict
 
         self._things: Any = PersistentDict(os.path.join(folder, "primary")).open()
         more: dict[str, Any] = {"tls": tls} | ({"token": TOKEN} if secret else {})
@@ -296,7 +296,7 @@ class Primary:
 
 
 def new_follower(port: int, secret: bool, tls: ssl.SSLContext | None = None) -> None:
-    from chiplog.state.wire import VERSION, Address, Kind, connect
+    from forelog.copies.wire import VERSION, Address, Kind, connect
 
     link = connect(Address("127.0.0.1", port, "probe"), tls)
     try:

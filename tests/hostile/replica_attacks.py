@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import msgpack
 
-from chiplog.state import PersistentDict
-from chiplog.state.wire import VERSION, Kind
+from forelog.copies.wire import VERSION, Kind
+from forelog.state import PersistentDict
 from tests.hostile.attacks import attack
 from tests.hostile.servers import TOKEN, certificate
 from tests.hostile.site import Site, Unmet, pieces

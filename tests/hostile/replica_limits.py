@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.state.wire import VERSION, Kind
+from forelog.copies.wire import VERSION, Kind
 from tests.hostile.attacks import attack
 from tests.hostile.replica_attacks import answer, frame, hello, identity
 from tests.hostile.site import Site, Unmet

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chiplog.broker.passwords import change_password
+from forelog.broker.access.passwords import change_password
 
 __all__ = ["PASSWORD", "TOKEN", "Server", "certificate", "users_file"]
 
@@ -34,7 +34,7 @@ STOP_SECONDS = 30.0
 
 
 class Server:
-    """`chiplog broker serve`, `chiplog jobs serve` or `chiplog replica serve`, at ports that were free."""
+    """`forelog broker serve`, `forelog jobs serve` or `forelog replica serve`, at ports that were free."""
 
     def __init__(self, kind: str, folder: Path, flags: Sequence[str] = (), ports: int = 1) -> None:
         self.kind, self.folder, self.flags = kind, folder, list(flags)
@@ -51,7 +51,7 @@ class Server:
         begin = self.said_at.stat().st_size if self.said_at.exists() else 0
         with self.said_at.open("ab") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "chiplog", *words, *self.flags],
+                [sys.executable, "-m", "forelog", *words, *self.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from chiplog.broker.mqtt import MQTT_5_0, Connack, Connect, encode
+from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, encode
 from tests.broker.talking import Closed, Talk
 from tests.hostile.servers import PASSWORD, TOKEN, Server
 

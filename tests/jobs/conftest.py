@@ -23,7 +23,7 @@ class Served:
     def start(self) -> None:
         """Start it, and wait until it serves."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", self.address, *self._flags],
+            [sys.executable, "-m", "forelog.cli.jobs.serve", "-listen", self.address, *self._flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -26,7 +26,7 @@ class Served:
             *prefix,
             sys.executable,
             "-m",
-            "chiplog.cli.jobs_serve",
+            "forelog.cli.jobs.serve",
             "-listen",
             "127.0.0.1:0",
             *map(str, flags),

@@ -6,8 +6,8 @@ from array import array
 
 from hypothesis import strategies as st
 
-from chiplog.errors import BadCommand
-from chiplog.jobs.commands import (
+from forelog.errors import BadCommand
+from forelog.formats.commands.commands import (
     Add,
     Command,
     Complete,

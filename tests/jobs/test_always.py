@@ -7,11 +7,12 @@ import threading
 
 import pytest
 
-from chiplog.errors import AppenderClosed, CorruptRecord, ServerFailed, ServerReadOnly
-from chiplog.jobs import Client, LocalServer, server
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.reading import read_commands
-from chiplog.testing import CrashDisk
+from forelog.errors import AppenderClosed, CorruptRecord, ServerFailed, ServerReadOnly
+from forelog.jobs import Client, LocalServer
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.reader import read_commands
+from forelog.jobs.server import server
+from forelog.testing import CrashDisk
 from tests.jobs.serving import wait_until
 
 
@@ -21,7 +22,7 @@ def disk(request, monkeypatch):
     monkeypatch.setattr(server, "SLOW_SECONDS", 60.0 if request.param == "on the event loop" else 0.0)
     disk = CrashDisk()
     monkeypatch.setattr(
-        "chiplog.jobs.local.Journal",
+        "forelog.jobs.server.local.Journal",
         lambda path, sync, **_: Journal("log" if path else None, sync=sync, files=disk),
     )
     return disk
@@ -118,7 +119,7 @@ def test_what_is_in_the_log_after_all_counts_also_when_it_could_not_be_read_at_f
             raise OSError(errno.EIO, "the disk is still bad")
         return read_commands(*arguments, **options)
 
-    monkeypatch.setattr("chiplog.jobs.journal.read_commands", reading)
+    monkeypatch.setattr("forelog.jobs.log.journal.read_commands", reading)
     with LocalServer("log", sync="always") as local, Client(local.address, retry_seconds=0) as client:
         client.add("q", b"before")
         syncs = fail_syncs(disk)

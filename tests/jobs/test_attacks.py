@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from chiplog import Stream
-from chiplog.jobs.cleaning import CommandCleaner
-from chiplog.jobs.commands import MAGIC, VERSION, Add, encode
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.local import LocalServer
-from chiplog.jobs.machine import QUEUES_IDLE_MAX, Machine
-from chiplog.jobs.queue import Leaser
-from chiplog.jobs.wheel import Clock
+from forelog import Stream
+from forelog.formats.commands.commands import MAGIC, VERSION, Add, encode
+from forelog.jobs.log.cleaning import CommandCleaner
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.machine.machine import QUEUES_IDLE_MAX, Machine
+from forelog.jobs.machine.queue import Leaser
+from forelog.jobs.machine.wheel import Clock
+from forelog.jobs.server.local import LocalServer
 from tests.jobs.serving import Talk, add
 
 REFUSED = b"-SERVER-ERROR Read only: the command log can't be written"
@@ -178,7 +178,7 @@ def test_what_was_deleted_stays_so_when_a_segment_could_not_be_rewritten(tmp_pat
 
     for _ in range(4):
         with monkeypatch.context() as patch:
-            patch.setattr("chiplog.log.cleaner.rewrite_segment", fail)
+            patch.setattr("forelog.log.cleaner.rewrite_segment", fail)
             log.cleaner.clean()
         now[0] += 120 * SECOND
     assert log.jobs_after_a_restart() == set(IDS[12:22])

@@ -18,20 +18,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from chiplog.errors import (
+from forelog.errors import (
     BadReply,
     BatchFailed,
-    ChiplogError,
     ConnectionLost,
+    ForelogError,
     JobNotFound,
     JobRefused,
     JobTimeout,
     LockTimeout,
     ServerReadOnly,
 )
-from chiplog.jobs import AsyncClient, Client, LocalServer, requests
-from chiplog.jobs.answers import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, AnswerReader
-from chiplog.jobs.requests import windows
+from forelog.jobs import AsyncClient, Client, LocalServer
+from forelog.jobs.client import requests
+from forelog.jobs.client.answers import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, AnswerReader
+from forelog.jobs.client.requests import windows
 from tests.jobs.conftest import Served
 
 
@@ -521,7 +522,7 @@ def test_threads_and_tasks_share_a_client(server, queue):
 def test_a_forked_process_makes_connections_of_its_own(server, queue):
     code = (
         "import os, sys\n"
-        "from chiplog.jobs import Client\n"
+        "from forelog.jobs import Client\n"
         "client = Client(sys.argv[1])\n"
         "client.add(sys.argv[2])\n"
         "if (child := os.fork()) == 0:\n"
@@ -617,7 +618,7 @@ def test_a_garbled_answer_is_an_error_or_another_answer_and_nothing_else(kind, a
         for byte in (0, 10, 13, 32, 57, 255):
             reader = AnswerReader()
             reader.expect(kind)
-            with contextlib.suppress(ChiplogError):
+            with contextlib.suppress(ForelogError):
                 reader.feed(answer[:at] + bytes([byte]) + answer[at + 1 :])
                 reader.take()
 
@@ -634,7 +635,7 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
 
 
 def test_importing_the_client_does_not_load_asyncio_or_the_server():
-    code = "import sys; from chiplog.jobs import Client; print('asyncio' in sys.modules, 'ssl' in sys.modules)"
+    code = "import sys; from forelog.jobs import Client; print('asyncio' in sys.modules, 'ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
 
 

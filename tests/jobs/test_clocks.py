@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from uuid import uuid4
 
-from chiplog.jobs import Client, LocalServer
-from chiplog.jobs.cleaning import CommandCleaner
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.queue import COMPLETED
+from forelog.jobs import Client, LocalServer
+from forelog.jobs.log.cleaning import CommandCleaner
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.machine.queue import COMPLETED
 from tests.jobs.serving import wait_until
 
 

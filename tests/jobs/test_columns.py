@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chiplog import Stream
-from chiplog.errors import BadCommand
-from chiplog.jobs.columns import COLUMNS, arrow_schema, decode_batch, decode_block
-from chiplog.jobs.commands import Add, Complete, Delete, Fail, Schedule, encode, format_id
-from chiplog.log.walk import Walk
-from chiplog.times import to_datetime
+from forelog import Stream
+from forelog.errors import BadCommand
+from forelog.formats.commands.commands import Add, Complete, Delete, Fail, Schedule, encode, format_id
+from forelog.jobs.log.columns import COLUMNS, arrow_schema, decode_batch, decode_block
+from forelog.log.walk import Walk
+from forelog.times import to_datetime
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, outcome
 from tests.jobs.test_commands import ADD, ID

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import Stream
-from chiplog._kernel_commands_py import ERROR_WORDS
-from chiplog.errors import BadCommand, ChiplogError
-from chiplog.formats.captain import Captain
-from chiplog.jobs.commands import (
+from forelog import Stream
+from forelog.errors import BadCommand, ForelogError
+from forelog.formats.captain import Captain
+from forelog.formats.commands.commands import (
     MAGIC,
     VERSION,
     Add,
@@ -28,7 +27,8 @@ from chiplog.jobs.commands import (
     format_id,
     parse_id,
 )
-from chiplog.times import parse_time
+from forelog.kernel.plain.commands import ERROR_WORDS
+from forelog.times import parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, outcome
 
@@ -66,7 +66,7 @@ def test_what_is_written_is_read(command):
 def test_hostile_bytes_are_a_command_or_a_clear_error(data):
     command = outcome(data)
     if isinstance(command, BadCommand):
-        assert isinstance(command, ChiplogError)
+        assert isinstance(command, ForelogError)
         assert 0 <= command.offset <= len(data)
         assert command.reason in ERROR_WORDS
     else:

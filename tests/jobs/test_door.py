@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from chiplog.cli import main
-from chiplog.jobs.door import ADDRESSES_MAX, Door
+from forelog.cli import main
+from forelog.jobs.server.door import ADDRESSES_MAX, Door
 from tests.jobs.serving import Served, Talk, served
 
 TOKEN = b"sesame-open-now"
@@ -141,7 +141,7 @@ def test_the_address_that_has_most_gives_way():
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_server_that_everybody_can_reach_without_a_token_says_so(tls, tmp_path):
-    words = [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", "0.0.0.0:0"]
+    words = [sys.executable, "-m", "forelog.cli.jobs.serve", "-listen", "0.0.0.0:0"]
     if tls:
         if shutil.which("openssl") is None:
             pytest.skip("there is no openssl to make a certificate with")
@@ -161,13 +161,13 @@ def test_a_server_that_everybody_can_reach_without_a_token_says_so(tls, tmp_path
 
 
 def test_versions_and_subcommands_are_told(capsys):
-    from chiplog.cli.jobs_serve import main as workq
+    from forelog.cli.jobs.serve import main as workq
 
     assert workq(["--version"]) == 0
     assert workq(["-version"]) == 0
-    assert capsys.readouterr().out.count("workq-server (chiplog) ") == 2
+    assert capsys.readouterr().out.count("workq-server (forelog) ") == 2
     for name, expected in (("jobs", "inspect"), ("broker", "serve")):
         assert main([name]) == 2
         said = capsys.readouterr().err
-        assert f"usage: chiplog {name}" in said
+        assert f"usage: forelog {name}" in said
         assert expected in said

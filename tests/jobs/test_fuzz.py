@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from chiplog.jobs.machine import Machine
-from chiplog.jobs.protocol import Session
+from forelog.jobs.machine.machine import Machine
+from forelog.jobs.server.protocol import Session
 from tests.jobs.fuzz import line, run
 
 

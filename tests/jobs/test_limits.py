@@ -10,19 +10,19 @@ import time
 
 import pytest
 
-from chiplog.errors import JobRefused, ServerReadOnly
-from chiplog.jobs import Client, LocalServer
-from chiplog.jobs.door import STRANGER_SECONDS
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.server import Server
-from chiplog.testing import CrashDisk
+from forelog.errors import JobRefused, ServerReadOnly
+from forelog.jobs import Client, LocalServer
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.server.door import STRANGER_SECONDS
+from forelog.jobs.server.server import Server
+from forelog.testing import CrashDisk
 from tests.jobs.serving import SERVING, Talk, add, served, wait_until
 
 
 def test_a_disk_that_is_full_of_jobs_whose_ttl_is_over_becomes_free_by_itself(monkeypatch):
     disk = CrashDisk(capacity_bytes=200_000)
     monkeypatch.setattr(
-        "chiplog.jobs.local.Journal",
+        "forelog.jobs.server.local.Journal",
         lambda path, sync, **_: Journal(path, sync=sync, segment_bytes=8192, files=disk),
     )
     with LocalServer("log") as local, Client(local.address) as client:
@@ -80,7 +80,7 @@ def test_there_are_no_more_clients_than_files_for_them(tmp_path):
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 
-    command = [sys.executable, "-m", "chiplog.cli.jobs_serve", "-listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "forelog.cli.jobs.serve", "-listen", "127.0.0.1:0"]
     flags = ["-cmdlog-path", str(tmp_path / "log"), "-cmdlog-seg-size", "2000"]
     process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, preexec_fn=limit)
     try:

@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from chiplog._kernel_commands_py import COMPLETE, DELETE, START_ATTEMPT
-from chiplog.jobs.commands import decode
-from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
-from chiplog.jobs.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Leaser
-from chiplog.jobs.replay import replay
+from forelog.formats.commands.commands import decode
+from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.jobs.log.replay import replay
+from forelog.jobs.machine.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
+from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Leaser
+from forelog.kernel.plain.commands import COMPLETE, DELETE, START_ATTEMPT
 
 MS, SECOND = 10**6, 10**9
 START = 10**18

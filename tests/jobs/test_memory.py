@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from chiplog.jobs.ledger import JOB_BYTES
-from chiplog.jobs.machine import QUEUE_BYTES, Machine
-from chiplog.jobs.queue import Leaser
+from forelog.jobs.machine.ledger import JOB_BYTES
+from forelog.jobs.machine.machine import QUEUE_BYTES, Machine
+from forelog.jobs.machine.queue import Leaser
 from tests.jobs.serving import Talk, add, job_id, served
 
 START = 1_700_000_000_000_000_000

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.jobs import cleaning
-from chiplog.jobs.cleaning import CommandCleaner
-from chiplog.jobs.encoding import NOT_SCHEDULED
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.machine import Machine
-from chiplog.jobs.queue import FAILED, PENDING, Job, Leaser
+from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.jobs.log import cleaning
+from forelog.jobs.log.cleaning import CommandCleaner
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.machine.machine import Machine
+from forelog.jobs.machine.queue import FAILED, PENDING, Job, Leaser
 from tests.jobs import original, vectors
 from tests.jobs.original import Refused, records, segments
 from tests.jobs.serving import add, job_id, served

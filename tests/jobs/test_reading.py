@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import Stream
-from chiplog._kernel_scan import END, Scan
-from chiplog.errors import BadCommand, CorruptRecord
-from chiplog.jobs.commands import MAGIC, Add, Delete, Schedule, decode, encode
-from chiplog.jobs.reading import commands_of, read_commands
-from chiplog.jobs.replay import Replay
-from chiplog.log.walk import Block
-from chiplog.times import parse_time
+from forelog import Stream
+from forelog.errors import BadCommand, CorruptRecord
+from forelog.formats.commands.commands import MAGIC, Add, Delete, Schedule, decode, encode
+from forelog.jobs.log.reader import commands_of, read_commands
+from forelog.jobs.log.replay import Replay
+from forelog.kernel.types import END, Scan
+from forelog.log.walk import Block
+from forelog.times import parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, PAYLOADS, laid_out, outcome
 from tests.jobs.test_commands import ADD, ID

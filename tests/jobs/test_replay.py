@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import Stream, kernel
-from chiplog.errors import BadCommand
-from chiplog.jobs.commands import (
+from forelog import Stream, kernel
+from forelog.errors import BadCommand
+from forelog.formats.commands.commands import (
     MAGIC,
     VERSION,
     Add,
@@ -26,9 +26,9 @@ from chiplog.jobs.commands import (
     format_id,
     parse_id,
 )
-from chiplog.jobs.limits import refuse_job
-from chiplog.jobs.replay import CONFLICTS_MAX, Job, Replay, State, replay
-from chiplog.times import format_time, parse_time
+from forelog.jobs.log.replay import CONFLICTS_MAX, Job, Replay, State, replay
+from forelog.jobs.machine.limits import refuse_job
+from forelog.times import format_time, parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, outcome
 

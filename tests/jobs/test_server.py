@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from chiplog import Stream
-from chiplog.jobs.commands import MAGIC
-from chiplog.jobs.reading import read_commands
+from forelog import Stream
+from forelog.formats.commands.commands import MAGIC
+from forelog.jobs.log.reader import read_commands
 from tests.jobs.serving import Served, Talk, add, job_id, served, wait_until
 
 REFUSED = b"-SERVER-ERROR Read only: the command log can't be written"

@@ -8,11 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from chiplog import Stream, kernel
-from chiplog.formats import Captain
-from chiplog.jobs.commands import format_id
-from chiplog.jobs.reading import read_commands
-from chiplog.times import parse_time
+from forelog import Stream, kernel
+from forelog.formats import Captain
+from forelog.formats.commands.commands import format_id
+from forelog.jobs.log.reader import read_commands
+from forelog.times import parse_time
 from tests.jobs import vectors
 from tests.jobs.serving import Served, Talk, served
 

@@ -7,9 +7,9 @@ import select
 
 import pytest
 
-from chiplog import kernel
-from chiplog.jobs.journal import Journal
-from chiplog.jobs.server import Server
+from forelog import kernel
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.server.server import Server
 
 LONG = b"y" * 300_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.jobs.wheel import NEVER, UNSET, Timer, Wheel
+from forelog.jobs.machine.wheel import NEVER, UNSET, Timer, Wheel
 
 TICK_NS = 2**20
 DELAYS = st.one_of(

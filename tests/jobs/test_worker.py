@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import pytest
 
-from chiplog.errors import ConnectionLost, JobNotFound, JobRefused, ServerFailed, ServerReadOnly
-from chiplog.jobs import Attempt, Client, Leased, LocalServer, Worker
+from forelog.errors import ConnectionLost, JobNotFound, JobRefused, ServerFailed, ServerReadOnly
+from forelog.jobs import Attempt, Client, Leased, LocalServer, Worker
 from tests.jobs.conftest import Served
 
 
@@ -109,7 +109,7 @@ def test_what_a_function_raises_fails_the_job_with_its_text(make, client, queue,
     def do(job: Attempt) -> None:
         raise ZeroDivisionError("seven by zero")
 
-    with caplog.at_level(logging.INFO, "chiplog"), working(make({queue: do})) as worker:
+    with caplog.at_level(logging.INFO, "forelog"), working(make({queue: do})) as worker:
         found = client.run(queue, wait_ms=5000)
         until(lambda: worker.counters.failed == 1)
     assert (found.success, found.result) == (False, b"ZeroDivisionError: seven by zero")
@@ -147,7 +147,7 @@ def test_as_many_jobs_as_wanted_are_done_at_a_time(make, client, queue):
     waiting = []
 
     def do(job: Attempt) -> Any:
-        if threading.current_thread().name.startswith("chiplog-worker-"):
+        if threading.current_thread().name.startswith("forelog-worker-"):
             barrier.wait(5)
             return b"met"
         return meet()
@@ -232,7 +232,7 @@ def test_to_stop_finishes_what_was_begun_and_leases_no_more(make, client, queue)
     entered, go_on = threading.Event(), threading.Event()
 
     def do(job: Attempt) -> Any:
-        if threading.current_thread().name.startswith("chiplog-worker-"):
+        if threading.current_thread().name.startswith("forelog-worker-"):
             entered.set()
             go_on.wait(10)
             return b"finished"
@@ -257,7 +257,7 @@ def test_to_stop_finishes_what_was_begun_and_leases_no_more(make, client, queue)
 def test_a_signal_stops_it_gracefully(server, client, queue, form):
     code = (
         "import sys, time\n"
-        "from chiplog.jobs import Worker\n"
+        "from forelog.jobs import Worker\n"
         "worker = Worker(server=sys.argv[1], lease_ms=50)\n"
         "@worker.job(sys.argv[2])\n"
         f"{form} do(job):\n"

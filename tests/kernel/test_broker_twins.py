@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog import _kernel_broker_py as broker
-from chiplog import _kernel_py as plain
-from chiplog.broker.mqtt import MQTT_5_0, Publish, decode_all
+from forelog.broker.mqtt import MQTT_5_0, Publish, decode_all
+from forelog.kernel import plain
+from forelog.kernel.plain import broker
 from tests.broker.strategies import TOPICS, VERSIONS
 from tests.kernel.test_message_twins import PROPERTIES, VALUES, hostile
 from tests.kernel.test_twins import same
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 ROOT = Path(__file__).parents[2]
 PLACES = st.integers(-2, 40)
@@ -232,7 +232,7 @@ def test_rows_are_chosen_by_their_topic_and_flags(codes, wanted, first, flags, m
 GUARDED = """
 import ctypes, mmap, random
 from array import array
-from chiplog import _kernel
+from forelog.kernel import _kernel
 from tests.kernel.test_broker_twins import HOSTILE
 
 page = mmap.PAGESIZE

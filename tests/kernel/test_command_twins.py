@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chiplog._kernel_commands_py import ERROR_WORDS
-from chiplog.errors import BadCommand
-from chiplog.jobs.commands import Add, Complete, Fail, Schedule
+from forelog.errors import BadCommand
+from forelog.formats.commands.commands import Add, Complete, Fail, Schedule
+from forelog.kernel.plain.commands import ERROR_WORDS
 from tests.jobs.strategies import PAYLOADS, laid_out, outcome
 from tests.jobs.vectors import all_payloads
 from tests.kernel.test_twins import same
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 INT64_MAX = 2**63 - 1
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import _kernel_inbox_py as inbox_py
-from chiplog import _kernel_py as plain
-from chiplog._kernel_mqtt_py import ALL, LIMIT, NOT_PLAIN
-from chiplog.broker.mqtt import MQTT_5_0, Puback, Publish, encode
+from forelog.broker.mqtt import MQTT_5_0, Puback, Publish, encode
+from forelog.kernel import plain
+from forelog.kernel.plain import inbox as inbox_py
+from forelog.kernel.plain.mqtt import ALL, LIMIT, NOT_PLAIN
 from tests.broker.strategies import VERSIONS, publishes
 from tests.kernel.test_mqtt_twins import HEADS, LARGE, VERSIONED
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 BOTH = pytest.mark.parametrize("kernel", [compiled, plain], ids=["compiled", "plain"])
 NO_PROPERTIES, QOS_1 = b"\x80", b"\x81\xa3qos\x01"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog import _kernel_py as plain
-from chiplog._kernel_m3_py import m3_metadata
+from forelog.kernel import plain
+from forelog.kernel.plain.m3 import m3_metadata
 from tests.kernel.test_twins import same
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, -1, -32, -33, 127, 128, 255, 256, 65535, 65536, 2**32]

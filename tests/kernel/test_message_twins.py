@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog import _kernel_messages_py as messages
-from chiplog import _kernel_py as plain
-from chiplog._kernel_scan import BAD_CRC, BAD_LENGTH, BAD_TIME, END, LIMIT, TRUNCATED
-from chiplog.errors import TimeOutOfRange
+from forelog.errors import TimeOutOfRange
+from forelog.kernel import plain
+from forelog.kernel.plain import messages
+from forelog.kernel.types import BAD_CRC, BAD_LENGTH, BAD_TIME, END, LIMIT, TRUNCATED
 from tests.kernel.test_twins import same
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 VALUES = st.recursive(
     st.none()

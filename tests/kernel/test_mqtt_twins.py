@@ -10,17 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog._kernel_mqtt_py import (
-    ALL,
-    BAD_LENGTH,
-    BAD_PUBLISH,
-    INCOMPLETE,
-    LIMIT,
-    NOT_PLAIN,
-    TOO_LARGE,
-    Publishes,
-)
-from chiplog.broker.mqtt import (
+from forelog.broker.mqtt import (
     MQTT_5_0,
     PacketType,
     Puback,
@@ -31,11 +21,21 @@ from chiplog.broker.mqtt import (
     parse_properties,
     property_bytes,
 )
-from chiplog.errors import BadPacket
+from forelog.errors import BadPacket
+from forelog.kernel.plain.mqtt import (
+    ALL,
+    BAD_LENGTH,
+    BAD_PUBLISH,
+    INCOMPLETE,
+    LIMIT,
+    NOT_PLAIN,
+    TOO_LARGE,
+    Publishes,
+)
 from tests.broker.strategies import VERSIONS, damaged, from_clients, publishes
 from tests.kernel.test_twins import same
 
-pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 LARGE = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -261,7 +261,7 @@ def test_properties_are_taken_in_bulk_exactly_if_decode_takes_them():
 
 GUARDED = """
 import ctypes, mmap, random
-from chiplog import _kernel
+from forelog.kernel import _kernel
 from tests.kernel.test_mqtt_twins import HOSTILE
 
 page = mmap.PAGESIZE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chiplog import _kernel_py as plain
+from forelog.kernel import plain
 from tests.kernel.test_twins import same
 
 VALUES = st.recursive(

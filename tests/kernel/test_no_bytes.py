@@ -10,10 +10,10 @@ from array import array
 
 import pytest
 
-from chiplog import _kernel_py as plain
+from forelog.kernel import plain
 from tests.kernel.test_twins import same
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 BOTH = pytest.mark.parametrize("kernel", [compiled, plain], ids=["compiled", "plain"])
 NONE: array[int] = array("q")

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from chiplog import _kernel_py as plain
+from forelog.kernel import plain
 
 KERNELS = [pytest.param(plain, id="plain")]
 try:
-    from chiplog import _kernel as compiled
+    from forelog.kernel import _kernel as compiled
 except ImportError:
     pass
 else:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chiplog import _kernel_py as plain
+from forelog.kernel import plain
 
-compiled = pytest.importorskip("chiplog._kernel", reason="no C compiler here")
+compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 TIMES = st.integers(-(2**62), 2**62) | st.integers(-(10**20), 10**20)
 PAYLOADS = st.binary(max_size=300) | st.sampled_from([b"", b"\x01" * 40, bytes(200), b"x" * 127, b"y" * 128])

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from chiplog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, verify
-from chiplog.testing import CrashDisk
+from forelog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, verify
+from forelog.testing import CrashDisk
 
 
 def payloads(stream: Stream) -> list[bytes]:
@@ -109,7 +109,7 @@ def test_whatever_goes_wrong_while_a_log_is_opened_it_is_let_go_of(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chiplog.log.active.Spare", broken)
+        patch.setattr("forelog.log.active.Spare", broken)
         with pytest.raises(RuntimeError, match="new thread"):
             Stream("log", files=disk).appender(spare=True)
     Stream("log", files=disk).appender(spare=True, timeout=0).close()

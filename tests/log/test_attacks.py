@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from chiplog import (
+from forelog import (
     Appender,
     AppenderFailed,
     CorruptRecord,
@@ -22,9 +22,9 @@ from chiplog import (
     UnknownFormat,
     verify,
 )
-from chiplog.formats import Captain
-from chiplog.log import watermark
-from chiplog.testing import CrashDisk
+from forelog.formats import Captain
+from forelog.log.directory import watermark
+from forelog.testing import CrashDisk
 
 CAPTAIN = Captain()
 
@@ -267,7 +267,7 @@ def test_times_past_what_a_column_holds_are_bounds_like_any_other(tmp_path):
 def test_an_index_with_absurd_runs_is_not_believed():
     from array import array
 
-    from chiplog.log.index import SegmentIndex, decode_index, encode_index
+    from forelog.log.directory.index import SegmentIndex, decode_index, encode_index
 
     for runs in ((8, 2**63 - 1), (8, -100), (50, 8, 40, 20), (60, 20, 150, 40), (60, 20, 70, 40)):
         assert decode_index(encode_index(SegmentIndex(1, 100, 200, runs=array("q", runs)))) is None

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from chiplog import CorruptRecord, KeepLast, LockTimeout, Stream, TargetTaken, verify
-from chiplog.testing import CrashDisk
+from forelog import CorruptRecord, KeepLast, LockTimeout, Stream, TargetTaken, verify
+from forelog.testing import CrashDisk
 
 
 def records(stream: Stream) -> list[tuple[object, bytes]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import CorruptRecord, KeepLast, KeepLatest, OlderThan, Position, Record, SkipSegment, Stream
-from chiplog.testing import CrashDisk
+from forelog import CorruptRecord, KeepLast, KeepLatest, OlderThan, Position, Record, SkipSegment, Stream
+from forelog.testing import CrashDisk
 
 
 def make(payloads: list[bytes], *, per_segment: int = 4, path="log", files=None) -> tuple[Stream, list[Record]]:
@@ -181,7 +181,7 @@ def test_a_dry_run_counts_the_same_and_changes_nothing():
 
 
 def test_damage_stops_cleaning_or_leaves_the_damaged_segment(tmp_path):
-    from chiplog.files import OSFiles
+    from forelog.files import OSFiles
 
     stream, records = make(
         [b"%d" % i for i in range(9)], per_segment=3, path=str(tmp_path / "log"), files=OSFiles()
@@ -249,7 +249,7 @@ def test_a_cleaner_on_a_failing_disk_loses_nothing_and_can_be_run_again(kind):
 
 def test_a_segment_cleaned_by_another_program_is_still_read(tmp_path):
     """The original rewrites segments too, and knows nothing of indexes: one that doesn't fit is ignored."""
-    from chiplog.files import OSFiles
+    from forelog.files import OSFiles
 
     stream, records = make(
         [b"%d" % i for i in range(6)], per_segment=6, path=str(tmp_path / "log"), files=OSFiles()
@@ -263,7 +263,7 @@ def test_a_segment_cleaned_by_another_program_is_still_read(tmp_path):
 
 def test_a_log_is_opened_while_a_cleaner_takes_the_segments_that_were_listed(tmp_path, monkeypatch):
     """Also if it takes more of them than there are looked at, and what is left has a magic number of its own."""
-    from chiplog.log.segments import Directory
+    from forelog.log.directory.segments import Directory
 
     stream = Stream(tmp_path / "log", magic=0x12345678)
     with stream.appender() as log:

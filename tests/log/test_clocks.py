@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog import OlderThan, Stream, TimeOutOfRange, kernel, verify
-from chiplog._kernel_scan import CLOCK_MAX, CLOCK_MIN
-from chiplog.times import format_time, parse_duration, parse_time
+from forelog import OlderThan, Stream, TimeOutOfRange, kernel, verify
+from forelog.kernel.types import CLOCK_MAX, CLOCK_MIN
+from forelog.times import format_time, parse_duration, parse_time
 
 YEAR_1, YEAR_1500, YEAR_1960, YEAR_2026, YEAR_2290, YEAR_2300, YEAR_2350 = (
     parse_time(f"{year:04d}-01-01") for year in (1, 1500, 1960, 2026, 2290, 2300, 2350)
@@ -284,7 +284,7 @@ def test_an_index_of_times_that_go_back_is_right(tmp_path: Path) -> None:
 
 
 def test_a_commit_log_refuses_what_its_clock_says_and_goes_on(tmp_path: Path) -> None:
-    from chiplog.commitlog import CommitLog
+    from forelog.commitlog import CommitLog
 
     clock = Clock()
     with CommitLog(tmp_path, clock=clock, on_failure="ignore") as log:
@@ -299,7 +299,7 @@ def test_a_commit_log_refuses_what_its_clock_says_and_goes_on(tmp_path: Path) ->
 
 @pytest.mark.parametrize("now", [YEAR_1, YEAR_2300, 2**62, 10**30])
 def test_a_writer_of_messages_refuses_what_its_clock_says_and_goes_on(tmp_path: Path, now: int) -> None:
-    from chiplog.broker import MessageLogWriter
+    from forelog.broker import MessageLogWriter
 
     clock = Clock()
     with MessageLogWriter(tmp_path, clock=clock, flush_interval_ms=None) as log:
@@ -313,7 +313,7 @@ def test_a_writer_of_messages_refuses_what_its_clock_says_and_goes_on(tmp_path: 
 
 
 def test_a_job_servers_log_refuses_what_its_clock_says_and_goes_on(tmp_path: Path) -> None:
-    from chiplog.jobs.journal import Journal
+    from forelog.jobs.log.journal import Journal
 
     clock = Clock()
     for sync in ("os", "interval", "always"):
@@ -331,8 +331,8 @@ def test_a_job_servers_log_refuses_what_its_clock_says_and_goes_on(tmp_path: Pat
 
 
 def test_datapoints_are_found_by_bounds_of_any_year(tmp_path: Path) -> None:
-    from chiplog.commitlog import CommitLog, read_entries
-    from chiplog.formats.m3 import Datapoint, Series
+    from forelog.commitlog import CommitLog, read_entries
+    from forelog.formats.m3 import Datapoint, Series
 
     with CommitLog(tmp_path, format="m3") as log:
         log.write(Series(b"series"), Datapoint(1, 2.0))

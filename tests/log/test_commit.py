@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from chiplog.log import aio
-from chiplog.log.commit import Entry, GroupCommit
+from forelog.log import aio
+from forelog.log.commit import Entry, GroupCommit
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_the_main_thread_never_leads():
     commit: GroupCommit = GroupCommit(note)
     for _ in range(3):
         commit.submit(entry([b"x"]))
-    assert leaders == ["chiplog-commit"] * 3
+    assert leaders == ["forelog-commit"] * 3
 
 
 def test_threads_that_never_come_back_leave_nobody_waiting():
@@ -181,7 +181,7 @@ def test_a_cancelled_task_harms_nobody_and_closing_serves_who_waits():
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
-from chiplog import Stream
+from forelog import Stream
 
 stream = Stream(sys.argv[1])
 log = stream.appender(sync="always", segment_bytes=20_000)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import (
+from forelog import (
     BadPosition,
     CorruptRecord,
     LogNotFound,
@@ -21,8 +21,8 @@ from chiplog import (
     TimeOutOfRange,
     UnknownFormat,
 )
-from chiplog.files import OSFiles, PollWatch
-from chiplog.testing import CrashDisk
+from forelog.files import OSFiles, PollWatch
+from forelog.testing import CrashDisk
 
 SECOND = 10**9
 
@@ -365,7 +365,7 @@ def test_a_follower_can_be_asked_with_a_timeout(tmp_path):
 
 def test_a_follower_in_another_process_sees_each_record_whole(tmp_path):
     script = (
-        "import sys; from chiplog import Stream\n"
+        "import sys; from forelog import Stream\n"
         "with Stream(sys.argv[1]).cursor(follow=True) as cursor:\n"
         "    for record in cursor:\n"
         "        assert len(set(record.payload)) <= 1, 'half a record'\n"

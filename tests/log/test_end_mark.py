@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from chiplog import AppenderFailed, Position, Stream, WriteFailed
-from chiplog._kernel_append_py import checked_offset
-from chiplog.formats import Captain
-from chiplog.log.end import NAME, read_end
-from chiplog.testing import CrashDisk
+from forelog import AppenderFailed, Position, Stream, WriteFailed
+from forelog.formats import Captain
+from forelog.kernel.plain.append import checked_offset
+from forelog.log.directory.end import NAME, read_end
+from forelog.testing import CrashDisk
 
 
 def payloads(stream: Stream, **options: object) -> list[bytes]:
@@ -160,7 +160,7 @@ def test_after_a_reboot_the_mark_means_nothing():
 
 
 def test_what_another_program_appends_after_a_killed_appender_is_read(tmp_path):
-    code = f"import os, chiplog; chiplog.Stream({str(tmp_path)!r}).appender().append(b'ours'); os._exit(0)"
+    code = f"import os, forelog; forelog.Stream({str(tmp_path)!r}).appender().append(b'ours'); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert read_end(Stream(tmp_path)._directory).segment == 1
     with (tmp_path / "000000001.log").open("ab") as file:

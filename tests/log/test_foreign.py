@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from chiplog import BadPosition, Stream
-from chiplog.formats import Captain
+from forelog import BadPosition, Stream
+from forelog.formats import Captain
 
 CAPTAIN = Captain()
 SECOND = 10**9

@@ -14,12 +14,12 @@ import struct
 
 import pytest
 
-from chiplog import AppenderFailed, Stream, kernel
-from chiplog.files import BLOCK_BYTES
-from chiplog.log.journal import NAME, read_journal
-from chiplog.log.repair import apply_repairs, plan_repair
-from chiplog.log.verify import verify
-from chiplog.testing import CrashDisk
+from forelog import AppenderFailed, Stream, kernel
+from forelog.files import BLOCK_BYTES
+from forelog.log.directory.journal import NAME, read_journal
+from forelog.log.repair import apply_repairs, plan_repair
+from forelog.log.verify import verify
+from forelog.testing import CrashDisk
 
 PATH = f"log/{NAME}"
 SEGMENT = "log/000000001.log"

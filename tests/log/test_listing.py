@@ -9,13 +9,13 @@ from contextlib import closing
 
 import pytest
 
-from chiplog import Stream
-from chiplog.files import OSFiles
-from chiplog.formats import Captain
-from chiplog.formats.messages import Messages
-from chiplog.log.segments import Directory
-from chiplog.log.walk import Walk
-from chiplog.testing import CrashDisk
+from forelog import Stream
+from forelog.files import OSFiles
+from forelog.formats import Captain
+from forelog.formats.messages import Messages
+from forelog.log.directory.segments import Directory
+from forelog.log.walk import Walk
+from forelog.testing import CrashDisk
 
 
 class Holey(CrashDisk):

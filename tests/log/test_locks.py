@@ -10,10 +10,11 @@ import time
 
 import pytest
 
-from chiplog import LockTimeout, Stream, files, locks
+from forelog import LockTimeout, Stream, files
+from forelog.files import locks
 
 HOLD = (
-    "import sys; from chiplog import Stream\n"
+    "import sys; from forelog import Stream\n"
     "stream = Stream(sys.argv[1])\n"
     "held = getattr(stream, sys.argv[2])()\n"
     "print('held', flush=True)\n"
@@ -80,7 +81,7 @@ def test_waiting_ends_when_the_holder_is_killed(stream, hold):
 
 
 def test_who_waits_long_for_a_lock_is_told(stream, monkeypatch, caplog):
-    monkeypatch.setattr("chiplog.locks._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("forelog.files.locks._SILENT_SECONDS", 0.01)
     held = stream.appender()
     thread = threading.Thread(target=lambda: stream.appender().close())
     thread.start()
@@ -135,7 +136,7 @@ def test_lock_files_are_empty_and_stay(stream, tmp_path):
 
 
 def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, tmp_path, monkeypatch):
-    monkeypatch.setattr("chiplog.log.watermark._DYING_SECONDS", 0.01)
+    monkeypatch.setattr("forelog.log.directory.watermark._DYING_SECONDS", 0.01)
     with stream.appender() as log:
         (tmp_path / "log" / "append.lock").unlink()
         with pytest.raises(LockTimeout, match=r"append\.lock was removed"):
@@ -164,7 +165,7 @@ def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path,
 
 def test_two_processes_that_fight_for_the_lock_lose_nothing(tmp_path):
     script = (
-        "import sys; from chiplog import Stream\n"
+        "import sys; from forelog import Stream\n"
         "for i in range(25):\n"
         "    with Stream(sys.argv[1]).appender(sync='os', segment_bytes=500) as log:\n"
         "        log.append_many([b'%s-%d-%d' % (sys.argv[2].encode(), i, j) for j in range(4)])\n"

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from chiplog import KeepLatest, Position, Stream
-from chiplog.testing import CrashDisk
+from forelog import KeepLatest, Position, Stream
+from forelog.testing import CrashDisk
 
 
 class LogMachine(RuleBasedStateMachine):

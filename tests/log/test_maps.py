@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from chiplog import CorruptRecord, Position, Record, Stream
-from chiplog.formats import Captain
-from chiplog.log.index import decode_index, encode_index
-from chiplog.log.repair import apply_repairs, plan_repair
-from chiplog.log.verify import verify
-from chiplog.testing import CrashDisk
+from forelog import CorruptRecord, Position, Record, Stream
+from forelog.formats import Captain
+from forelog.log.directory.index import decode_index, encode_index
+from forelog.log.repair import apply_repairs, plan_repair
+from forelog.log.verify import verify
+from forelog.testing import CrashDisk
 
 from .test_cleaner import clean, make, read
 
@@ -76,7 +76,7 @@ def test_a_cut_map_is_told_with_what_and_where_and_what_to_do(size):
     disk, _, records = rewritten()
     path = map_path(disk)
     stream = with_file(disk, path, disk.contents()[path][:size])
-    with pytest.raises(CorruptRecord, match=r"chiplog repair.*on_corruption='skip'") as caught:
+    with pytest.raises(CorruptRecord, match=r"forelog repair.*on_corruption='skip'") as caught:
         read(stream, start=records[1].position)
     assert path in str(caught.value)
     assert (caught.value.reason, caught.value.path) == ("map", "log/000000001.log")
@@ -111,7 +111,7 @@ def test_after_the_error_a_cursor_does_not_go_on_as_if_nothing_were():
 def test_a_cursor_that_skips_reads_every_record_and_counts_the_defect(caplog):
     disk, _, records = rewritten()
     stream = with_damaged_map(disk)
-    with caplog.at_level(logging.WARNING, "chiplog"), stream.cursor(on_corruption="skip") as cursor:
+    with caplog.at_level(logging.WARNING, "forelog"), stream.cursor(on_corruption="skip") as cursor:
         found = list(cursor)
         (defect,) = cursor.defects
     assert [record.payload for record in found] == [record.payload for record in survivors(records)]

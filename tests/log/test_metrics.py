@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from chiplog import Stream, prometheus_collector
+from forelog import Stream, prometheus_collector
 
 
 def test_a_snapshot_counts_what_happened(tmp_path):
@@ -39,6 +39,6 @@ def test_prometheus_gets_the_same(tmp_path):
     registry = CollectorRegistry()
     registry.register(prometheus_collector(stream.metrics, log="orders"))
     text = generate_latest(registry).decode()
-    assert 'chiplog_records_appended_total{log="orders"} 5.0' in text
-    assert 'chiplog_sync_seconds_bucket{le="+Inf",log="orders"} 1.0' in text
-    assert registry.get_sample_value("chiplog_append_seconds_count", {"log": "orders"}) == 1
+    assert 'forelog_records_appended_total{log="orders"} 5.0' in text
+    assert 'forelog_sync_seconds_bucket{le="+Inf",log="orders"} 1.0' in text
+    assert registry.get_sample_value("forelog_append_seconds_count", {"log": "orders"}) == 1

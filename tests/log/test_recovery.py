@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from chiplog import CorruptRecord, HeaderMismatch, LogFull, Position, Stream
-from chiplog.testing import CrashDisk
+from forelog import CorruptRecord, HeaderMismatch, LogFull, Position, Stream
+from forelog.testing import CrashDisk
 
 
 def payloads(stream: Stream, **options) -> list[bytes]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import HeaderMismatch, LockTimeout, Position, Stream
-from chiplog.log.repair import apply_repairs, plan_repair
-from chiplog.log.verify import verify
-from chiplog.testing import CrashDisk
+from forelog import HeaderMismatch, LockTimeout, Position, Stream
+from forelog.log.repair import apply_repairs, plan_repair
+from forelog.log.verify import verify
+from forelog.testing import CrashDisk
 
 from .test_verify import flip, make_log
 

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from chiplog import CorruptRecord, Stream
+from forelog import CorruptRecord, Stream
 from tests.conftest import VECTORS
 
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from chiplog import BadPosition, Stream
-from chiplog.formats import Captain
-from chiplog.testing import CrashDisk
+from forelog import BadPosition, Stream
+from forelog.formats import Captain
+from forelog.testing import CrashDisk
 
 CAPTAIN = Captain()
 NOW = 1_900_000_000 * 10**9

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.log.index import decode_index, encode_index
-from chiplog.log.repair import apply_repairs, plan_repair
-from chiplog.log.verify import verify
-from chiplog.testing import CrashDisk
-from chiplog.testing.disk import Fault, Operation
+from forelog import Stream
+from forelog.log.directory.index import decode_index, encode_index
+from forelog.log.repair import apply_repairs, plan_repair
+from forelog.log.verify import verify
+from forelog.testing import CrashDisk
+from forelog.testing.disk import Fault, Operation
 
 from .test_verify import flip, make_log
 
@@ -182,7 +182,7 @@ def test_opening_again_and_again_on_a_full_disk_leaves_no_pieces_of_evidence() -
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_small_file_that_could_not_be_replaced_is_as_before(operation: str) -> None:
-    from chiplog.state.mirror import read_file, replace_file
+    from forelog.copies.mirror import read_file, replace_file
 
     disk = CrashDisk()
     disk.make_dir("copy")
@@ -198,7 +198,7 @@ def test_a_small_file_that_could_not_be_replaced_is_as_before(operation: str) ->
 def test_a_list_of_topics_that_could_not_be_written_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from chiplog.broker.history import History
+    from forelog.broker.flow.history import History
 
     disk = CrashDisk()
     stream = Stream("log", format="messages", files=disk)
@@ -218,9 +218,10 @@ def test_a_list_of_topics_that_could_not_be_written_is_gone(caplog: pytest.LogCa
 def test_a_conversion_or_restore_that_could_not_begin_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chiplog.commitlog import convert
-    from chiplog.formats import Captain
-    from chiplog.state import PersistentDict, restoring
+    from forelog.commitlog import convert
+    from forelog.formats import Captain
+    from forelog.state import PersistentDict
+    from forelog.state import restore as restoring
 
     with PersistentDict(f"{tmp_path}/source") as source:
         source["a"] = 1

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import ChiplogError, HeaderMismatch, Stream, UnknownFormat
-from chiplog.broker import Broker, MessageLogWriter
-from chiplog.commitlog import CommitLog
-from chiplog.files import OSFiles
-from chiplog.formats.m3 import Datapoint, Series
-from chiplog.jobs import LocalServer
-from chiplog.jobs.commands import MAGIC
-from chiplog.log import tenants
-from chiplog.log.tenants import tenant_of
-from chiplog.state import PersistentDict, ReplicaServer
-from chiplog.state.mirror import FORMAT
+from forelog import ForelogError, HeaderMismatch, Stream, UnknownFormat
+from forelog.broker import Broker, MessageLogWriter
+from forelog.commitlog import CommitLog
+from forelog.copies.mirror import FORMAT
+from forelog.files import OSFiles
+from forelog.formats.commands.commands import MAGIC
+from forelog.formats.m3 import Datapoint, Series
+from forelog.jobs import LocalServer
+from forelog.log.directory import tenants
+from forelog.log.directory.tenants import tenant_of
+from forelog.state import PersistentDict, ReplicaServer
 
 pytest.importorskip("msgspec", reason="msgspec is not installed")
 
@@ -77,7 +77,7 @@ def replica(path: Path) -> None:
 
 
 def table(path: Path) -> None:
-    from chiplog.spark.pipeline.ingest_table import Table, format_of
+    from forelog.spark.pipeline.ingest_table import Table, format_of
 
     path.parent.mkdir(exist_ok=True)
     with Table(str(path), format_of("parquet")).writing():
@@ -88,11 +88,11 @@ def batches(path: Path) -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from chiplog.spark.options import write_options
-    from chiplog.spark.writing import ChiplogWriter, Written
+    from forelog.spark.options import write_options
+    from forelog.spark.writing import ForelogWriter, Written
 
     schema = StructType([StructField("payload", BinaryType())])
-    writer = ChiplogWriter(write_options({"path": str(path)}), schema, overwrite=False)
+    writer = ForelogWriter(write_options({"path": str(path)}), schema, overwrite=False)
     with Stream(f"{writer._staging(writer._run)}/part-00000-0").appender() as appender:
         appender.append(b"payload")
     writer.commit([Written(0, 0, 1, writer._run, "")])
@@ -144,7 +144,7 @@ def test_no_face_begins_in_a_place_of_another(tmp_path: Path, place: str, face: 
     before = contents(here)
     if face == place or (place, face) in FITTING:
         return
-    with pytest.raises(ChiplogError) as error:
+    with pytest.raises(ForelogError) as error:
         FACES[face](here)
     assert contents(here) == before
     assert str(here) in str(error.value)
@@ -172,7 +172,7 @@ def test_every_face_begins_where_nothing_is_or_something_else_is(tmp_path: Path,
     ("make", "told"),
     [
         (state, "It is a state log: open it with StateLog or PersistentDict"),
-        (jobs, "It is the command log of a job server: serve it with `chiplog jobs serve`"),
+        (jobs, "It is the command log of a job server: serve it with `forelog jobs serve`"),
         (log, "It is a log of records: open it with Stream"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_new_log_in_a_slot_of_copies_is_refused(tmp_path: Path) -> None:
     copies(tmp_path / "copy")
     free = next(slot for slot in ("a", "b") if not list((tmp_path / "copy" / slot).glob("*.log")))
     for face in (log, messages, state, jobs):
-        with pytest.raises(ChiplogError, match="a place for one of the copies"):
+        with pytest.raises(ForelogError, match="a place for one of the copies"):
             face(tmp_path / "copy" / free)
     assert not list((tmp_path / "copy" / free).glob("*.log"))
 

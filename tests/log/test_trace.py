@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chiplog import Stream
-from chiplog.formats import Captain
-from chiplog.log.trace import agrees, trace
+from forelog import Stream
+from forelog.formats import Captain
+from forelog.log.directory.trace import agrees, trace
 
 CAPTAIN = Captain()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import LockTimeout, LogNotFound, OlderThan, Position, Stream, kernel
-from chiplog.log import verify as module
-from chiplog.log.verify import verify
+from forelog import LockTimeout, LogNotFound, OlderThan, Position, Stream, kernel
+from forelog.log import verify as module
+from forelog.log.verify import verify
 
 SECOND = 1_000_000_000
 
@@ -170,7 +170,7 @@ def test_a_damaged_index_is_a_note_and_no_problem(tmp_path: Path) -> None:
 
 
 def test_an_index_with_a_right_checksum_that_counts_other_records_is_damaged(tmp_path: Path) -> None:
-    from chiplog.log.index import decode_index, encode_index
+    from forelog.log.directory.index import decode_index, encode_index
 
     stream = make_log(tmp_path)
     path = next(tmp_path.glob("000000001.*.idx"))

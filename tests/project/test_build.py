@@ -1,4 +1,4 @@
-"""chiplog builds with and without a C compiler."""
+"""forelog builds with and without a C compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import kernel
+from forelog import kernel
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,9 +20,9 @@ def test_what_is_compiled_is_compiled_as_a_whole_and_from_the_sources_as_they_ar
     """Where a module can't be compiled the build goes on without it: that must not go unseen here."""
     if not kernel.COMPILED:
         pytest.skip("no C compiler here")
-    every = sorted((ROOT / "src" / "chiplog" / "jobs").glob("*.pxd"))
+    every = sorted((ROOT / "src" / "forelog" / "jobs").rglob("*.pxd"))
     for types in every:
-        built = Path(import_module(f"chiplog.jobs.{types.stem}").__file__)
+        built = Path(import_module(f"forelog.jobs.{types.parent.name}.{types.stem}").__file__)
         assert built.suffix == ".so", f"{types.stem} is not compiled: see what `python setup.py build_ext` says"
         for source in (*every, types.with_suffix(".py")):  # a module is compiled against the types of the others
             assert source.stat().st_mtime <= built.stat().st_mtime, (
@@ -39,16 +39,16 @@ def test_without_a_working_compiler_it_builds_and_says_that_it_runs_on_the_plain
         ignore=shutil.ignore_patterns(".venv", ".git", "*.so", "*.c", "build", "demo", "site", "*.egg-info"),
     )
     environment = {**os.environ, "CC": "/nonexistent/cc" if compiler == "none" else "false", "PIP_NO_INDEX": "1"}
-    environment.pop("CHIPLOG_KERNEL", None)
+    environment.pop("FORELOG_KERNEL", None)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
     result = subprocess.run(
         [*install, "--target", str(tmp_path / "lib"), str(source)], capture_output=True, text=True, env=environment
     )
     assert result.returncode == 0, result.stderr[-3000:]
-    code = "from chiplog import kernel, __file__ as f; print(kernel.COMPILED, f)"
+    code = "from forelog import kernel, __file__ as f; print(kernel.COMPILED, f)"
     environment["PYTHONPATH"] = str(tmp_path / "lib")
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
-    assert result.stdout == f"False {tmp_path}/lib/chiplog/__init__.py\n", result.stderr
+    assert result.stdout == f"False {tmp_path}/lib/forelog/__init__.py\n", result.stderr
     assert "using the plain-Python one" in result.stderr

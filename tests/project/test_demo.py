@@ -99,7 +99,7 @@ def test_without_spark_the_demo_says_so_and_ends_well(tmp_path):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Nothing that was acknowledged is lost." in result.stdout
-    assert "pip install '.[spark]' in chiplog's folder" in result.stdout
+    assert "pip install '.[spark]' in forelog's folder" in result.stdout
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["logs"]
 
 
@@ -130,7 +130,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path, number, request):
         finally:
             demo.kill()
     assert not any(map(is_alive, started))
-    assert not list(scratch.glob("chiplog-demo-*"))
+    assert not list(scratch.glob("forelog-demo-*"))
 
 
 def test_the_example_of_recovery_runs():

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import kernel
-from chiplog.cli.doctor import EXTRAS
+from forelog import kernel
+from forelog.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "chiplog"
+SOURCE = ROOT / "src" / "forelog"
 WRITTEN = (".py", ".pyx", ".pxi", ".pxd", ".h", ".typed")
 LIGHT = ("arrow", "cli", "metrics", "state", "jobs", "broker", "remote")
 
@@ -32,12 +32,12 @@ def built(config: pytest.Config, pattern: str) -> Path:
 
 @pytest.fixture
 def wheel(pytestconfig: pytest.Config) -> Path:
-    return built(pytestconfig, "chiplog-*.whl")
+    return built(pytestconfig, "forelog-*.whl")
 
 
 @pytest.fixture
 def sdist(pytestconfig: pytest.Config) -> Path:
-    return built(pytestconfig, "chiplog-*.tar.gz")
+    return built(pytestconfig, "forelog-*.tar.gz")
 
 
 def sources() -> set[str]:
@@ -47,7 +47,7 @@ def sources() -> set[str]:
 def call(*words: object, **options: object) -> str:
     """What a program prints; without what this environment would lend it."""
     environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CHIPLOG", "VIRTUAL_ENV"))
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FORELOG", "VIRTUAL_ENV"))
     }
     done = subprocess.run(
         [str(word) for word in words],
@@ -74,23 +74,23 @@ def install(empty: Path, *what: object) -> None:
 def works(programs: dict[str, list[object]], folder: Path, **environment: str) -> dict[str, str]:
     """Append, dump, verify; and what doctor says."""
     options = {"cwd": folder, "env": environment}
-    chiplog = programs["chiplog"]
+    forelog = programs["forelog"]
     (folder / "lines").write_text("one\ntwo\nthree\n")
     with (folder / "lines").open("rb") as lines:
-        call(*chiplog, "append", "orders.log", stdin=lines, **options)
-    assert [line.split()[-1] for line in call(*chiplog, "dump", "orders.log", **options).splitlines()] == [
+        call(*forelog, "append", "orders.log", stdin=lines, **options)
+    assert [line.split()[-1] for line in call(*forelog, "dump", "orders.log", **options).splitlines()] == [
         "one",
         "two",
         "three",
     ]
-    call(*chiplog, "verify", "orders.log", **options)
+    call(*forelog, "verify", "orders.log", **options)
     assert "cmdlog" in call(*programs["workq-server"], "--help", **options)
-    facts = call(*chiplog, "doctor", **options).splitlines()
+    facts = call(*forelog, "doctor", **options).splitlines()
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in facts}
 
 
 def scripts(folder: Path) -> dict[str, list[object]]:
-    return {name: [folder / name] for name in ("chiplog", "workq-server")}
+    return {name: [folder / name] for name in ("forelog", "workq-server")}
 
 
 def test_the_wheel_has_every_source_what_was_compiled_and_nothing_else(wheel: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         said = Parser().parsestr(archive.read(name).decode())
         assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
-    assert (said["Name"], said["License-Expression"]) == ("chiplog", "Apache-2.0")
+    assert (said["Name"], said["License-Expression"]) == ("forelog", "Apache-2.0")
     assert said["Requires-Python"] == ">=3.11"
     assert said.get_payload() == (ROOT / "README.md").read_text()
     assert {extra for _, extra, _ in EXTRAS} <= set(said.get_all("Provides-Extra"))
@@ -123,7 +123,7 @@ def test_the_source_distribution_has_all_that_a_build_needs_and_nothing_generate
 
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, empty: Path, tmp_path: Path) -> None:
     install(empty, "--no-index", wheel)
-    call(empty / "python", "-c", "import chiplog; chiplog.Stream", cwd=tmp_path)
+    call(empty / "python", "-c", "import forelog; forelog.Stream", cwd=tmp_path)
     facts = works(scripts(empty), tmp_path)
     assert (facts["kernel"] == "compiled") is kernel.COMPILED
     for name, extra, _ in EXTRAS:
@@ -136,8 +136,8 @@ def test_the_wheel_works_with_extras(wheel: Path, empty: Path, tmp_path: Path) -
     for name, extra, _ in EXTRAS:
         assert facts[name].startswith("not installed") is (extra not in LIGHT), name
     code = (
-        "import asyncio; from chiplog import Stream; from chiplog.broker import Broker\n"
-        "from chiplog.state import PersistentDict\n"
+        "import asyncio; from forelog import Stream; from forelog.broker import Broker\n"
+        "from forelog.state import PersistentDict\n"
         "print(sum(batch.num_rows for batch in Stream.open('orders.log').scan(['payload'])))\n"
         "with PersistentDict('prices') as prices: prices['chips'] = 250\n"
         "async def main():\n"
@@ -151,8 +151,8 @@ def test_the_source_distribution_installs_without_a_compiler(sdist: Path, tmp_pa
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     call(*pip, "--target", tmp_path / "lib", sdist, env={"CC": "/nonexistent/cc"})
     programs: dict[str, list[object]] = {
-        "chiplog": [sys.executable, "-m", "chiplog"],
-        "workq-server": [sys.executable, "-m", "chiplog", "jobs", "serve"],
+        "forelog": [sys.executable, "-m", "forelog"],
+        "workq-server": [sys.executable, "-m", "forelog", "jobs", "serve"],
     }
     facts = works(programs, tmp_path, PYTHONPATH=str(tmp_path / "lib"))
     assert facts["kernel"].startswith("plain Python")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import chiplog
-import chiplog.errors
+import forelog
+import forelog.errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -73,15 +73,15 @@ def test_every_page_is_in_the_sites_navigation():
 
 def test_every_public_name_is_in_the_api_reference():
     text = (ROOT / "docs/api.md").read_text()
-    shown = set(re.findall(r"^::: chiplog\.(\S+)$", text, re.MULTILINE))
+    shown = set(re.findall(r"^::: forelog\.(\S+)$", text, re.MULTILINE))
     last = {name.rpartition(".")[2] for name in shown}
     for package in ("errors", "commitlog", "state", "spark", "testing", "jobs", "broker"):
-        public = import_module(f"chiplog.{package}").__all__
+        public = import_module(f"forelog.{package}").__all__
         assert package in shown or set(public) <= last, set(public) - last
-    assert set(chiplog.__all__) - set(chiplog.errors.__all__) <= last
+    assert set(forelog.__all__) - set(forelog.errors.__all__) <= last
     for name in shown:  # a page, or an object in one
-        module, _, thing = f"chiplog.{name}".rpartition(".")
-        assert hasattr(import_module(module), thing) or import_module(f"chiplog.{name}"), name
+        module, _, thing = f"forelog.{name}".rpartition(".")
+        assert hasattr(import_module(module), thing) or import_module(f"forelog.{name}"), name
 
 
 def test_nothing_names_a_home_folder_or_where_packages_come_from():

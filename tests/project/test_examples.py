@@ -58,7 +58,7 @@ def test_an_audit_log_tells_what_was_at_any_time_and_what_is_damaged():
 def test_a_workq_server_is_moved_over_with_its_jobs_and_could_go_back():
     lines = run("move_workq")
     assert lines[1:] == [
-        "  chiplog: cmdlog: 6 commands replayed, 5 jobs",
+        "  forelog: cmdlog: 6 commands replayed, 5 jobs",
         "  mail: 2 ready, 0 scheduled",
         "  report: 1 ready, 1 scheduled",
         "  resize: 0 ready, 0 scheduled",

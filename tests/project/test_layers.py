@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "chiplog"
+SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
@@ -31,14 +31,14 @@ def layer_of(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """The chiplog modules that a file imports, also inside of functions; `log.walk` for chiplog.log.walk."""
+    """The forelog modules that a file imports, also inside of functions; `log.walk` for forelog.log.walk."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "chiplog":
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "forelog":
             parts = node.module.split(".")[1:]
             found |= {".".join([*parts, alias.name]) for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name[8:] for alias in node.names if alias.name.startswith("chiplog.")}
+            found |= {alias.name[8:] for alias in node.names if alias.name.startswith("forelog.")}
     return found
 
 
@@ -53,7 +53,7 @@ def modules() -> list[Path]:
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_a_module_imports_only_from_layers_below_it(path):
     own = layer_of(path)
-    assert own in LAYERS, f"{own} is in no layer: add it to the list, and to the list in chiplog/__init__.py"
+    assert own in LAYERS, f"{own} is in no layer: add it to the list, and to the list in forelog/__init__.py"
     for name in imports(path):
         layer = name.split(".")[0]
         if layer in LAYERS:

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from chiplog import KeepLast, Stream, verify
-from chiplog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, TIMER_MS_MAX, TIMER_SECONDS_MAX
-from chiplog.broker import Broker, Limits, MessageLogWriter
-from chiplog.commitlog import CommitLog
-from chiplog.commitlog.convert import convert
-from chiplog.formats import Captain
-from chiplog.formats.m3 import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, M3, Datapoint, Series, Unit
-from chiplog.jobs import AsyncClient, Client, LocalServer, Worker
-from chiplog.jobs.journal import Journal
-from chiplog.log.journal import JOURNAL_BYTES_MAX
-from chiplog.state import PersistentDict, ReplicaServer, StateLog
-from chiplog.state.destinations import Destinations
-from chiplog.testing import CrashDisk
+from forelog import KeepLast, Stream, verify
+from forelog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, TIMER_MS_MAX, TIMER_SECONDS_MAX
+from forelog.broker import Broker, Limits, MessageLogWriter
+from forelog.commitlog import CommitLog
+from forelog.commitlog.convert import convert
+from forelog.copies.destinations import Destinations
+from forelog.formats import Captain
+from forelog.formats.m3 import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, M3, Datapoint, Series, Unit
+from forelog.jobs import AsyncClient, Client, LocalServer, Worker
+from forelog.jobs.log.journal import Journal
+from forelog.log.directory.journal import JOURNAL_BYTES_MAX
+from forelog.state import PersistentDict, ReplicaServer, StateLog
+from forelog.testing import CrashDisk
 
 pytest.importorskip("msgspec", reason="msgspec is not installed")
 

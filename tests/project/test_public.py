@@ -6,12 +6,12 @@ import inspect
 import subprocess
 import sys
 
-import chiplog
-from chiplog import errors, testing
+import forelog
+from forelog import errors, testing
 
 PUBLIC = """
 Appender AppenderClosed AppenderFailed Backup BadCommand BadEvent BadPacket BadPosition BadReply BatchFailed
-ChiplogError CleanReport Cleaner ConnectionLost CorruptRecord Cursor Defect HeaderMismatch JobError JobNotFound
+ForelogError CleanReport Cleaner ConnectionLost CorruptRecord Cursor Defect HeaderMismatch JobError JobNotFound
 JobRefused JobTimeout KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
 QueueFull Record RecordTooLarge Recovery Repair SegmentInfo ServerFailed ServerReadOnly SkipSegment Stream
 SyncPolicy TargetTaken TimeOutOfRange UnknownFormat VerifyReport WriteFailed apply_repairs plan_repair
@@ -29,8 +29,8 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_the_public_names_are_these():
-    assert sorted(chiplog.__all__) == sorted(PUBLIC)
-    assert all(hasattr(chiplog, name) for name in PUBLIC)
+    assert sorted(forelog.__all__) == sorted(PUBLIC)
+    assert all(hasattr(forelog, name) for name in PUBLIC)
     assert testing.__all__ == [
         "CrashDisk", "CrashState", "Explorer", "Fault", "Operation", "Report", "Sight", "Violation", "Writer",
         "all_histories", "all_readers", "random_history",
@@ -39,7 +39,7 @@ def test_the_public_names_are_these():
 
 def test_everything_public_says_what_it_is_for():
     for name in PUBLIC:
-        thing = getattr(chiplog, name)
+        thing = getattr(forelog, name)
         assert inspect.getdoc(thing), name
         if inspect.isclass(thing):
             for attribute, member in vars(thing).items():
@@ -52,11 +52,11 @@ def test_every_error_is_in_the_tree_and_under_the_base():
     for name in errors.__all__:
         kind = getattr(errors, name)
         assert name in drawn
-        assert issubclass(kind, errors.ChiplogError) or kind is errors.SkipSegment
+        assert issubclass(kind, errors.ForelogError) or kind is errors.SkipSegment
 
 
-def test_importing_chiplog_loads_nothing_heavy():
-    loaded = run("import sys, chiplog; print(' '.join(sys.modules))").split()
+def test_importing_forelog_loads_nothing_heavy():
+    loaded = run("import sys, forelog; print(' '.join(sys.modules))").split()
     for heavy in ("numpy", "pyarrow", "asyncio", "rich", "prometheus_client", "ctypes", "argparse", "pyspark"):
         assert heavy not in loaded
 
@@ -64,7 +64,7 @@ def test_importing_chiplog_loads_nothing_heavy():
 def test_a_scan_doesnt_load_pandas(tmp_path):
     """Arrow would, with the first scalar that is made of a Python object: a quarter of a second."""
     code = """import sys
-from chiplog import Stream
+from forelog import Stream
 stream = Stream(sys.argv[1])
 with stream.appender() as log:
     log.append(b"one")
@@ -74,25 +74,25 @@ print([batch.num_rows for batch in stream.scan()], "pandas" in sys.modules)
 
 
 def test_the_plain_kernel_can_be_chosen_and_a_missing_one_is_told():
-    assert run("from chiplog import kernel; print(kernel.COMPILED)", CHIPLOG_KERNEL="python") == "False"
+    assert run("from forelog import kernel; print(kernel.COMPILED)", FORELOG_KERNEL="python") == "False"
     missing = (
-        "import sys; sys.modules['chiplog._kernel'] = None\n"
+        "import sys; sys.modules['forelog.kernel._kernel'] = None\n"
         "import logging; logging.basicConfig(stream=sys.stdout)\n"
-        "from chiplog import kernel; print(kernel.COMPILED)"
+        "from forelog import kernel; print(kernel.COMPILED)"
     )
-    told = run(missing, CHIPLOG_KERNEL="auto")
+    told = run(missing, FORELOG_KERNEL="auto")
     assert "using the plain-Python one" in told
     assert told.endswith("False")
 
 
 def test_a_log_written_by_either_kernel_is_read_by_the_other(tmp_path):
     write = (
-        "import sys; from chiplog import Stream\n"
+        "import sys; from forelog import Stream\n"
         "with Stream(sys.argv[1]).appender(segment_bytes=500) as log:\n"
         "    [log.append(b'%d' % i * 7) for i in range(60)]; log.append_many([b'x', b'y'])\n"
     )
     read = (
-        "from chiplog import Stream\n"
+        "from forelog import Stream\n"
         "stream = Stream({path!r})\n"
         "with stream.cleaner() as cleaner: cleaner.clean(lambda p, r: r.payload.startswith(b'1'))\n"
         "with stream.cursor() as cursor: print([r.payload for r in cursor])\n"
@@ -100,7 +100,7 @@ def test_a_log_written_by_either_kernel_is_read_by_the_other(tmp_path):
     seen = []
     for writer, reader in (("python", "auto"), ("auto", "python")):
         path = str(tmp_path / writer)
-        run(write.replace("sys.argv[1]", repr(path)), CHIPLOG_KERNEL=writer)
-        seen.append(run(read.format(path=path), CHIPLOG_KERNEL=reader))
+        run(write.replace("sys.argv[1]", repr(path)), FORELOG_KERNEL=writer)
+        seen.append(run(read.format(path=path), FORELOG_KERNEL=reader))
     assert seen[0] == seen[1]
     assert seen[0].count("b'") == 51

@@ -18,6 +18,6 @@ once, in order; what was refused has not; no position has had two records; and a
     subscriber.py    a broker's durable subscriber, whose connection is cut again and again
     publisher.py     the publisher that it hears from
     spark_stream.py  a Spark stream
-    table.py         a table that `chiplog pipeline ingest` keeps up
+    table.py         a table that `forelog pipeline ingest` keeps up
     copies.py        copies of a state log, in a directory and on a replica server
 """

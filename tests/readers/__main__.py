@@ -47,7 +47,7 @@ def run_here(reader: str, way: str, plan: Plan, place: Path | None) -> int:
 
 def run_in_a_room(reader: str, plan: Plan) -> subprocess.CompletedProcess[str]:
     """The same with the writer `full`, in a process that has a filesystem of its own, which is too small."""
-    with tempfile.TemporaryDirectory(prefix="chiplog-room-") as folder:
+    with tempfile.TemporaryDirectory(prefix="forelog-room-") as folder:
         words = ["--readers", reader, "--writers", "full", "--seconds", str(plan.seconds), "--place", folder]
         words += ["--idle-seconds", str(plan.idle_seconds), "--seed", str(plan.seed)]
         command = [sys.executable, "-m", "tests.readers", *words]

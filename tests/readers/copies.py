@@ -11,10 +11,10 @@ import json
 import signal
 from pathlib import Path
 
-from chiplog import Stream
-from chiplog.state.copies import whole_slot
-from chiplog.state.mirror import FORMAT
-from chiplog.state.replaying import EVENT
+from forelog import Stream
+from forelog.copies.mirror import FORMAT
+from forelog.copies.slots import whole_slot
+from forelog.state.replay import EVENT
 from tests.readers.ledger import Noted, read_ledger
 from tests.readers.pair import Pair, Plan, joined
 from tests.readers.records import Seen, as_seen

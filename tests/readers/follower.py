@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from chiplog import Stream
+from forelog import Stream
 from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, last_seen, read_seen

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chiplog import Position
+from forelog import Position
 
 ACKED, REFUSED, UNKNOWN = "acked", "refused", "unknown"
 

@@ -20,9 +20,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog import LockTimeout, Stream
-from chiplog.files import OSFiles
-from chiplog.log.segments import APPEND_LOCK, READ_LOCK
+from forelog import LockTimeout, Stream
+from forelog.files import OSFiles
+from forelog.log.directory.segments import APPEND_LOCK, READ_LOCK
 from tests.readers.ledger import Noted, read_ledger
 from tests.readers.process import Child, cpu_seconds, wait_until
 from tests.readers.records import Seen, as_seen, last_seen, reached_path
@@ -164,7 +164,7 @@ def run(make: Callable[..., Pair], way: str, plan: Plan, place: Path | None = No
     """One run, in a folder of its own. The log is in `place`, or in that folder."""
     began = time.monotonic()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chiplog-readers-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forelog-readers-")))
         pair = make(way, place or folder, folder, plan)
         stack.callback(pair.close)
         pair.start()

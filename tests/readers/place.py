@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from chiplog import LockTimeout, Position, Record, Stream
-from chiplog.errors import AppenderFailed, ChiplogError, NotReplicated
-from chiplog.files import File, Files, OSFiles
-from chiplog.state import Enumeration, StateLog
+from forelog import LockTimeout, Position, Record, Stream
+from forelog.errors import AppenderFailed, ForelogError, NotReplicated
+from forelog.files import File, Files, OSFiles
+from forelog.state import Enumeration, StateLog
 from tests.readers.process import wait_until
 from tests.readers.records import CHAFF, read_reached
 
@@ -54,7 +54,7 @@ def opened(place: Place) -> None:
         try:
             place.open()
             return
-        except (OSError, ChiplogError):
+        except (OSError, ForelogError):
             if time.monotonic() > deadline:
                 raise
             place.make_room(1.0)
@@ -157,7 +157,7 @@ class StatePlace:
 
     def _chat(self) -> None:
         while not self._ended.wait(CHAFF_PAUSE_SECONDS):
-            with contextlib.suppress(ChiplogError):  # the writer tells of what is wrong
+            with contextlib.suppress(ForelogError):  # the writer tells of what is wrong
                 self._log.update(CHAFF)
 
     def _caught_up(self) -> bool:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog.broker.mqtt import Disconnect, Puback, Publish, ReasonCode, encode
+from forelog.broker.mqtt import Disconnect, Puback, Publish, ReasonCode, encode
 from tests.broker.talking import Closed, Talk
 from tests.readers.ledger import Ledger
 from tests.readers.records import payload

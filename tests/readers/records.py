@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from chiplog import Position
+from forelog import Position
 
 HEAD = struct.Struct(">QI")
 ROW = struct.Struct("<qqq")

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from chiplog import Position
-from chiplog.spark import session
+from forelog import Position
+from forelog.spark import session
 from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, last_seen, read_seen
@@ -59,7 +59,7 @@ class Sink:
 def cause_of(text: str) -> str:
     """The line of Spark's message that says what was wrong: that of our error, if there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("chiplog.") and ": " in line]
+    ours = [line for line in lines if line.startswith("forelog.") and ": " in line]
     return (ours or lines[:1] or ["Spark doesn't say why"])[0]
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     spark = session("local[2]")
     query = (
-        spark.readStream.format("chiplog")
+        spark.readStream.format("forelog")
         .load(log)
         .writeStream.foreachBatch(Sink(Notes(folder)))
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -13,9 +13,9 @@ import threading
 import time
 from pathlib import Path
 
-from chiplog import Stream
-from chiplog.broker import MessageLogReader
-from chiplog.broker.mqtt import Disconnect, Puback, Publish
+from forelog import Stream
+from forelog.broker import MessageLogReader
+from forelog.broker.mqtt import Disconnect, Puback, Publish
 from tests.broker.serving import Served
 from tests.broker.talking import Closed, Talk
 from tests.readers.ledger import Noted

@@ -2,8 +2,8 @@
 
     python -m tests.readers.table LOG FOLDER
 
-It is brought up to date, as `chiplog pipeline ingest` does. If that has brought rows it is kept up for a while,
-as `chiplog pipeline ingest --follow` does; and so on, until SIGTERM.
+It is brought up to date, as `forelog pipeline ingest` does. If that has brought rows it is kept up for a while,
+as `forelog pipeline ingest --follow` does; and so on, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from chiplog import Position
-from chiplog.spark.pipeline.ingest import Ingest, Plan
-from chiplog.spark.pipeline.ingest_run import run_here
-from chiplog.spark.pipeline.ingest_table import load_state
+from forelog import Position
+from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest_run import run_here
+from forelog.spark.pipeline.ingest_table import load_state
 from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, as_seen

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.files import OSFiles
-from chiplog.formats import Captain
+from forelog import Stream
+from forelog.files import OSFiles
+from forelog.formats import Captain
 
 SEGMENTS = 50_000
 RECORDS = 60
@@ -34,7 +34,7 @@ def log():
     """Written file by file, in memory where that can be: an appender would sync each of them."""
     fmt = Captain()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="chiplog-many-", dir=memory) as folder:
+    with tempfile.TemporaryDirectory(prefix="forelog-many-", dir=memory) as folder:
         for number in range(1, SEGMENTS + 1):
             fd = os.open(Path(folder, fmt.segment_name(number)), os.O_WRONLY | os.O_CREAT, 0o644)
             os.write(fd, fmt.header() + fmt.encode(b"old", number))

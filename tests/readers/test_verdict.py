@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chiplog import Position
+from forelog import Position
 from tests.readers.ledger import Ledger, read_ledger
 from tests.readers.records import DAMAGED, END, Notes, Seen, last_seen, payload, read_reached, read_seen
 from tests.readers.verdict import Comparison, Verdict, compare

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from chiplog import Position
+from forelog import Position
 from tests.readers.ledger import UNKNOWN, Noted
 from tests.readers.records import DAMAGED, END, NOWHERE, Seen
 

@@ -25,7 +25,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog.errors import AppenderFailed, NotReplicated, WriteFailed
+from forelog.errors import AppenderFailed, NotReplicated, WriteFailed
 from tests.readers.ledger import Ledger
 from tests.readers.place import LogPlace, NotingFiles, Place, StatePlace, copies_from, opened
 from tests.readers.process import Child

@@ -14,7 +14,7 @@
 
 #define CODES (1u << 14)
 
-__attribute__((visibility("default"))) Reached chiplog_reached;
+__attribute__((visibility("default"))) Reached forelog_reached;
 
 static uint8_t seen[REACHED_EDGES]; /* a bit for each order of magnitude of how often an edge was reached */
 static uint32_t edge_count;
@@ -59,12 +59,12 @@ static int tracer(PyObject *self, PyFrameObject *frame, int what, PyObject *arg)
     PyCodeObject *code;
     uint32_t name;
     (void)self, (void)arg;
-    if (!chiplog_reached.on || (what != PyTrace_CALL && what != PyTrace_LINE)) return 0;
+    if (!forelog_reached.on || (what != PyTrace_CALL && what != PyTrace_LINE)) return 0;
     code = PyFrame_GetCode(frame);
     name = lookup(code);
     Py_DECREF(code);
     if (name) {
-        reach(&chiplog_reached, ((uint64_t)name << 20) + (uint64_t)PyFrame_GetLasti(frame) + 1);
+        reach(&forelog_reached, ((uint64_t)name << 20) + (uint64_t)PyFrame_GetLasti(frame) + 1);
     } else if (what == PyTrace_CALL) {
         return PyObject_SetAttrString((PyObject *)frame, "f_trace_lines", Py_False);
     }
@@ -72,7 +72,7 @@ static int tracer(PyObject *self, PyFrameObject *frame, int what, PyObject *arg)
 }
 
 static PyObject *py_begin(PyObject *self, PyObject *none) {
-    Reached *reached = &chiplog_reached;
+    Reached *reached = &forelog_reached;
     (void)self, (void)none;
     for (uint32_t i = 0; i < reached->touched_count; i++) reached->counts[reached->touched[i]] = 0;
     reached->touched_count = reached->compared_count = reached->before = 0;
@@ -86,7 +86,7 @@ static uint8_t magnitude(uint8_t count) {
 }
 
 static PyObject *py_end(PyObject *self, PyObject *none) {
-    Reached *reached = &chiplog_reached;
+    Reached *reached = &forelog_reached;
     long fresh = 0;
     (void)self, (void)none;
     reached->on = 0;
@@ -108,7 +108,7 @@ static PyObject *py_edges(PyObject *self, PyObject *none) {
 }
 
 static PyObject *py_compared(PyObject *self, PyObject *none) {
-    Reached *reached = &chiplog_reached;
+    Reached *reached = &forelog_reached;
     uint32_t count = reached->compared_count < REACHED_COMPARED ? reached->compared_count : REACHED_COMPARED;
     PyObject *found = PyList_New(0);
     (void)self, (void)none;

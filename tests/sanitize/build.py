@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "chiplog"
+SOURCE = ROOT / "src" / "forelog"
 HERE = Path(__file__).parent
 FOLDER = ROOT / "build" / "sanitize"
 
@@ -50,19 +50,19 @@ class Library(NamedTuple):
 
 def libraries() -> list[Library]:
     """What is compiled: as setup.py has it."""
-    headers = (*sorted(SOURCE.glob("*.h")), *sorted(SOURCE.glob("_kernel*.pxi")))
-    found = [Library("_kernel", SOURCE / "_kernel.pyx", headers, ())]
-    types = tuple(sorted((SOURCE / "jobs").glob("*.pxd")))
+    headers = (*sorted((SOURCE / "kernel").glob("include/*.h")), *sorted((SOURCE / "kernel").glob("*.pxi")))
+    found = [Library("kernel._kernel", SOURCE / "kernel" / "_kernel.pyx", headers, ())]
+    types = tuple(sorted((SOURCE / "jobs").rglob("*.pxd")))
     for one in types:
         options = ("-3", "-X", "annotation_typing=False")
-        found.append(Library(f"jobs.{one.stem}", one.with_suffix(".py"), types, options))
+        found.append(Library(f"jobs.{one.parent.name}.{one.stem}", one.with_suffix(".py"), types, options))
     return found
 
 
 def build(folder: Path = FOLDER, only: tuple[str, ...] = ()) -> Path:
     """Compile what has changed; the folder that has to be in PYTHONPATH. Raises Missing if a tool isn't there."""
     compiler = find_compiler()
-    package = folder / "lib" / "chiplog"
+    package = folder / "lib" / "forelog"
     _copy_package(package)
     (folder / "c").mkdir(parents=True, exist_ok=True)
     todo = [(number, one) for number, one in enumerate(libraries(), 1) if not only or one.module in only]
@@ -97,7 +97,7 @@ def environment(folder: Path = FOLDER, *, bounded: bool = True) -> dict[str, str
         "PYTHONPATH": str(folder / "lib"),
         "PYTHONMALLOC": "malloc",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CHIPLOG_KERNEL": "compiled",
+        "FORELOG_KERNEL": "compiled",
         "ASAN_OPTIONS": (
             "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=12"
             + (
@@ -138,7 +138,7 @@ def _build(compiler: str, folder: Path, package: Path, number: int, library: Lib
     copied = package / library.source.relative_to(SOURCE)
     _run(
         [sys.executable, "-m", "cython", *library.options, "-I", str(package.parent), "-I", str(package)],
-        ["--module-name", f"chiplog.{library.module}", str(copied), "-o", str(made)],
+        ["--module-name", f"forelog.{library.module}", str(copied), "-o", str(made)],
     )
     callbacks = folder / "c" / f"{library.module}.callbacks.o"
     _run([compiler, "-c", "-O2", "-fPIC", f"-DLIBRARY={number}", str(HERE / "callbacks.c"), "-o", str(callbacks)])

@@ -16,7 +16,7 @@ extern const char __ehdr_start HIDDEN; /* where the library was loaded: places c
 
 static Reached *reached;
 
-__attribute__((constructor)) static void find_table(void) { reached = dlsym(RTLD_DEFAULT, "chiplog_reached"); }
+__attribute__((constructor)) static void find_table(void) { reached = dlsym(RTLD_DEFAULT, "forelog_reached"); }
 
 HIDDEN void __sanitizer_cov_trace_pc(void) {
     if (reached == NULL || !reached->on) return;

@@ -3,8 +3,8 @@
  * An edge is a pair of places that ran one after the other, hashed into a table of counters. The values that were
  * compared are kept too: if the input has one of two that differ, the next input may have the other.
  */
-#ifndef CHIPLOG_REACHED_H
-#define CHIPLOG_REACHED_H
+#ifndef FORELOG_REACHED_H
+#define FORELOG_REACHED_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 """The module `_reached`, where it was built.
 
-The compiled modules note in it what they reach. It has to be loaded before them: import this before chiplog.
+The compiled modules note in it what they reach. It has to be loaded before them: import this before forelog.
 """
 
 from __future__ import annotations

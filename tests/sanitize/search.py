@@ -196,7 +196,7 @@ def _key(error: Exception) -> str:
         return "RecursionError"
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
-        (f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in reversed(frames) if "chiplog" in f.filename), ""
+        (f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in reversed(frames) if "forelog" in f.filename), ""
     )
     return f"{type(error).__name__} {place}"
 

@@ -1,4 +1,4 @@
-"""What a search begins with: files that the original programs wrote, and bytes that chiplog writes on the spot.
+"""What a search begins with: files that the original programs wrote, and bytes that forelog writes on the spot.
 
 A few knobs come before the bytes of most inputs, so that the search also varies where a scan begins and ends.
 """
@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chiplog import _kernel_py as plain
-from chiplog.broker.mqtt import encode
-from chiplog.errors import BadPacket
-from chiplog.formats.m3 import Series
-from chiplog.formats.msgpack import pack
+from forelog.broker.mqtt import encode
+from forelog.errors import BadPacket
+from forelog.formats.m3 import Series
+from forelog.formats.msgpack import pack
+from forelog.kernel import plain
 from tests.broker.fuzz import connect, packet
 from tests.jobs.fuzz import line
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from chiplog import _kernel_py as plain
-from chiplog import kernel
+from forelog import kernel
+from forelog.kernel import plain
 
 TARGETS: dict[str, Target] = {}
 MODULES = ("targets_kernel", "targets_messages", "targets_broker", "targets_jobs", "targets_files", "targets_logs")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from chiplog import kernel
-from chiplog.broker.mqtt import (
+from forelog import kernel
+from forelog.broker.access.passwords import read_users_text
+from forelog.broker.access.rights import Rights, Ruleset
+from forelog.broker.access.rules import Rule, Rules, covers, overlaps
+from forelog.broker.mqtt import (
     BadPacket,
     Connect,
     PacketType,
@@ -18,12 +21,9 @@ from chiplog.broker.mqtt import (
     parse_properties,
     property_bytes,
 )
-from chiplog.broker.mqtt.decode import connect_level
-from chiplog.broker.mqtt.topics import replay_since_ns
-from chiplog.broker.passwords import read_users_text
-from chiplog.broker.rights import Rights, Ruleset
-from chiplog.broker.rules import Rule, Rules, covers, overlaps
-from chiplog.errors import BadAccessFile, TimeOutOfRange
+from forelog.broker.mqtt.decode import connect_level
+from forelog.broker.mqtt.topics import replay_since_ns
+from forelog.errors import BadAccessFile, TimeOutOfRange
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target, twins
 

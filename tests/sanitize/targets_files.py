@@ -10,25 +10,26 @@ import threading
 from itertools import pairwise
 from typing import Any
 
-from chiplog import kernel
-from chiplog.broker.history import History
-from chiplog.commitlog.exchange import NotADatapoint, from_json
-from chiplog.errors import BadFrame, BadPosition, ChiplogError, ReplicaError, TimeOutOfRange
-from chiplog.formats import Captain, named_format
-from chiplog.formats.m3 import Series
-from chiplog.log.end import EndMark, read_end
-from chiplog.log.journal import read_journal
-from chiplog.log.position import Position
-from chiplog.log.segments import Directory
-from chiplog.log.watermark import read_mark, read_own_from
-from chiplog.state import lineage, manifest, wire
-from chiplog.state.copies import Copies, read_identity
-from chiplog.state.identity import Identity
-from chiplog.state.mirror import Resume, Snapshot, read_snapshot
-from chiplog.state.receiving import Receiver
-from chiplog.state.targets import parse_address
-from chiplog.testing import CrashDisk
-from chiplog.times import format_time, parse_duration, parse_time
+from forelog import kernel
+from forelog.broker.flow.history import History
+from forelog.commitlog.exchange import NotADatapoint, from_json
+from forelog.copies import lineage, wire
+from forelog.copies.identity import Identity
+from forelog.copies.mirror import Resume, Snapshot, read_snapshot
+from forelog.copies.server.receiver import Receiver
+from forelog.copies.slots import Copies, read_identity
+from forelog.copies.store import manifest
+from forelog.copies.targets import parse_address
+from forelog.errors import BadFrame, BadPosition, ForelogError, ReplicaError, TimeOutOfRange
+from forelog.formats import Captain, named_format
+from forelog.formats.m3 import Series
+from forelog.log.directory.end import EndMark, read_end
+from forelog.log.directory.journal import read_journal
+from forelog.log.directory.segments import Directory
+from forelog.log.directory.watermark import read_mark, read_own_from
+from forelog.log.position import Position
+from forelog.testing import CrashDisk
+from forelog.times import format_time, parse_duration, parse_time
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target
 
@@ -248,7 +249,7 @@ def _shipped() -> list[bytes]:
     return [data + committed + more + flush, data + committed + restart + data + committed + later + renewed]
 
 
-@target(_shipped, refusals=(ChiplogError,), tokens=(struct.pack(">QQ", 1, 8), struct.pack(">QQ", 2**63, 8)))
+@target(_shipped, refusals=(ForelogError,), tokens=(struct.pack(">QQ", 1, 8), struct.pack(">QQ", 2**63, 8)))
 def replica_copies(data: bytes) -> None:
     """What a primary sends, into copies; then they are opened again."""
     ours, theirs = socket.socketpair()

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import chiplog.jobs
-from chiplog import kernel
-from chiplog.errors import BadCommand, BadReply
-from chiplog.jobs.answers import AnswerReader
-from chiplog.jobs.commands import decode, encode
-from chiplog.log.walk import Block
+import forelog.jobs
+from forelog import kernel
+from forelog.errors import BadCommand, BadReply
+from forelog.formats.commands.commands import decode, encode
+from forelog.jobs.client.answers import AnswerReader
+from forelog.log.walk import Block
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, comparable, target
 
@@ -29,9 +29,9 @@ class _Source(importlib.abc.MetaPathFinder):
     """Finds modules of the job server as Python source, also where they are compiled."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if not name.startswith("chiplog.jobs."):
+        if not name.startswith("forelog.jobs."):
             return None
-        file = Path(chiplog.jobs.__path__[0], f"{name.rpartition('.')[2]}.py")
+        file = Path(forelog.jobs.__path__[0], f"{name.rpartition('.')[2]}.py")
         return importlib.util.spec_from_file_location(
             name, file, loader=importlib.machinery.SourceFileLoader(name, str(file))
         )
@@ -46,7 +46,8 @@ class _Jobs(NamedTuple):
 
 
 def _imported() -> _Jobs:
-    return _Jobs(*(importlib.import_module(f"chiplog.jobs.{name}") for name in _Jobs._fields))
+    names = ("machine.machine", "server.protocol", "log.replay")
+    return _Jobs(*(importlib.import_module(f"forelog.jobs.{name}") for name in names))
 
 
 COMPILED = _imported()
@@ -55,18 +56,18 @@ COMPILED = _imported()
 @cache
 def _plain() -> _Jobs:
     """The same modules a second time, and all that they use of the job server, not compiled."""
-    compiled = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("chiplog.jobs.")}
+    compiled = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("forelog.jobs.")}
     finder = _Source()
     sys.meta_path.insert(0, finder)
     try:
         return _imported()
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.startswith("chiplog.jobs.")]:
+        for name in [name for name in sys.modules if name.startswith("forelog.jobs.")]:
             del sys.modules[name]
         sys.modules.update(compiled)
         for name, module in compiled.items():
-            setattr(chiplog.jobs, name.rpartition(".")[2], module)
+            setattr(forelog.jobs, name.rpartition(".")[2], module)
 
 
 class _Gate:

@@ -6,7 +6,7 @@ from array import array
 from types import ModuleType
 from typing import Any
 
-from chiplog.log.index import SegmentIndex, decode_index, encode_index
+from forelog.log.directory.index import SegmentIndex, decode_index, encode_index
 from tests.sanitize import seeds
 from tests.sanitize.target import twins
 

@@ -1,4 +1,4 @@
-"""Whole logs whose files hold anything: what reads, checks or repairs one raises no error but chiplog's own."""
+"""Whole logs whose files hold anything: what reads, checks or repairs one raises no error but forelog's own."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import contextlib
 from array import array
 from typing import Any
 
-from chiplog import Stream, kernel
-from chiplog.commitlog.check import check_entries
-from chiplog.errors import ChiplogError
-from chiplog.formats import Format, named_format
-from chiplog.log.index import SegmentIndex, encode_index, map_name
-from chiplog.log.position import Position
-from chiplog.log.repair import apply_repairs
-from chiplog.log.verify import verify
-from chiplog.state.events import EventCodec
-from chiplog.state.identity import Identity
-from chiplog.state.lineage import Lineage
-from chiplog.state.mirror import FORMAT
-from chiplog.state.replaying import BEGIN, COMMIT, EVENT, WRITER, Replayer
-from chiplog.testing import CrashDisk
+from forelog import Stream, kernel
+from forelog.commitlog.check import check_entries
+from forelog.copies.identity import Identity
+from forelog.copies.lineage import Lineage
+from forelog.copies.mirror import FORMAT
+from forelog.errors import ForelogError
+from forelog.formats import Format, named_format
+from forelog.log.directory.index import SegmentIndex, encode_index, map_name
+from forelog.log.position import Position
+from forelog.log.repair import apply_repairs
+from forelog.log.verify import verify
+from forelog.state.events import EventCodec
+from forelog.state.replay import BEGIN, COMMIT, EVENT, WRITER, Replayer
+from forelog.testing import CrashDisk
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target
 from tests.sanitize.targets_kernel import _indexes
@@ -47,7 +47,7 @@ def _read(make: Any) -> None:
         try:
             with make().cursor(on_corruption=choice) as cursor:
                 positions = [record.position for record in cursor]
-        except ChiplogError:
+        except ForelogError:
             continue
         if positions != sorted(set(positions)):
             raise Finding(f"positions don't ascend: {positions[:20]}")
@@ -57,7 +57,7 @@ def _open(make: Any) -> None:
     stream = make()
     verify(stream)
     for step in (stream.segments, stream.end, lambda: stream.appender().close(), stream.end):
-        with contextlib.suppress(ChiplogError):
+        with contextlib.suppress(ForelogError):
             step()
 
 
@@ -87,17 +87,17 @@ def _two_files(format_name: str, data: bytes) -> Any:
     return make
 
 
-@target(seeds.captain, refusals=(ChiplogError,), tokens=(b"\x01" + bytes(14), bytes(20)), size_max=1500)
+@target(seeds.captain, refusals=(ForelogError,), tokens=(b"\x01" + bytes(14), bytes(20)), size_max=1500)
 def log_of_records(data: bytes) -> None:
     _go_through(_two_files("captain", data), sum(data[2:3]))
 
 
-@target(seeds.messages, refusals=(ChiplogError,), tokens=(b"\x95\xcf", bytes(20)), size_max=1500)
+@target(seeds.messages, refusals=(ForelogError,), tokens=(b"\x95\xcf", bytes(20)), size_max=1500)
 def log_of_messages(data: bytes) -> None:
     _go_through(_two_files("messages", data), sum(data[2:3]))
 
 
-@target(seeds.m3_files, refusals=(ChiplogError,), size_max=1500)
+@target(seeds.m3_files, refusals=(ForelogError,), size_max=1500)
 def log_of_chunks(data: bytes) -> None:
     make = _two_files("m3", data)
     check_entries(make())
@@ -110,7 +110,7 @@ def _mapped() -> list[bytes]:
     return [encode_index(index)[:-4], *_indexes()]
 
 
-@target(_mapped, refusals=(ChiplogError,), tokens=(b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\x40" + bytes(7)))
+@target(_mapped, refusals=(ForelogError,), tokens=(b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\x40" + bytes(7)))
 def log_with_a_map(data: bytes) -> None:
     """A segment of two records beside a map, its checksum made right, that tells where they used to be."""
     fmt = named_format("captain")
@@ -131,7 +131,7 @@ def _state_records() -> list[bytes]:
 
 
 @target(
-    _state_records, refusals=(ChiplogError,), tokens=(BEGIN + bytes(8), COMMIT + bytes(8), EVENT + b"\0", WRITER)
+    _state_records, refusals=(ForelogError,), tokens=(BEGIN + bytes(8), COMMIT + bytes(8), EVENT + b"\0", WRITER)
 )
 def log_of_events(data: bytes) -> None:
     """Events, and markers of generations, as they are replayed and as they are sent to a copy."""

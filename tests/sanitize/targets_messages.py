@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from chiplog import kernel
-from chiplog._kernel_messages_py import skip_properties
-from chiplog._kernel_scan import END
-from chiplog.errors import BadEvent
-from chiplog.formats.messages import Messages
-from chiplog.formats.msgpack import pack, unpack
-from chiplog.state.events import EventCodec
+from forelog import kernel
+from forelog.errors import BadEvent
+from forelog.formats.messages import Messages
+from forelog.formats.msgpack import pack, unpack
+from forelog.kernel.plain.messages import skip_properties
+from forelog.kernel.types import END
+from forelog.state.events import EventCodec
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target, twins
 from tests.sanitize.targets_kernel import bounds, column

@@ -32,7 +32,7 @@ def say(kind: str, **fields: Any) -> None:
 def search(name: str, seconds: float, seed: int, folder: Path) -> None:
     target = load_targets()[name]
     assert REACHED is not None, "it runs with what build.py makes"
-    REACHED.trace("/chiplog/" if target.traced else "")
+    REACHED.trace("/forelog/" if target.traced else "")
     work = Search(target, seed, REACHED)
     with open(folder / "trying", "r+b") as file:
         note = mmap.mmap(file.fileno(), NOTE_BYTES)

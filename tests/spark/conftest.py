@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 @pytest.fixture(scope="session")
 def spark():
-    from chiplog.spark import session
+    from forelog.spark import session
 
     spark = session("local[2,2]", spark_sql_shuffle_partitions=2)
     yield spark
@@ -21,7 +21,7 @@ def read(spark):
     """A log as a data frame."""
 
     def load(path, schema: str | None = None, **options: object):
-        reader = spark.read.format("chiplog").options(**{name: str(value) for name, value in options.items()})
+        reader = spark.read.format("forelog").options(**{name: str(value) for name, value in options.items()})
         return (reader.schema(schema) if schema else reader).load(str(path))
 
     return load

@@ -10,8 +10,8 @@ import select
 import sys
 import time
 
-from chiplog import Record, Stream
-from chiplog.spark.pipeline.ingest_table import load_state
+from forelog import Record, Stream
+from forelog.spark.pipeline.ingest_table import load_state
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ import signal
 import sys
 import threading
 
-from chiplog.spark.pipeline.ingest import Ingest, Plan
-from chiplog.spark.pipeline.ingest_run import run_here, run_on
-from chiplog.spark.session import session
+from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest_run import run_here, run_on
+from forelog.spark.session import session
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
+from forelog import Stream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 JOB = """
 import sys, time
-from chiplog.spark import columnar_jar, register
-from chiplog.spark.shipping import package_zip
+from forelog.spark import columnar_jar, register
+from forelog.spark.shipping import package_zip
 from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import BooleanType
 
@@ -46,7 +46,7 @@ def slow(segment):
     time.sleep(0.004)
     return True
 
-frame = spark.read.format("chiplog").option("partitionBytes", "1").load(path)
+frame = spark.read.format("forelog").option("partitionBytes", "1").load(path)
 print("started", flush=True)
 sums = ["count(*)", "count(distinct payload)", "sum(length(payload))"]
 print(frame.where(slow("segment")).selectExpr(*sums).first()[:])

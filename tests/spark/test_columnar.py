@@ -7,27 +7,27 @@ import stat
 
 import pytest
 
-from chiplog import Stream
-from chiplog.broker import MessageLogWriter
-from chiplog.commitlog import CommitLog
-from chiplog.formats.m3 import Datapoint, Series
-from chiplog.spark import columnar, session
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.source import ChiplogDataSource
+from forelog import Stream
+from forelog.broker import MessageLogWriter
+from forelog.commitlog import CommitLog
+from forelog.formats.m3 import Datapoint, Series
+from forelog.spark import columnar, session
+from forelog.spark.codecs import codec_of
+from forelog.spark.source import ForelogDataSource
 from tests.spark.test_planning import write_log
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Alone(ChiplogDataSource):
+class Alone(ForelogDataSource):
     """The source as a session without the jar has it."""
 
     @classmethod
     def name(cls) -> str:
-        return "chiplog_alone"
+        return "forelog_alone"
 
 
-@pytest.fixture(params=["chiplog", "chiplog_alone"])
+@pytest.fixture(params=["forelog", "forelog_alone"])
 def load(request, spark):
     """A log as a data frame, with and without the part in Java."""
     spark.dataSource.register(Alone)
@@ -61,7 +61,7 @@ def test_a_query_with_filters_changes_nothing_for_the_next_one(load, tmp_path):
 
 def test_a_frame_shows_what_is_there_when_it_is_asked(spark, tmp_path):
     segments(tmp_path / "log")
-    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    frame = spark.read.format("forelog").load(str(tmp_path / "log"))
     assert frame.count() == 100
     with Stream(tmp_path / "log").appender() as log:
         log.append(b"one more")
@@ -70,10 +70,10 @@ def test_a_frame_shows_what_is_there_when_it_is_asked(spark, tmp_path):
 
 def test_a_query_reads_no_more_columns_than_it_needs(spark, tmp_path):
     segments(tmp_path / "log")
-    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    frame = spark.read.format("forelog").load(str(tmp_path / "log"))
     asked = frame.where("offset > 100").selectExpr("length(payload) as bytes")
     assert {row.bytes for row in asked.collect()} == {9}
-    assert "chiplog[offset" in plan_of(asked)
+    assert "forelog[offset" in plan_of(asked)
     assert "segment#" not in plan_of(asked)
     assert "ColumnarToRow" in plan_of(asked)
 
@@ -101,7 +101,7 @@ def test_every_choice_of_columns_has_the_same_values(spark, tmp_path, vector, co
     schema = ", ".join(f"`{name}` {kind}" for name, kind in codec_of(codec).columns.items())
     ours, alone = (
         spark.read.format(name).schema(schema).option("codec", codec).load(str(path))
-        for name in ("chiplog", "chiplog_alone")
+        for name in ("forelog", "forelog_alone")
     )
     rows = alone.collect()
     assert len(rows) == ours.count() > 40
@@ -116,7 +116,7 @@ def test_functions_in_python_take_columns_from_it(spark, tmp_path):
     from pyspark.sql.functions import udf
 
     segments(tmp_path / "log")
-    frame = spark.read.format("chiplog").load(str(tmp_path / "log"))
+    frame = spark.read.format("forelog").load(str(tmp_path / "log"))
     number = udf(int, "bigint")
     assert frame.select(number("payload").alias("n")).selectExpr("sum(n)").first()[0] == sum(range(100))
     mapped = frame.select("offset", "payload").mapInArrow(lambda batches: batches, "offset bigint, payload binary")
@@ -137,7 +137,7 @@ def test_batches_that_are_under_way_to_a_worker_keep_what_is_in_them(spark, tmp_
     from pyspark.sql.functions import pandas_udf, udf
 
     segments(tmp_path / "log")
-    frame = spark.read.format("chiplog").option("batchRows", 3).load(str(tmp_path / "log"))
+    frame = spark.read.format("forelog").option("batchRows", 3).load(str(tmp_path / "log"))
     number = udf(int, "bigint")
     both = frame.select("payload", number("payload").alias("n"), "offset").collect()
     assert [(bytes(row.payload), row.n) for row in both] == [(b"%09d" % n, n) for n in range(100)]
@@ -150,7 +150,7 @@ def test_memory_of_batches_that_nobody_read_is_given_back(spark, tmp_path):
     from pyspark.sql.functions import udf
 
     segments(tmp_path / "log")
-    frame = spark.read.format("chiplog").option("batchRows", 3).load(str(tmp_path / "log"))
+    frame = spark.read.format("forelog").option("batchRows", 3).load(str(tmp_path / "log"))
     assert len(frame.limit(4).collect()) == 4
     number = udf(int, "bigint")
     for _ in range(5):
@@ -178,7 +178,7 @@ def test_the_jar_is_made_once_and_named_after_what_it_is_made_of(tmp_path, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jar = columnar.columnar_jar.__wrapped__()
     assert jar is not None
-    assert [str(path) for path in (tmp_path / "chiplog").iterdir()] == [jar]
+    assert [str(path) for path in (tmp_path / "forelog").iterdir()] == [jar]
     monkeypatch.setattr(columnar, "_build", None)
     assert columnar.columnar_jar.__wrapped__() == jar
 
@@ -190,10 +190,10 @@ def test_where_it_can_not_be_compiled_there_is_none_and_the_log_says_why(tmp_pat
     java.write_text("#!/bin/sh\necho 'Caused by: no such class' >&2\nexit 3\n")
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(columnar, "java_home", lambda: str(tmp_path))
-    with caplog.at_level("INFO", "chiplog"):
+    with caplog.at_level("INFO", "forelog"):
         assert columnar.columnar_jar.__wrapped__() is None
     assert "row by row: Caused by: no such class" in caplog.text
-    assert list((tmp_path / "cache" / "chiplog").iterdir()) == []
+    assert list((tmp_path / "cache" / "forelog").iterdir()) == []
 
 
 def test_a_session_that_is_there_already_is_used_as_it_is(spark):

@@ -1,7 +1,7 @@
 """The source on Spark Connect: a client without a JVM, which registers it and sends the package along.
 
 In a process of its own: a session of Connect and a classic one don't go together. The server's Python here has
-chiplog installed as well, so that this doesn't show that the package it was sent would be enough.
+forelog installed as well, so that this doesn't show that the package it was sent would be enough.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ for needed in ("grpc", "pandas"):
 
 from examples.command_pipeline.server import connect_server, environment  # noqa: E402
 
-from chiplog import Stream  # noqa: E402
+from forelog import Stream  # noqa: E402
 
 CLIENT = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from chiplog.spark import register
-from chiplog.spark.shipping import package_zip
+from forelog.spark import register
+from forelog.spark.shipping import package_zip
 
 address, folder = sys.argv[1], Path(sys.argv[2])
 spark = SparkSession.builder.remote(address).getOrCreate()
 spark.addArtifacts(package_zip(), pyfile=True)
 register(spark)
 
-orders = spark.read.format("chiplog").load(str(folder / "orders.log"))
+orders = spark.read.format("forelog").load(str(folder / "orders.log"))
 print(type(spark).__module__, orders.columns)
 print(orders.selectExpr("count(*)", "sum(length(payload))", "max(segment)").first()[:])
 print(orders.where("time < '2020-01-01'").count())
 
-stream = spark.readStream.format("chiplog").option("maxRecordsPerBatch", 250).load(str(folder / "orders.log"))
+stream = spark.readStream.format("forelog").option("maxRecordsPerBatch", 250).load(str(folder / "orders.log"))
 query = (
-    stream.select("payload").writeStream.format("chiplog")
+    stream.select("payload").writeStream.format("forelog")
     .option("checkpointLocation", str(folder / "checkpoint"))
     .trigger(availableNow=True)
     .start(str(folder / "copies"))
 )
 query.awaitTermination()
-copies = spark.read.format("chiplog").option("recursive", "true").load(str(folder / "copies"))
+copies = spark.read.format("forelog").option("recursive", "true").load(str(folder / "copies"))
 print(copies.selectExpr("count(distinct payload)", "count(distinct log)").first()[:])
 try:
-    spark.read.format("chiplog").load(str(folder / "nothing")).show()
+    spark.read.format("forelog").load(str(folder / "nothing")).show()
 except Exception as error:
     print("there is no log" in str(error) or str(error))
 spark.stop()

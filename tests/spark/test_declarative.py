@@ -11,8 +11,8 @@ for needed in ("yaml", "grpc", "pandas"):
 from examples.command_pipeline import run as example  # noqa: E402
 from examples.command_pipeline.make_log import append_jobs  # noqa: E402
 
-from chiplog.spark.pipeline.jobs import jobs, queue_stats  # noqa: E402
-from chiplog.spark.pipeline.tables import JOB_COLUMNS, read_table  # noqa: E402
+from forelog.spark.pipeline.jobs import jobs, queue_stats  # noqa: E402
+from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table  # noqa: E402
 
 BRONZE, SILVER, GOLD = (f"spark-warehouse/{name}" for name in ("bronze", "silver", "gold"))
 

@@ -10,12 +10,12 @@ import pytest
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
-from chiplog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  # noqa: E402
-from chiplog.spark.options import BadOption  # noqa: E402
-from chiplog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
-from chiplog.spark.pipeline.ingest_run import run_here  # noqa: E402
-from chiplog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder, settled  # noqa: E402
-from chiplog.spark.stream import DataLoss  # noqa: E402
+from forelog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  # noqa: E402
+from forelog.spark.options import BadOption  # noqa: E402
+from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
+from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
+from forelog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder, settled  # noqa: E402
+from forelog.spark.stream import DataLoss  # noqa: E402
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
 DAY_NS = 86_400 * 10**9
@@ -51,7 +51,7 @@ def ingest(stream, target, progress=None, **plan):
 
 def visible(target) -> list[Path]:
     """What whoever reads the folder as plain Parquet sees."""
-    files = [path for path in Path(target).rglob("*.parquet") if "_chiplog" not in path.parts]
+    files = [path for path in Path(target).rglob("*.parquet") if "_forelog" not in path.parts]
     return sorted(files)
 
 
@@ -177,7 +177,7 @@ def test_old_commits_are_forgotten(log, tmp_path):
     for n in range(70):
         append(log, n, n + 1, segment_bytes=100_000)
         ingest(log.path, tmp_path / "t", compact_below=0)
-    commits = sorted((tmp_path / "t" / "_chiplog" / "commits").iterdir())
+    commits = sorted((tmp_path / "t" / "_forelog" / "commits").iterdir())
     assert len(commits) == 6
     assert numbers(committed(tmp_path / "t")) == list(range(70))
 
@@ -185,13 +185,13 @@ def test_old_commits_are_forgotten(log, tmp_path):
 def test_what_a_killed_run_left_is_removed(log, tmp_path):
     append(log, 0, 50)
     ingest(log.path, tmp_path / "t")
-    staging = tmp_path / "t" / "_chiplog" / "staging" / "of-a-killed-run"
+    staging = tmp_path / "t" / "_forelog" / "staging" / "of-a-killed-run"
     staging.mkdir()
     (staging / "x.parquet").write_bytes(b"half")
-    (tmp_path / "t" / "_chiplog" / "commits" / ".000000002.part").write_bytes(b"{")
+    (tmp_path / "t" / "_forelog" / "commits" / ".000000002.part").write_bytes(b"{")
     ingest(log.path, tmp_path / "t")
     assert not staging.exists()
-    assert [path.name for path in (tmp_path / "t" / "_chiplog" / "commits").iterdir()] == ["000000001.json"]
+    assert [path.name for path in (tmp_path / "t" / "_forelog" / "commits").iterdir()] == ["000000001.json"]
 
 
 def test_one_ingest_at_a_time(log, tmp_path):
@@ -326,7 +326,7 @@ def test_wrong_options_are_told(log, tmp_path):
 def test_a_damaged_commit_is_told(log, tmp_path):
     append(log, 0, 10)
     ingest(log.path, tmp_path / "t")
-    commit = tmp_path / "t" / "_chiplog" / "commits" / "000000001.json"
+    commit = tmp_path / "t" / "_forelog" / "commits" / "000000001.json"
     text = commit.read_text()
     commit.write_text(text[:100])
     with pytest.raises(TableDamaged, match=r"000000001\.json"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from chiplog import Stream
-from chiplog.jobs.commands import Add, encode
-from chiplog.spark.options import BadOption
-from chiplog.spark.pipeline.ingest_table import TableDamaged, format_of, load_state, settled
+from forelog import Stream
+from forelog.formats.commands.commands import Add, encode
+from forelog.spark.options import BadOption
+from forelog.spark.pipeline.ingest_table import TableDamaged, format_of, load_state, settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
 

@@ -1,4 +1,4 @@
-"""`chiplog pipeline ingest --follow`: appends while it runs, signals that end it, and starting it again."""
+"""`forelog pipeline ingest --follow`: appends while it runs, signals that end it, and starting it again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
-from chiplog import Stream
-from chiplog.cli import main
-from chiplog.spark.pipeline.ingest import read_table
-from chiplog.spark.pipeline.ingest_table import load_state
+from forelog import Stream
+from forelog.cli import main
+from forelog.spark.pipeline.ingest import read_table
+from forelog.spark.pipeline.ingest_table import load_state
 from tests.spark.test_ingest import append, numbers, visible
 
 WAIT_SECONDS = 120
@@ -76,7 +76,7 @@ def test_a_process_that_is_terminated_ends_with_a_summary(tmp_path):
     append(log, 0, 20)
     words = [*command(log, target, "parquet")[:-1], "--master", "local[1]"]
     with subprocess.Popen(
-        [sys.executable, "-m", "chiplog", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "forelog", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         wait_for(target, 20)
         append(log, 20, 50)

@@ -11,23 +11,23 @@ pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg is not installed"
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from chiplog import Stream
-from chiplog.jobs.commands import Add, Delete, encode
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import BadOption
-from chiplog.spark.pipeline import ingest_iceberg
-from chiplog.spark.pipeline.ingest import Ingest, Plan
-from chiplog.spark.pipeline.ingest_iceberg import CatalogFailed, place_of
-from chiplog.spark.pipeline.ingest_run import run_here
-from chiplog.spark.pipeline.ingest_table import format_of, load_state, settled
-from chiplog.spark.types import arrow_schema
+from forelog import Stream
+from forelog.formats.commands.commands import Add, Delete, encode
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import BadOption
+from forelog.spark.pipeline import ingest_iceberg
+from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest_iceberg import CatalogFailed, place_of
+from forelog.spark.pipeline.ingest_run import run_here
+from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
+from forelog.spark.types import arrow_schema
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry
 from tests.spark.test_ingest import Clock, append, ingest, visible
 from tests.spark.test_ingest_kill import killed
 
 
 def opened(tmp_path, name: str = "default.t", catalog: str = "iceberg.db"):
-    """The table, as whoever knows nothing of chiplog opens it."""
+    """The table, as whoever knows nothing of forelog opens it."""
     return SqlCatalog("default", uri=f"sqlite:///{tmp_path}/{catalog}").load_table(name)
 
 
@@ -123,8 +123,8 @@ def test_snapshots_say_how_far_they_go(tmp_path):
     append(log, 0, 50)
     ingest(log.path, tmp_path / "t", table="iceberg")
     snapshot = opened(tmp_path).current_snapshot()
-    assert snapshot.summary["chiplog.commit"] == "1"
-    assert json.loads(snapshot.summary["chiplog.positions"]) == {"log": str(log.end())}
+    assert snapshot.summary["forelog.commit"] == "1"
+    assert json.loads(snapshot.summary["forelog.positions"]) == {"log": str(log.end())}
 
 
 @pytest.mark.parametrize("step", ["committed", "moved", "announced", "merged"])

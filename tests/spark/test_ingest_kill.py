@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
-from chiplog import Stream
-from chiplog.spark.pipeline.ingest_table import Table, format_of, load_state
+from forelog import Stream
+from forelog.spark.pipeline.ingest_table import Table, format_of, load_state
 from tests.spark.test_ingest import Clock, append, committed, numbers, visible
 
 STEPS = ["written", "prepared", "committed", "moved one", "moved", "announced", "emptied", "merged", "removed one"]
@@ -49,7 +49,7 @@ def test_a_kill_after_any_step_loses_nothing_and_doubles_nothing(step, tmp_path)
     assert not killed(log.path, target)
     assert numbers(visible(target)) == list(range(900))
     assert visible(target) == committed(target)
-    assert not list((target / "_chiplog" / "staging").iterdir())
+    assert not list((target / "_forelog" / "staging").iterdir())
     assert load_state(str(target)).positions == {"log": log.end()}
 
 

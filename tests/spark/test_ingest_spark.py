@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from chiplog import CorruptRecord, LogNotFound, Stream
-from chiplog.jobs.commands import Add, encode
-from chiplog.spark.pipeline.ingest import ingest, read_table
-from chiplog.spark.pipeline.ingest_run import TaskFailed, run_on
+from forelog import CorruptRecord, LogNotFound, Stream
+from forelog.formats.commands.commands import Add, encode
+from forelog.spark.pipeline.ingest import ingest, read_table
+from forelog.spark.pipeline.ingest_run import TaskFailed, run_on
 from tests.spark.test_ingest import Clock, append
 
 

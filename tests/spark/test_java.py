@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-from chiplog.errors import MissingExtra
-from chiplog.spark import java
+from forelog.errors import MissingExtra
+from forelog.spark import java
 
 
 def make_java(folder, version: str):

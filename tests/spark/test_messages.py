@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chiplog.broker import MessageLogWriter
+from forelog.broker import MessageLogWriter
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def log(tmp_path):
 
 def test_messages_are_a_table(spark, log):
     path, times = log
-    frame = spark.read.format("chiplog").option("codec", "messages").option("partitionBytes", "4k").load(path)
+    frame = spark.read.format("forelog").option("codec", "messages").option("partitionBytes", "4k").load(path)
     assert frame.columns == ["segment", "offset", "time", "topic", "payload", "properties"]
     rows = frame.orderBy("segment", "offset").collect()
     assert [row.payload for row in rows] == [b"%d" % i for i in range(300)]
@@ -29,14 +29,14 @@ def test_messages_are_a_table(spark, log):
     assert [json.loads(row.properties) for row in rows[:2]] == [{}, {"n": 1, "raw": "eA=="}]
     assert rows[0].segment == times[0]
     one = (
-        spark.read.format("chiplog").option("codec", "messages").schema("topic string, time_ns bigint").load(path)
+        spark.read.format("forelog").option("codec", "messages").schema("topic string, time_ns bigint").load(path)
     )
     assert sorted(row.time_ns for row in one.where("topic = 'plant/1'").collect()) == times[1::3]
 
 
 def test_messages_are_a_stream(spark, log, tmp_path):
     path, _ = log
-    frame = spark.readStream.format("chiplog").option("codec", "messages").load(path)
+    frame = spark.readStream.format("forelog").option("codec", "messages").load(path)
     query = (
         frame.writeStream.format("memory")
         .queryName("messages")
@@ -50,4 +50,4 @@ def test_messages_are_a_stream(spark, log, tmp_path):
 
 def test_the_codec_must_be_that_of_the_log(spark, log):
     with pytest.raises(Exception, match="codec messages"):
-        spark.read.format("chiplog").load(log[0])
+        spark.read.format("forelog").load(log[0])

@@ -7,14 +7,14 @@ import shutil
 
 import pytest
 
-from chiplog import KeepLatest, Stream
-from chiplog.errors import CorruptRecord
-from chiplog.jobs.commands import Add, Delete, encode
-from chiplog.jobs.reading import read_commands
-from chiplog.jobs.replay import replay as fold_commands
-from chiplog.spark.options import BadOption
-from chiplog.spark.pipeline.clean import ExpiredJobs, FinishedJobs, SupersededKeys, clean
-from chiplog.spark.pipeline.failures import find_failure
+from forelog import KeepLatest, Stream
+from forelog.errors import CorruptRecord
+from forelog.formats.commands.commands import Add, Delete, encode
+from forelog.jobs.log.reader import read_commands
+from forelog.jobs.log.replay import replay as fold_commands
+from forelog.spark.options import BadOption
+from forelog.spark.pipeline.clean import ExpiredJobs, FinishedJobs, SupersededKeys, clean
+from forelog.spark.pipeline.failures import find_failure
 from tests.spark.test_pipeline_jobs import SCRIPT, SECOND, START, add, job_id, possible_commands, write_commands
 
 pytestmark = pytest.mark.filterwarnings("ignore")

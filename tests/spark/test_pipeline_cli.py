@@ -1,4 +1,4 @@
-"""The subcommands of `chiplog pipeline`, in the session of the tests."""
+"""The subcommands of `forelog pipeline`, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chiplog import Stream
-from chiplog.cli import main, pipeline_results
-from chiplog.cli.pipeline import parser
-from chiplog.jobs.replay import State
-from chiplog.spark.pipeline.ingest import read_table
+from forelog import Stream
+from forelog.cli import main
+from forelog.cli.pipeline import parser
+from forelog.cli.pipeline import results as pipeline_results
+from forelog.jobs.log.replay import State
+from forelog.spark.pipeline.ingest import read_table
 from tests.jobs.test_replay import fold
 from tests.spark.test_pipeline_jobs import SCRIPT, write_commands
 
@@ -30,7 +31,7 @@ def run(spark, capfd):
         capfd.readouterr()
         code = main(["pipeline", *map(str, words)])
         out, err = capfd.readouterr()
-        return code, out, "".join(line for line in err.splitlines(True) if line.startswith("chiplog:"))
+        return code, out, "".join(line for line in err.splitlines(True) if line.startswith("forelog:"))
 
     return call
 
@@ -62,7 +63,7 @@ def test_jobs(run, log, tmp_path):
     assert [(job["id"][7], job["why"]) for job in found["poisoned"]] == [("a", "attempts used up"), ("c", POISON)]
     assert {queue["name"] for queue in found["queues"]} == {"mail", "slow", "later", None}
     assert found["queues"][-1]["last_time"].endswith("Z")
-    assert err == f"chiplog: the report is in {page}\n"
+    assert err == f"forelog: the report is in {page}\n"
     told = ("jobs added per 1m", "waiting, p99", "lease over", "attempts used up")
     assert all(text in check_report(page) for text in told)
     # The same as lines, without running it again.
@@ -131,7 +132,7 @@ def test_verify_ends_with_the_exit_code_of_verify(run, log, tmp_path):
     # The others stop there, with a line that says where.
     code, out, err = run("replay", tmp_path / "log")
     assert (code, out, err.count("\n")) == (4, "", 1)
-    assert err.startswith("chiplog: damaged record (crc) at 000000002:8")
+    assert err.startswith("forelog: damaged record (crc) at 000000002:8")
     code, out, _ = run("replay", tmp_path / "log", "--on-corruption", "skip", "--now", NOW, "--json")
     assert (code, len(out.splitlines()) > 3) == (0, True)
 

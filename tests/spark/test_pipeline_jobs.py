@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from chiplog import Stream
-from chiplog.errors import ChiplogError
-from chiplog.jobs.commands import (
+from forelog import Stream
+from forelog.errors import ForelogError
+from forelog.formats.commands.commands import (
     MAGIC,
     Add,
     Complete,
@@ -22,10 +22,10 @@ from chiplog.jobs.commands import (
     format_id,
     parse_id,
 )
-from chiplog.jobs.replay import Replay
-from chiplog.spark.pipeline.jobs import jobs, poisoned, queue_rates, queue_stats, stuck
-from chiplog.spark.pipeline.tables import JOB_COLUMNS, read_table
-from chiplog.times import parse_time
+from forelog.jobs.log.replay import Replay
+from forelog.spark.pipeline.jobs import jobs, poisoned, queue_rates, queue_stats, stuck
+from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table
+from forelog.times import parse_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -194,7 +194,7 @@ def test_jobs_are_poisoned_that_workers_choke_on(lives):
 
 
 def test_a_table_without_the_columns_is_told(spark):
-    with pytest.raises(ChiplogError, match="jobs needs the columns segment, offset"):
+    with pytest.raises(ForelogError, match="jobs needs the columns segment, offset"):
         jobs(spark.range(1))
 
 

@@ -7,16 +7,17 @@ import shutil
 
 import pytest
 
-from chiplog import Stream
-from chiplog.jobs.commands import format_id, parse_id
-from chiplog.jobs.reading import read_commands
-from chiplog.jobs.replay import Job, State
-from chiplog.jobs.replay import replay as fold_commands
-from chiplog.log.position import Position
-from chiplog.spark.pipeline.replay import latest, replay
-from chiplog.spark.pipeline.tables import REPLAY_COLUMNS, read_table
+from forelog import Stream
+from forelog.formats.commands.commands import format_id, parse_id
+from forelog.jobs.log.reader import read_commands
+from forelog.jobs.log.replay import Job, State
+from forelog.jobs.log.replay import replay as fold_commands
+from forelog.log.position import Position
+from forelog.spark.pipeline.replay import latest, replay
+from forelog.spark.pipeline.tables import REPLAY_COLUMNS, read_table
 from tests.conftest import VECTORS
-from tests.jobs.test_replay import CASES, NOW_2090, edited, fold
+from tests.jobs.test_replay import CASES, NOW_2090, fold
+from tests.jobs.vectors import edited
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

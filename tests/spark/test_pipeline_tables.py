@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.errors import CorruptRecord, LogNotFound, UnknownFormat
-from chiplog.log.verify import verify as engine_verify
-from chiplog.spark.options import BadOption
-from chiplog.spark.pipeline.failures import SparkFailure, find_failure
-from chiplog.spark.pipeline.stats import duplicates, gaps, sizes, stats, windows
-from chiplog.spark.pipeline.tables import STATS_COLUMNS, read_table
-from chiplog.spark.pipeline.verify import verify
-from chiplog.times import parse_time
+from forelog import Stream
+from forelog.errors import CorruptRecord, LogNotFound, UnknownFormat
+from forelog.log.verify import verify as engine_verify
+from forelog.spark.options import BadOption
+from forelog.spark.pipeline.failures import SparkFailure, find_failure
+from forelog.spark.pipeline.stats import duplicates, gaps, sizes, stats, windows
+from forelog.spark.pipeline.tables import STATS_COLUMNS, read_table
+from forelog.spark.pipeline.verify import verify
+from forelog.times import parse_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -145,10 +145,10 @@ def test_the_error_behind_one_of_spark_is_found(spark, fleet, tmp_path):
     found = failure(lambda: read_table(spark, str(fleet / "deep/flipped"), ["offset"]).count())
     assert isinstance(found, CorruptRecord)
     assert "000000002.log" in str(found)
-    reader = spark.read.format("chiplog").option("cod", "x")
+    reader = spark.read.format("forelog").option("cod", "x")
     found = failure(lambda: reader.load(str(fleet / "fine")).count())
     assert isinstance(found, BadOption)
-    assert str(found) == "chiplog has no option 'cod': did you mean codec?"
+    assert str(found) == "forelog has no option 'cod': did you mean codec?"
     found = failure(lambda: spark.sql("select nothing from nowhere"))
     assert isinstance(found, SparkFailure)
     assert "nowhere" in str(found)

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from chiplog import Stream
-from chiplog.errors import LogNotFound
-from chiplog.spark import planning
-from chiplog.spark.batch import read_slice
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.options import BadOption, read_options
-from chiplog.spark.planning import find_logs, plan
-from chiplog.spark.source import table_columns
+from forelog import Stream
+from forelog.errors import LogNotFound
+from forelog.spark import planning
+from forelog.spark.batch import read_slice
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import BadOption, read_options
+from forelog.spark.planning import find_logs, plan
+from forelog.spark.source import table_columns
 
 SIZES = [1, 100, 1000, 5000, 50_000, 10**7]
 
@@ -104,7 +104,7 @@ def test_a_range_of_times_leaves_the_other_segments_alone(tmp_path):
 
 
 def _text(time_ns: int) -> str:
-    from chiplog.times import format_time
+    from forelog.times import format_time
 
     return format_time(time_ns)
 
@@ -113,7 +113,7 @@ def test_planning_opens_no_sealed_segment(tmp_path, monkeypatch):
     path = tmp_path / "log"
     write_log(path, 1, segment_bytes=1000)
     opened = []
-    from chiplog.files import OSFiles
+    from forelog.files import OSFiles
 
     real = OSFiles.open_read
     monkeypatch.setattr(OSFiles, "open_read", lambda self, name: (opened.append(name), real(self, name))[1])
@@ -206,14 +206,14 @@ def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, l
     pytest.importorskip("pyspark")
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from chiplog.spark.stream import ChiplogStreamReader
+    from forelog.spark.stream import ForelogStreamReader
 
     for name, seed in (("a", 1), ("b", 2)):
         write_log(tmp_path / name, seed, segment_bytes=3000)
     given = {LIMIT_OPTIONS[name]: str(value) for name, value in limits.items()}
     options = read_options({"path": str(tmp_path), "recursive": "true", **given})
     columns, default = table_columns(options)
-    reader = ChiplogStreamReader(options, columns, default)
+    reader = ForelogStreamReader(options, columns, default)
     offset = reader.initialOffset()
     found: dict[str, list] = {"a": [], "b": []}
     largest = 0
@@ -238,9 +238,9 @@ def test_the_batches_of_a_stream_are_the_whole_and_keep_their_limits(tmp_path, l
 def test_a_stream_of_datapoints_keeps_entries_that_span_chunks_whole(tmp_path, limits):
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from chiplog.commitlog import CommitLog
-    from chiplog.formats.m3 import M3, Datapoint, Series, Unit
-    from chiplog.spark.stream import ChiplogStreamReader
+    from forelog.commitlog import CommitLog
+    from forelog.formats.m3 import M3, Datapoint, Series, Unit
+    from forelog.spark.stream import ForelogStreamReader
 
     rng = random.Random(1)
     path = str(tmp_path / "data")
@@ -249,7 +249,7 @@ def test_a_stream_of_datapoints_keeps_entries_that_span_chunks_whole(tmp_path, l
     }
     options = read_options({"path": path, "codec": "datapoints", **given})
     columns, _ = table_columns(options)
-    reader, offset, found = ChiplogStreamReader(options, columns, ["value"]), None, []
+    reader, offset, found = ForelogStreamReader(options, columns, ["value"]), None, []
     for turn in range(3):
         with CommitLog(path, format=M3(chunk_bytes=64)) as log:
             for serial in range(turn * 20, turn * 20 + 20):

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 pytest.importorskip("pyspark")
-from chiplog.spark.pipeline.report import DOTS_MAX, SERIES_MAX, Report
+from forelog.spark.pipeline.report import DOTS_MAX, SERIES_MAX, Report
 
 
 def plots(page: Report) -> list[ElementTree.Element]:

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from chiplog.spark import daemon
-from chiplog.spark.workers import clear_left_behind, workers_of
+from forelog.spark import daemon
+from forelog.spark.workers import clear_left_behind, workers_of
 
 
 def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
@@ -24,18 +24,18 @@ def test_workers_answer_over_sockets_that_only_their_owner_can_reach(spark):
 
 
 def test_folders_of_sessions_that_were_killed_are_removed_and_no_others(tmp_path):
-    names = ["chiplog-spark-left", "chiplog-spark-held", "chiplog-spark-fresh", "somebody-elses"]
+    names = ["forelog-spark-left", "forelog-spark-held", "forelog-spark-fresh", "somebody-elses"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "python").write_text("")
-        if name != "chiplog-spark-fresh":
+        if name != "forelog-spark-fresh":
             os.utime(tmp_path / name, (0, 0))
-    (tmp_path / "chiplog-spark-link").symlink_to(tmp_path / "somebody-elses")
-    held = os.open(tmp_path / "chiplog-spark-held", os.O_RDONLY)
+    (tmp_path / "forelog-spark-link").symlink_to(tmp_path / "somebody-elses")
+    held = os.open(tmp_path / "forelog-spark-held", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     clear_left_behind(str(tmp_path))
     os.close(held)
-    assert {found.name for found in tmp_path.iterdir()} == {*names[1:], "chiplog-spark-link"}
+    assert {found.name for found in tmp_path.iterdir()} == {*names[1:], "forelog-spark-link"}
     assert (tmp_path / "somebody-elses" / "python").exists()
 
 
@@ -52,7 +52,7 @@ def test_all_of_sparks_daemons_are_ours(spark):
     assert told.stdout.strip() == sys.executable
     environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true"}  # and no folder for it, which is told
     wrong = subprocess.run([script, "-m", "pyspark.daemon"], env=environment, input=b"", capture_output=True)
-    assert b"chiplog/spark/daemon.py" in wrong.stderr
+    assert b"forelog/spark/daemon.py" in wrong.stderr
     assert spark.sparkContext.pythonExec == script
 
 
@@ -100,7 +100,7 @@ def test_the_daemon_ends_its_own_workers_and_nobody_else():
 def test_sparks_logging_is_configured_by_a_file_that_nobody_else_can_write(tmp_path):
     """Whoever knows its name before it is there could make it, and have Spark run what it says."""
     code = (
-        "import os; from chiplog.spark.session import _log4j_file; path = _log4j_file(); "
+        "import os; from forelog.spark.session import _log4j_file; path = _log4j_file(); "
         "folder = os.stat(os.path.dirname(path)); "
         "assert _log4j_file() == path and 'rootLogger' in open(path).read(); "
         "print(path, oct(folder.st_mode & 0o777), folder.st_uid == os.getuid())"

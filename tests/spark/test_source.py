@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog import Stream
-from chiplog.commitlog import CommitLog
-from chiplog.formats.m3 import Datapoint, Series
+from forelog import Stream
+from forelog.commitlog import CommitLog
+from forelog.formats.m3 import Datapoint, Series
 from tests.conftest import VECTORS
 from tests.spark.test_planning import expected, write_log
 
@@ -145,7 +145,7 @@ def test_a_column_of_another_type_is_refused(read, tmp_path):
 
 def stream_to(spark, path, target, **options):
     """Read all that is there now, going on from what was read before; the batches' numbers of rows."""
-    source = spark.readStream.format("chiplog").options(**{k: str(v) for k, v in options.items()}).load(str(path))
+    source = spark.readStream.format("forelog").options(**{k: str(v) for k, v in options.items()}).load(str(path))
     query = (
         source.writeStream.format("parquet")
         .option("path", str(target / "table"))
@@ -211,31 +211,31 @@ def test_cleaning_that_outran_the_reader_is_told_unless_that_is_fine(spark, tmp_
 
 def test_a_frame_becomes_logs_and_comes_back(spark, read, tmp_path):
     frame = spark.range(1000).selectExpr("cast(id as string) payload", "concat('k', id % 3) region")
-    frame.write.format("chiplog").mode("append").save(str(tmp_path / "out"))
-    frame.write.format("chiplog").mode("append").option("key", "region").save(str(tmp_path / "out"))
+    frame.write.format("forelog").mode("append").save(str(tmp_path / "out"))
+    frame.write.format("forelog").mode("append").option("key", "region").save(str(tmp_path / "out"))
     back = read(tmp_path / "out", recursive=True)
     assert back.count() == 2000
     assert back.where("log like '%region=k1%'").count() == 333
     assert not list((tmp_path / "out").glob("_*"))
-    frame.limit(10).write.format("chiplog").mode("overwrite").save(str(tmp_path / "out"))
+    frame.limit(10).write.format("forelog").mode("overwrite").save(str(tmp_path / "out"))
     assert read(tmp_path / "out", recursive=True).count() == 10
 
 
 def test_a_write_that_fails_leaves_nothing(spark, tmp_path):
     frame = spark.range(100).selectExpr("if(id = 77, null, cast(id as string)) payload")
     with pytest.raises(Exception, match="a payload is null"):
-        frame.write.format("chiplog").mode("append").save(str(tmp_path / "out"))
+        frame.write.format("forelog").mode("append").save(str(tmp_path / "out"))
     assert not list((tmp_path / "out").rglob("*.log"))
     with pytest.raises(Exception, match="from a column `payload`"):
-        spark.range(3).write.format("chiplog").mode("append").save(str(tmp_path / "out"))
+        spark.range(3).write.format("forelog").mode("append").save(str(tmp_path / "out"))
 
 
 def copy(spark, source, target, checkpoint) -> None:
     query = (
-        spark.readStream.format("chiplog")
+        spark.readStream.format("forelog")
         .load(str(source))
         .select("payload")
-        .writeStream.format("chiplog")
+        .writeStream.format("forelog")
         .option("checkpointLocation", str(checkpoint))
         .option("path", str(target))
         .trigger(availableNow=True)

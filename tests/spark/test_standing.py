@@ -9,16 +9,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from chiplog import KeepLast, Stream
-from chiplog.errors import BadPosition
-from chiplog.log.position import Position
-from chiplog.spark.batch import Task
-from chiplog.spark.options import read_options
-from chiplog.spark.pipeline.ingest import Ingest
-from chiplog.spark.pipeline.ingest_run import run_here
-from chiplog.spark.planning import end_of
-from chiplog.spark.source import table_columns
-from chiplog.spark.stream import ChiplogStreamReader, DataLoss
+from forelog import KeepLast, Stream
+from forelog.errors import BadPosition
+from forelog.log.position import Position
+from forelog.spark.batch import Task
+from forelog.spark.options import read_options
+from forelog.spark.pipeline.ingest import Ingest
+from forelog.spark.pipeline.ingest_run import run_here
+from forelog.spark.planning import end_of
+from forelog.spark.source import table_columns
+from forelog.spark.stream import DataLoss, ForelogStreamReader
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def stream(tmp_path):
 def reader_of(stream, **options):
     options = read_options({"path": str(stream.path), **options})
     columns, names = table_columns(options)
-    return ChiplogStreamReader(options, columns, names)
+    return ForelogStreamReader(options, columns, names)
 
 
 def forget(stream, segments: int = 1) -> None:
@@ -131,7 +131,7 @@ def test_on_a_remote_filesystem_a_segment_that_is_gone_is_missed(tmp_path):
     with stream.appender() as log:
         log.append(b"a")
         memory.put(str(tmp_path / "log"), "/standing", recursive=True)
-        reader = ChiplogStreamReader(*_asked("memory://standing"))
+        reader = ForelogStreamReader(*_asked("memory://standing"))
         offset, payloads = advance(reader, reader.initialOffset())
         assert payloads == [b"a"]
         log.append(b"never copied")

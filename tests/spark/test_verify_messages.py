@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from chiplog.cli import main
-from chiplog.spark.pipeline.verify import verify
+from forelog.cli import main
+from forelog.spark.pipeline.verify import verify
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, file_of, raw_chunk
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,9 +9,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.types import BinaryType, StructField, StructType  # noqa: E402
 
-from chiplog import Stream  # noqa: E402
-from chiplog.spark import writing  # noqa: E402
-from chiplog.spark.options import write_options  # noqa: E402
+from forelog import Stream  # noqa: E402
+from forelog.spark import writing  # noqa: E402
+from forelog.spark.options import write_options  # noqa: E402
 
 
 class Context:
@@ -25,7 +25,7 @@ class Context:
 def write(tmp_path, monkeypatch, payloads, **options) -> Stream:
     monkeypatch.setattr(writing, "TaskContext", Context)
     schema = StructType([StructField("payload", BinaryType())])
-    writer = writing.ChiplogWriter(write_options({"path": str(tmp_path), **options}), schema, overwrite=False)
+    writer = writing.ForelogWriter(write_options({"path": str(tmp_path), **options}), schema, overwrite=False)
     message = writer.write(iter([pa.record_batch({"payload": pa.array(payloads, pa.binary())})]))
     writer.commit([message])
     [path] = tmp_path.glob("batch-*/part-*")
@@ -49,7 +49,7 @@ def test_segments_are_about_as_large_as_asked_for(tmp_path, monkeypatch):
 def test_an_overwrite_whose_removal_fails_halfway_leaves_nothing_of_the_old_to_read(tmp_path, monkeypatch):
     write(tmp_path, monkeypatch, [b"old"])
     schema = StructType([StructField("payload", BinaryType())])
-    writer = writing.ChiplogWriter(write_options({"path": str(tmp_path)}), schema, overwrite=True)
+    writer = writing.ForelogWriter(write_options({"path": str(tmp_path)}), schema, overwrite=True)
     message = writer.write(iter([pa.record_batch({"payload": pa.array([b"new"], pa.binary())})]))
 
     def interrupted(*_: object, **__: object) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chiplog.state import Enumeration, StateLog
+from forelog.state import Enumeration, StateLog
 
 THREADS = 4
 KEYS = 12

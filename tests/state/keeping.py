@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chiplog.state import Follower, PersistentDict
-from chiplog.state.wire import VERSION, Address, Kind, connect
+from forelog.copies.wire import VERSION, Address, Kind, connect
+from forelog.state import Follower, PersistentDict
 
 KEEPING = re.compile(r"keeping copies at 127\.0\.0\.1:(\d+)")
 
 PRIMARY = """
 import json, sys
-from chiplog.state import PersistentDict
+from forelog.state import PersistentDict
 
 path, options = sys.argv[1], json.loads(sys.argv[2])
 with PersistentDict(path, rotate_bytes=options.pop("rotate_bytes", 1 << 30)) as things:
@@ -75,11 +75,11 @@ class Process:
 
 
 class Replica(Process):
-    """`chiplog replica serve`."""
+    """`forelog replica serve`."""
 
     def __init__(self, folder: Path, *flags: str, port: int = 0, prefix: tuple[str, ...] = ()) -> None:
         place = ["--dir", str(folder), "--listen", f"127.0.0.1:{port}"]
-        super().__init__([*prefix, sys.executable, "-m", "chiplog", "replica", "serve", *place, *flags])
+        super().__init__([*prefix, sys.executable, "-m", "forelog", "replica", "serve", *place, *flags])
         while (found := KEEPING.search(self.line())) is None:
             pass
         self.port = int(found[1])

@@ -13,17 +13,19 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.errors import ReplicaError, Superseded
-from chiplog.log.position import Position
-from chiplog.log.stream import Stream
-from chiplog.state import PersistentDict, ReplicaServer, lineage, storage
-from chiplog.state.copies import Copies
-from chiplog.state.mirror import FORMAT, Mirror, Resume
-from chiplog.state.remote import RemoteTarget
-from chiplog.state.shipping import Target, View, ship
-from chiplog.state.targets import DirectoryTarget
-from chiplog.state.wire import Address, Fields, Kind, connect, identity_fields, resume_fields
-from chiplog.testing import CrashDisk
+from forelog.copies import lineage
+from forelog.copies.mirror import FORMAT, Mirror, Resume
+from forelog.copies.shipping import Target, View, ship
+from forelog.copies.slots import Copies
+from forelog.copies.store import storage
+from forelog.copies.store.remote import RemoteTarget
+from forelog.copies.targets import DirectoryTarget
+from forelog.copies.wire import Address, Fields, Kind, connect, identity_fields, resume_fields
+from forelog.errors import ReplicaError, Superseded
+from forelog.log.position import Position
+from forelog.log.stream import Stream
+from forelog.state import PersistentDict, ReplicaServer
+from forelog.testing import CrashDisk
 from tests.state import faulty
 from tests.state.faulty import faults
 from tests.state.keeping import converged, hello, restored, wait_until
@@ -119,7 +121,7 @@ def test_a_log_that_was_rewritten_while_its_copy_was_away_is_found_out_by_the_pr
     target = DirectoryTarget(str(tmp_path / "copy"), log, synced=True)
     send(log, target)
     put_files(log, second)
-    with caplog.at_level(logging.WARNING, "chiplog"):
+    with caplog.at_level(logging.WARNING, "forelog"):
         send(log, target)
     assert "doesn't have what a copy of it has" in caplog.text
     with PersistentDict(log.path) as found:

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from chiplog.errors import ReplicaError, Superseded
-from chiplog.log.position import Position
-from chiplog.state import Follower, PersistentDict, ReplicaServer
-from chiplog.state.copies import read_identity, whole_slot
-from chiplog.state.wire import Address, Kind, identity_fields, parse_place
-from chiplog.testing import CrashDisk
+from forelog.copies.slots import read_identity, whole_slot
+from forelog.copies.wire import Address, Kind, identity_fields, parse_place
+from forelog.errors import ReplicaError, Superseded
+from forelog.log.position import Position
+from forelog.state import Follower, PersistentDict, ReplicaServer
+from forelog.testing import CrashDisk
 from tests.state.keeping import Follows, converged, hello, wait_until
 from tests.state.test_mirror import catch_up, twin
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from chiplog.errors import LockTimeout, NotReplicated, ReplicaError
-from chiplog.files import OSFile
-from chiplog.log.position import Position
-from chiplog.state import PersistentDict, ReplicaServer, StateLog
-from chiplog.state.wire import Address, identity_fields
+from forelog.copies.wire import Address, identity_fields
+from forelog.errors import LockTimeout, NotReplicated, ReplicaError
+from forelog.files import OSFile
+from forelog.log.position import Position
+from forelog.state import PersistentDict, ReplicaServer, StateLog
 from tests.state.keeping import Follows, Replica, converged, hello, restored, wait_until
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from chiplog.state import PersistentDict
+from forelog.state import PersistentDict
 from tests.state.test_state_log import restored
 
 

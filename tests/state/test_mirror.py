@@ -8,18 +8,18 @@ import threading
 
 import pytest
 
-from chiplog.errors import BadFrame, ChiplogError, ReplicaError, Superseded
-from chiplog.log.position import Position
-from chiplog.log.segments import READ_LOCK
-from chiplog.state import PersistentDict
-from chiplog.state.copies import Copies, whole_slot
-from chiplog.state.identity import Identity
-from chiplog.state.mirror import Resume
-from chiplog.state.receiving import Receiver
-from chiplog.state.shipping import _chunk, ship
-from chiplog.state.targets import DirectoryTarget
-from chiplog.state.wire import _PLACE, _SNAPSHOT, Frame, Kind
-from chiplog.testing import CrashDisk
+from forelog.copies.identity import Identity
+from forelog.copies.mirror import Resume
+from forelog.copies.server.receiver import Receiver
+from forelog.copies.shipping import _chunk, ship
+from forelog.copies.slots import Copies, whole_slot
+from forelog.copies.targets import DirectoryTarget
+from forelog.copies.wire import _PLACE, _SNAPSHOT, Frame, Kind
+from forelog.errors import BadFrame, ForelogError, ReplicaError, Superseded
+from forelog.log.directory.segments import READ_LOCK
+from forelog.log.position import Position
+from forelog.state import PersistentDict
+from forelog.testing import CrashDisk
 
 
 def catch_up(things: PersistentDict, disk: CrashDisk) -> None:
@@ -117,7 +117,7 @@ def test_a_copy_whose_disk_fails_says_so_and_catches_up_once_it_works(kind, numb
             fault = disk.fail(lambda op: op.kind == kind and (seen.append(op) or len(seen) == nth + 1), number)  # noqa: B023
             try:
                 catch_up(things, disk)
-            except (OSError, ChiplogError):
+            except (OSError, ForelogError):
                 fault.stop()
                 assert restored(twin(disk)) in (before, dict(things))
             fault.stop()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chiplog.errors import CorruptRecord
-from chiplog.state import PersistentDict
-from chiplog.testing import CrashDisk
+from forelog.errors import CorruptRecord
+from forelog.state import PersistentDict
+from forelog.testing import CrashDisk
 from tests.state.test_state_log import App, User, restored
 
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from chiplog.state import Enumeration, StateLog
-from chiplog.testing import CrashDisk
+from forelog.state import Enumeration, StateLog
+from forelog.testing import CrashDisk
 
 IDS = 4
 

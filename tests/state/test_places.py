@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from chiplog import Stream
-from chiplog.errors import NotReplicated, ReplicaError
-from chiplog.state import PersistentDict, ReplicaServer
+from forelog import Stream
+from forelog.errors import NotReplicated, ReplicaError
+from forelog.state import PersistentDict, ReplicaServer
 from tests.state.keeping import Follows, converged, restored, wait_until
 
 

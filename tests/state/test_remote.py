@@ -19,15 +19,16 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
-from chiplog.kernel import active
-from chiplog.log.position import Position
-from chiplog.state import PersistentDict, merging
-from chiplog.state.manifest import decode
-from chiplog.state.remote import RemoteTarget, fetch
-from chiplog.state.shipping import ship
-from chiplog.state.sources import source_directory
-from chiplog.state.storage import Storage, shown
+from forelog.copies.shipping import ship
+from forelog.copies.sources import source_directory
+from forelog.copies.store import merge as merging
+from forelog.copies.store.manifest import decode
+from forelog.copies.store.remote import RemoteTarget, fetch
+from forelog.copies.store.storage import Storage, shown
+from forelog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
+from forelog.kernel import active
+from forelog.log.position import Position
+from forelog.state import PersistentDict
 
 from . import faulty
 from .faulty import REFUSED, TORN, UNHEARD, faults
@@ -321,7 +322,7 @@ def rewritten(change: Callable[[dict], object], *, name: str | None = None) -> s
 
 HOSTILE = {
     "another version": lambda body: body.update(version=9),
-    "another kind": lambda body: body.update(chiplog="cat"),
+    "another kind": lambda body: body.update(forelog="cat"),
     "other segments": lambda body: body.update(header="00"),
     "no parts": lambda body: body.update(parts=[]),
     "parts are no list": lambda body: body.update(parts=5),
@@ -354,7 +355,7 @@ HOSTILE = {
 def test_a_manifest_that_cannot_be_right_is_passed_over_for_the_one_before(tmp_path, caplog, change):
     copy_of_two_rounds(tmp_path)
     name = rewritten(change)
-    with caplog.at_level(logging.WARNING, "chiplog"):
+    with caplog.at_level(logging.WARNING, "forelog"):
         assert fetched(tmp_path / "again") == {"a": 1}
     assert "passed over" in caplog.text
     assert name in caplog.text
@@ -696,7 +697,7 @@ def test_a_source_may_be_a_log_a_directory_with_copies_or_a_url(tmp_path):
     for source in (tmp_path / "log", tmp_path / "copies", f"file://{tmp_path}/copies", WHERE):
         with source_directory(source, beside=tmp_path / "new") as folder, PersistentDict(folder) as found:
             assert dict(found) == {"a": 1}
-    assert not list(tmp_path.glob("chiplog-fetched-*"))
+    assert not list(tmp_path.glob("forelog-fetched-*"))
 
 
 def test_a_source_that_has_no_whole_copy_is_refused(tmp_path):
@@ -710,4 +711,4 @@ def test_a_source_that_has_no_whole_copy_is_refused(tmp_path):
         pass
     with pytest.raises(ReplicaError, match="no manifest"), source_directory(WHERE, beside=tmp_path / "new"):
         pass
-    assert not list(tmp_path.glob("chiplog-fetched-*"))
+    assert not list(tmp_path.glob("forelog-fetched-*"))

@@ -18,10 +18,10 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.errors import ReplicaError, Superseded
-from chiplog.state import PersistentDict
-from chiplog.state.remote import fetch
-from chiplog.state.sources import source_directory
+from forelog.copies.sources import source_directory
+from forelog.copies.store.remote import fetch
+from forelog.errors import ReplicaError, Superseded
+from forelog.state import PersistentDict
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 BUCKET_ID = "key-of-the-test"

@@ -19,12 +19,13 @@ import time
 
 import pytest
 
-from chiplog.errors import MissingExtra, NotReplicated, ReplicaError, Superseded
-from chiplog.log.position import Position
-from chiplog.state import Follower, PersistentDict, ReplicaServer, destinations, shipping
-from chiplog.state.copies import whole_slot
-from chiplog.state.targets import DirectoryTarget
-from chiplog.state.wire import VERSION, Address, Kind, connect, identity_fields
+from forelog.copies import destinations, shipping
+from forelog.copies.slots import whole_slot
+from forelog.copies.targets import DirectoryTarget
+from forelog.copies.wire import VERSION, Address, Kind, connect, identity_fields
+from forelog.errors import MissingExtra, NotReplicated, ReplicaError, Superseded
+from forelog.log.position import Position
+from forelog.state import Follower, PersistentDict, ReplicaServer
 from tests.state.keeping import Follows, Primary, Process, Replica, converged, restored, wait_until
 
 # -- a directory
@@ -403,7 +404,7 @@ def test_tls_may_be_true_as_for_who_trusts_whom_the_system_trusts(tmp_path, monk
 
 
 def test_without_msgspec_it_is_told_at_once_and_not_by_each_connection(tmp_path, children, monkeypatch):
-    code = "import sys; sys.modules['msgspec'] = None; from chiplog.cli import main; sys.exit(main())"
+    code = "import sys; sys.modules['msgspec'] = None; from forelog.cli import main; sys.exit(main())"
     place = ["--dir", str(tmp_path / "copies"), "--listen", "127.0.0.1:0"]
     command = children(Process, [sys.executable, "-c", code, "replica", "serve", *place])
     said = command.process.communicate(timeout=60)[0]
@@ -460,7 +461,7 @@ def test_hostile_frames_are_refused_and_cost_nothing(tmp_path, children):
 
 
 def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, children):
-    from chiplog.state.mirror import Snapshot
+    from forelog.copies.mirror import Snapshot
 
     replica = children(Replica, tmp_path / "replica")
     with PersistentDict(str(tmp_path / "log")) as things:
@@ -523,7 +524,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
         (("--dir", "x", "--tls-cert", "only"), "go together"),
         (("--dir", "x", "--token-file", str(tmp_path / "token")), "has no token: expected one line"),
     ):
-        command = Process([sys.executable, "-m", "chiplog", "replica", "serve", *flags])
+        command = Process([sys.executable, "-m", "forelog", "replica", "serve", *flags])
         said = command.process.communicate(timeout=60)[0]
         assert command.process.returncode not in (0, 70)
         assert what in said

@@ -16,12 +16,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from chiplog.errors import BadFrame, BadTokens, ReplicaError
-from chiplog.log.position import Position
-from chiplog.state import Follower, PersistentDict, ReplicaServer
-from chiplog.state.identity import EPOCH_MAX, TERM_STEP_MAX, Identity, new_word
-from chiplog.state.tokens import Tokens
-from chiplog.state.wire import (
+from forelog.copies.identity import EPOCH_MAX, TERM_STEP_MAX, Identity, new_word
+from forelog.copies.server.tokens import Tokens
+from forelog.copies.wire import (
     FRAME_BYTES_MAX,
     FREE_BYTES,
     VERSION,
@@ -35,6 +32,9 @@ from chiplog.state.wire import (
     identity_fields,
     pack,
 )
+from forelog.errors import BadFrame, BadTokens, ReplicaError
+from forelog.log.position import Position
+from forelog.state import Follower, PersistentDict, ReplicaServer
 from tests.state.keeping import Replica, converged, restored, wait_until
 
 pytest.importorskip("msgspec")
@@ -539,7 +539,7 @@ def test_logs_of_before_the_start_count(tmp_path):
 
 
 def test_many_small_segments_count_as_what_they_take_up(tmp_path):
-    from chiplog.state.mirror import FORMAT
+    from forelog.copies.mirror import FORMAT
 
     record = FORMAT.encode(b"x", 1)
     with ReplicaServer(str(tmp_path / "copies"), log_bytes_max=1 << 20) as server:
@@ -558,7 +558,7 @@ def test_many_small_segments_count_as_what_they_take_up(tmp_path):
 
 
 def test_an_operator_reads_who_came_from_where_and_why_it_ended(guarded, tmp_path, caplog):
-    caplog.set_level(logging.INFO, "chiplog")
+    caplog.set_level(logging.INFO, "forelog")
     primary(guarded, "bank", Identity.new(), token="bank-w").close()
     wait_until(lambda: "replica: left" in caplog.text)
     refused(hello(guarded, "bank", "promote", token="gue55ed"))

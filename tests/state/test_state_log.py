@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog import Stream
-from chiplog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
-from chiplog.state import EventCodec, PersistentDict, StateLog
-from chiplog.state import log as state_log
-from chiplog.state.copies import whole_slot
-from chiplog.state.mirror import FORMAT
-from chiplog.state.shipping import _chunk
-from chiplog.state.targets import DirectoryTarget
-from chiplog.testing import CrashDisk
+from forelog import Stream
+from forelog.copies.mirror import FORMAT
+from forelog.copies.shipping import _chunk
+from forelog.copies.slots import whole_slot
+from forelog.copies.targets import DirectoryTarget
+from forelog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
+from forelog.state import EventCodec, PersistentDict, StateLog
+from forelog.state import log as state_log
+from forelog.testing import CrashDisk
 
 
 def restored(path: str, disk: CrashDisk | None = None, **options) -> dict:
@@ -401,7 +401,7 @@ def test_a_rotation_for_which_there_is_no_thread_is_told_and_fails_no_update(tmp
     path, start, refused = str(tmp_path / "state"), threading.Thread.start, [True]
 
     def start_or_not(thread: threading.Thread) -> None:
-        if refused[0] and thread.name == "chiplog-state":
+        if refused[0] and thread.name == "forelog-state":
             raise RuntimeError("can't start new thread")
         start(thread)
 

@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.errors import NotReplicated, Superseded
-from chiplog.state import Identity, PersistentDict, ReplicaServer
-from chiplog.state.remote import fetch
-from chiplog.state.targets import make_target
+from forelog.copies.store.remote import fetch
+from forelog.copies.targets import make_target
+from forelog.errors import NotReplicated, Superseded
+from forelog.state import Identity, PersistentDict, ReplicaServer
 from tests.state import faulty
 from tests.state.keeping import Follows, restored, wait_until
 from tests.state.test_remote_servers import s3

@@ -17,15 +17,15 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from chiplog.state import PersistentDict
-from chiplog.state.remote import fetch
+from forelog.copies.store.remote import fetch
+from forelog.state import PersistentDict
 from tests.state.keeping import Follows, Process, Replica, restored, wait_until
 from tests.state.test_remote_servers import s3
 
 WRITER = """
 import json, sys, threading, time
-from chiplog.errors import ReplicaError
-from chiplog.state import PersistentDict
+from forelog.errors import ReplicaError
+from forelog.state import PersistentDict
 
 path, name, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 seconds, threads = options.pop("seconds"), options.pop("threads", 2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from chiplog.testing import Explorer, Report, all_histories
+from forelog.testing import Explorer, Report, all_histories
 
 
 class Defect(NamedTuple):

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from chiplog.testing import Explorer, Report, all_histories, random_history
+from forelog.testing import Explorer, Report, all_histories, random_history
 from tests.testing.defects import DEFECTS, explore_defect
 
 _SAMPLE = 200  # readers beside one random history

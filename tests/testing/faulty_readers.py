@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chiplog import Position, Stream
-from chiplog.testing import Sight
+from forelog import Position, Stream
+from forelog.testing import Sight
 
 HEADER_BYTES = 8
 

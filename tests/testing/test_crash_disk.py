@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from chiplog.testing import CrashDisk
+from forelog.testing import CrashDisk
 
 
 def contents(disk: CrashDisk, path: str = "d/f", **options) -> set[bytes | None]:

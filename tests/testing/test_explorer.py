@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from chiplog import Position
-from chiplog.errors import WriteFailed
-from chiplog.files import write_all
-from chiplog.testing import Explorer, Writer, all_histories, all_readers, random_history
-from chiplog.testing.schedule import Schedule
-from chiplog.testing.timeline import Killed, Recorder
-from chiplog.testing.writer import record
+from forelog import Position
+from forelog.errors import WriteFailed
+from forelog.files import write_all
+from forelog.testing import Explorer, Writer, all_histories, all_readers, random_history
+from forelog.testing.schedule import Schedule
+from forelog.testing.timeline import Killed, Recorder
+from forelog.testing.writer import record
 from tests.testing import faulty_readers
 from tests.testing.defects import DEFECTS, explore_defect
 
 HISTORIES = all_histories()
 READERS = all_readers()
 
-# -- chiplog's own readers
+# -- forelog's own readers
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -131,7 +131,7 @@ def test_a_history_does_what_its_name_says(name):
 
 
 def test_a_history_of_ones_own_is_explored():
-    """A program that takes a refusal for an acknowledgement is found out, by chiplog's own readers."""
+    """A program that takes a refusal for an acknowledgement is found out, by forelog's own readers."""
 
     def careless(writer: Writer) -> None:
         with writer.appender(writer.stream()) as log:

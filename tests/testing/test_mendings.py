@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chiplog import Position
-from chiplog.files import write_all
-from chiplog.log import active, appender, foreign, recovery, segments, stream, tail
-from chiplog.log.active import ActiveSegment
-from chiplog.log.end import NO_END, read_end
-from chiplog.log.segments import Directory
-from chiplog.log.walk import Walk
-from chiplog.state import shipping
-from chiplog.testing import Explorer, Writer, all_histories
-from chiplog.testing.readers import Reader
-from chiplog.testing.writer import History
+from forelog import Position
+from forelog.copies import shipping
+from forelog.files import write_all
+from forelog.log import active, appender, recovery, stream
+from forelog.log.active import ActiveSegment
+from forelog.log.directory import foreign, segments, tail
+from forelog.log.directory.end import NO_END, read_end
+from forelog.log.directory.segments import Directory
+from forelog.log.walk import Walk
+from forelog.testing import Explorer, Writer, all_histories
+from forelog.testing.readers import Reader
+from forelog.testing.writer import History
 from tests.testing import faulty_readers
 
 Patch = pytest.MonkeyPatch

@@ -3,11 +3,11 @@
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-from chiplog.spark import register
+from forelog.spark import register
 
 spark = register(SparkSession.active())
 
 
 @dp.table(comment="The records of the command log")
 def bronze() -> DataFrame:
-    return spark.readStream.format("chiplog").load(spark.conf.get("command_log"))
+    return spark.readStream.format("forelog").load(spark.conf.get("command_log"))

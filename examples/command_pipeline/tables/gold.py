@@ -3,7 +3,7 @@
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-from chiplog.spark.pipeline.jobs import jobs, queue_stats
+from forelog.spark.pipeline.jobs import jobs, queue_stats
 
 spark = SparkSession.active()
 

@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from chiplog.jobs.columns import COLUMNS, decode_batch
-from chiplog.spark.codecs import codec_of
-from chiplog.spark.types import ddl
+from forelog.jobs.log.columns import COLUMNS, decode_batch
+from forelog.spark.codecs import codec_of
+from forelog.spark.types import ddl
 
 spark = SparkSession.active()
 told = StructType.fromDDL(ddl(codec_of("commands").columns, list(COLUMNS)))  # asked of Spark while it may be asked

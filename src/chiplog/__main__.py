@@ -1,8 +1,0 @@
-"""`python -m chiplog` is the command `chiplog`."""
-
-import sys
-
-from chiplog.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,156 @@
+"""A file of users, with what is needed to know their passwords again, and not the passwords::
+
+    ann:$scrypt$16384,8,1$SALT$HASH
+    # a line that starts so is a comment
+
+Salt and hash are in base64; the numbers are scrypt's n, r and p. `forelog broker passwd FILE NAME` writes a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from typing import NamedTuple
+
+from forelog.errors import BadAccessFile
+
+__all__ = ["ANONYMOUS", "Password", "change_password", "read_users", "read_users_text"]
+
+ANONYMOUS = "anonymous"
+"""What rules call those who give no name."""
+_COST = (1 << 14, 8, 1)
+"""16 MiB of memory and some 50 ms: too much for guessing, and little for a client that connects."""
+_MEMORY_MAX = 256 << 20
+_FILE_BYTES_MAX = 64 << 20
+_LINE = re.compile(r"\$scrypt\$(\d{1,9}),(\d{1,4}),(\d{1,4})\$([A-Za-z0-9+/=]{1,200})\$([A-Za-z0-9+/=]{1,200})")
+
+
+class Password(NamedTuple):
+    """What is kept of one."""
+
+    cost: tuple[int, int, int]
+    salt: bytes
+    hash: bytes
+
+    @classmethod
+    def of(cls, password: bytes) -> Password:
+        """With a salt of its own."""
+        salt = secrets.token_bytes(16)
+        return cls(_COST, salt, _scrypt(password, _COST, salt, 32))
+
+    @classmethod
+    def parse(cls, text: str) -> Password:
+        """As it is written in the file."""
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise ValueError("expected NAME:$scrypt$N,R,P$SALT$HASH, as forelog broker passwd writes it")
+        n, r, p = (int(number) for number in match.groups()[:3])
+        if n < 2 or n & (n - 1) or not r or not p or 128 * n * r > _MEMORY_MAX or p > 16:
+            raise ValueError(f"scrypt can't be used with {n},{r},{p}: N is a power of two, and 128 * N * R bytes")
+        try:
+            salt, digest = (base64.b64decode(part, validate=True) for part in match.groups()[3:])
+        except ValueError:
+            raise ValueError("its salt or hash is no base64") from None
+        if not salt or len(digest) < 16:
+            raise ValueError("its salt or hash is too short")
+        return cls((n, r, p), salt, digest)
+
+    def __str__(self) -> str:
+        salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.hash))
+        return f"$scrypt${','.join(map(str, self.cost))}${salt}${digest}"
+
+    def is_of(self, password: bytes) -> bool:
+        """Whether it is this one. Takes a while, by design, and lets other threads run meanwhile."""
+        return hmac.compare_digest(_scrypt(password, self.cost, self.salt, len(self.hash)), self.hash)
+
+
+def _scrypt(password: bytes, cost: tuple[int, int, int], salt: bytes, size: int) -> bytes:
+    n, r, p = cost
+    return hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, dklen=size, maxmem=_MEMORY_MAX + (1 << 20))
+
+
+def read_users(path: str) -> dict[str, Password]:
+    """The users of a file."""
+    return read_users_text(read_text(path), path)
+
+
+def read_text(path: str) -> str:
+    """A file that a person wrote."""
+    with open(path, "rb") as file:
+        data = file.read(_FILE_BYTES_MAX + 1)
+    if len(data) > _FILE_BYTES_MAX:
+        raise BadAccessFile(f"{path} has more than {_FILE_BYTES_MAX} bytes: is it the right file?")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise BadAccessFile(f"{path}, line {line}: it is no text in UTF-8") from None
+
+
+def read_users_text(text: str, path: str) -> dict[str, Password]:
+    """The users of a file's text."""
+    users: dict[str, Password] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.rstrip("\r")
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, rest = line.partition(":")
+        try:
+            if not colon:
+                raise ValueError("expected NAME:$scrypt$...")
+            check_name(name)
+            if name in users:
+                raise ValueError(f"the user {name!r} is there twice")
+            users[name] = Password.parse(rest.strip())
+        except ValueError as error:
+            raise BadAccessFile(f"{path}, line {number}: {error}") from None
+    return users
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for what can't be a user's name."""
+    if not name or name != name.strip() or name.startswith("#") or any(c in ":\n\r\0" for c in name):
+        raise ValueError(f"{name!r} can't be a user's name: no colon, no # first, no spaces around it")
+    if name == ANONYMOUS:
+        raise ValueError(f"{ANONYMOUS!r} is what rules call those without a name: choose another one")
+
+
+def change_password(path: str, name: str, password: bytes | None) -> bool:
+    """Give a user a password, or, with None, remove the user. Whether the user was there before.
+
+    Other lines stay as they are. The file is replaced as a whole, so that a broker never reads half of it.
+    """
+    check_name(name)
+    try:
+        text = read_text(path)
+    except FileNotFoundError:
+        text = ""
+    known = name in read_users_text(text, path)
+    lines = [line for line in text.splitlines() if line.partition(":")[0] != name or line.startswith("#")]
+    if password is not None:
+        lines.append(f"{name}:{Password.of(password)}")
+    _replace(path, "".join(f"{line}\n" for line in lines))
+    return known
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = f"{path}.{secrets.token_hex(4)}.new"
+    mode = 0o600
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode & 0o777
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise

@@ -1,0 +1,249 @@
+"""MQTT inside of WebSockets, for browsers and for whoever may only speak HTTP.
+
+A connection behind a WebSocket is the same as any other: it gets bytes, whatever frames they came in, and what it
+writes goes out in binary frames. The frames themselves are the library's (`websockets`, its part without I/O).
+Nothing is compressed: a small frame that becomes a large message would be somebody's way to fill the memory.
+
+A browser tells where the page is from that connects: only pages of this machine may, and those from origins that
+are listed. Else any page that a person looks at could speak to a broker that trusts everybody on that machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from forelog.broker.connections.connection import Connection
+from forelog.errors import MissingExtra
+
+try:
+    from websockets.frames import CloseCode, Frame, Opcode
+    from websockets.http11 import Request
+    from websockets.protocol import State
+    from websockets.server import ServerProtocol
+    from websockets.typing import Subprotocol
+except ImportError as error:
+    raise MissingExtra("websockets is not installed: pip install '.[broker]' in forelog's folder") from error
+
+if TYPE_CHECKING:
+    from forelog.broker.broker import Broker
+    from forelog.broker.connections.door import Guest
+
+__all__ = ["WebSocket"]
+
+PATHS = ("/", "/mqtt")
+HANDSHAKE_BYTES_MAX = 16 << 10
+SLICE_BYTES = 4096
+"""Bytes that are taken at a time: frames may be as small as two bytes."""
+SLICE_SECONDS = 0.005
+"""For how long, before others have their turn."""
+_LOGGER = logging.Logger("forelog.websockets", logging.CRITICAL + 1)
+"""For the library, which would log every frame, passwords too. It is in no hierarchy: nothing turns it on."""
+
+
+class WebSocket(asyncio.Protocol):
+    """A socket with frames, and the connection inside of it."""
+
+    def __init__(self, broker: Broker, origins: Iterable[str] = ()) -> None:
+        self._broker = broker
+        self._origins = frozenset(origins)
+        self._protocol = ServerProtocol(
+            subprotocols=[Subprotocol("mqtt")], max_size=broker.limits.connect_bytes_max + 5, logger=_LOGGER
+        )
+        self._connection = Connection(broker)
+        self._handshake_bytes = 0
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._later = b""
+        """Bytes whose turn comes later; until then nothing more is read."""
+        self._inside_paused = False
+        self._closing: asyncio.TimerHandle | None = None
+
+    def take_place(self, guest: Guest) -> None:
+        """It has a place before the door."""
+        self._connection.take_place(guest)
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._connection.connection_made(_Inside(self, self._transport))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._later = b""
+        if self._closing is not None:
+            self._closing.cancel()
+        self._connection.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._later:  # of a read that was under way
+            self._later += data
+            return
+        begun = time.monotonic()
+        for at in range(0, len(data), SLICE_BYTES):
+            if at and (self._inside_paused or time.monotonic() - begun > SLICE_SECONDS):
+                self._later = data[at:]
+                self._transport.pause_reading()
+                self._broker.loop.call_soon(self._go_on)
+                return
+            if not self._take(data[at : at + SLICE_BYTES]):
+                return
+
+    def _go_on(self) -> None:
+        if self._inside_paused or not self._later:
+            return
+        data, self._later = self._later, b""
+        if not self._transport.is_closing():
+            self.data_received(data)
+            if not (self._later or self._inside_paused):
+                self._transport.resume_reading()
+
+    def _take(self, data: bytes) -> bool:
+        """Some bytes; False if these were the last that are looked at."""
+        protocol, connection = self._protocol, self._connection
+        if protocol.state is State.CONNECTING:
+            self._handshake_bytes += len(data)
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                self._transport.abort()
+                return False
+        protocol.max_message_size = connection.packet_limit + 5
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame):
+                self._frame(event)
+        self.send()
+        kept = len(protocol.reader.buffer)
+        if kept != connection.outside:
+            connection.outside = kept
+            connection.count_kept()
+        return not self._transport.is_closing()
+
+    def eof_received(self) -> bool:
+        self._protocol.receive_eof()
+        self.send()
+        return False
+
+    # -- frames
+
+    def _shake_hands(self, request: Request) -> None:
+        protocol = self._protocol
+        if request.path.partition("?")[0] not in PATHS:
+            response = protocol.reject(404, f"MQTT is at {' and '.join(PATHS)}.\n")
+        elif not all(map(self._is_welcome, request.headers.get_all("Origin"))):
+            response = protocol.reject(403, "Pages from there may not connect: see --ws-origin.\n")
+        else:
+            response = protocol.accept(request)
+        protocol.send_response(response)
+
+    def _is_welcome(self, origin: str) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        try:
+            return urlsplit(origin).hostname in ("localhost", "127.0.0.1", "::1")
+        except ValueError:
+            return False
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.BINARY, Opcode.CONT):
+            self._connection.data_received(bytes(frame.data))
+        elif frame.opcode is Opcode.TEXT and self._protocol.state is State.OPEN:
+            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is in binary frames")
+
+    def send(self) -> None:
+        """What the protocol has to say; an end of it ends the connection."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._connection.check_unsent()  # answers to pings, too, which it knows nothing of
+
+    def write(self, data: bytes) -> None:
+        """Bytes of the connection inside, as a frame."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_binary(data)
+            self.send()
+
+    def write_eof(self) -> None:
+        """After what is to be sent is: ask the other side to close."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self.send()
+        elif self._protocol.state is State.CONNECTING:
+            self._transport.close()
+
+    def close(self) -> None:
+        """The same, and don't wait for its answer for long."""
+        self.write_eof()
+        self._closing = self._broker.loop.call_later(self._broker.limits.linger_seconds, self._transport.abort)
+
+    def pause_reading(self) -> None:
+        """The connection inside takes nothing more for now."""
+        self._inside_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """It does again."""
+        self._inside_paused = False
+        if self._later:
+            self._broker.loop.call_soon(self._go_on)
+        else:
+            self._transport.resume_reading()
+
+
+class _Inside(asyncio.Transport):
+    """What the connection inside takes for its socket."""
+
+    def __init__(self, outside: WebSocket, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._outside = outside
+        self._transport = transport
+        self._closed = False
+
+    def write(self, data: Any) -> None:
+        self._outside.write(data)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._outside.close()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._outside.write_eof()
+
+    def abort(self) -> None:
+        self._closed = True
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._outside.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._outside.resume_reading()

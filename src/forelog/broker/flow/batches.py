@@ -1,0 +1,145 @@
+"""Messages as columns: what was just written to the log, or was read from it."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+from forelog import kernel
+from forelog.formats.msgpack import unpack
+from forelog.log.position import Position
+from forelog.log.walk import Block
+
+__all__ = ["RETAIN", "SLOW", "Batch", "Stored"]
+
+RETAIN, SLOW = 4, 8
+"""Flags of a message beside its QoS, as the kernel's `messages_flags` tells them."""
+_CHECKSUM_BYTES = 5
+
+
+class Stored(NamedTuple):
+    """One message, as an object: for whatever isn't plain."""
+
+    time_ns: int
+    topic: str
+    payload: bytes
+    properties: dict[str, Any]
+
+    @property
+    def qos(self) -> int:
+        """As it was published."""
+        return int(self.properties.get("qos", 0))
+
+
+class Batch:
+    """Some messages that lie behind each other in one file of the log."""
+
+    __slots__ = (
+        "_codes",
+        "base",
+        "data",
+        "end",
+        "flags",
+        "flags_all",
+        "payload_ends",
+        "payload_starts",
+        "property_ends",
+        "property_starts",
+        "segment",
+        "sender",
+        "starts",
+        "topic_ends",
+        "topic_starts",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        starts: array[int],
+        topics: tuple[array[int], array[int]],
+        payloads: tuple[array[int], array[int]],
+        flags: bytes,
+        sender: str | None = None,
+        properties: tuple[array[int], array[int]] | None = None,
+    ) -> None:
+        self.data = data
+        self.starts = starts
+        self.topic_starts, self.topic_ends = topics
+        self.payload_starts, self.payload_ends = payloads
+        self.property_starts = None if properties is None else properties[0]
+        self.property_ends = None if properties is None else properties[1]
+        self.flags = flags
+        self.flags_all = 0
+        for flag in set(flags):
+            self.flags_all |= flag
+        self.sender = sender
+        """Who published them, if it was one client."""
+        self.segment = self.base = self.end = 0
+        self._codes: tuple[array[int], list[bytes]] | None = None
+
+    @classmethod
+    def of_block(cls, block: Block) -> Batch:
+        """From the log."""
+        first, last = block.first, block.last
+        begin = block.scan.offsets[first] - block.base
+        end = block.scan.offsets[last - 1] - block.base + block.frame_bytes(last - 1)
+        data = bytes(block.buffer[begin:end])
+        starts = array("q", [offset - block.base - begin for offset in block.scan.offsets[first:last]])
+        columns = kernel.active.message_columns(data, starts, 0, 0, last - first)
+        flags = kernel.active.messages_flags(data, columns[4], columns[5])
+        batch = cls(data, starts, columns[:2], columns[2:4], flags, None, columns[4:6])
+        batch.placed(block.segment, block.offsets[first])
+        return batch
+
+    def placed(self, segment: int, base: int) -> None:
+        """It is in the log, from here on."""
+        self.segment, self.base, self.end = segment, base, base + len(self.data)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def topics(self) -> tuple[array[int], list[bytes]]:
+        """For each message the number of its topic, and the topics."""
+        if self._codes is None:
+            self._codes = kernel.active.topic_codes(self.data, self.topic_starts, self.topic_ends)
+        return self._codes
+
+    def position(self, row: int) -> Position:
+        """Where a message is; that of the row after the last is the end."""
+        offset = self.base + self.starts[row] if row < len(self.starts) else self.end
+        return Position(self.segment, offset)
+
+    def covers(self, position: Position) -> bool:
+        """Whether a position lies within it, or is its beginning."""
+        return position.segment == self.segment and self.base <= position.offset < self.end
+
+    def row_of(self, position: Position) -> int:
+        """The first row at or after a position."""
+        if position.segment != self.segment:
+            return 0 if position.segment < self.segment else len(self.starts)
+        return bisect_left(self.starts, position.offset - self.base)
+
+    def message(self, row: int) -> Stored:
+        """One message, as an object."""
+        data, start = self.data, self.starts[row]
+        if self.property_starts is None or self.property_ends is None:
+            after = self.starts[row + 1] if row + 1 < len(self.starts) else len(data)
+            properties = data[self.payload_ends[row] : after - _CHECKSUM_BYTES]
+        else:
+            properties = data[self.property_starts[row] : self.property_ends[row]]
+        return Stored(
+            time_of(data, start),
+            data[self.topic_starts[row] : self.topic_ends[row]].decode(),
+            data[self.payload_starts[row] : self.payload_ends[row]],
+            unpack(properties),
+        )
+
+
+def time_of(data: bytes, start: int) -> int:
+    """The time of the message that begins there."""
+    marker = data[start + 1]
+    if marker < 0x80:
+        return marker
+    return int.from_bytes(data[start + 2 : start + 2 + (1 << (marker - 0xCC))], "big")

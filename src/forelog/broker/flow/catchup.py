@@ -1,0 +1,280 @@
+"""Cursors that are behind read on, until they have everything and are live again.
+
+A client's cursors take turns, a part of a batch each, in slices that leave time for all other clients. What memory
+doesn't have any more is read from the disk on another thread, for one cursor of a client at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Executor
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from forelog import kernel
+from forelog.broker.flow.batches import Batch, Stored
+from forelog.broker.flow.clock import MessageClock
+from forelog.broker.flow.history import History
+from forelog.broker.flow.outgoing import packet_of
+from forelog.broker.flow.sender import Sender
+from forelog.broker.flow.slices import Slices
+from forelog.broker.sessions.groups import Group
+from forelog.broker.sessions.session import Cursor, Session, Verdict
+from forelog.log.position import Position
+from forelog.serving.notices import text
+
+if TYPE_CHECKING:
+    from forelog.broker.connections.connection import Connection
+
+__all__ = ["CatchUp"]
+
+logger = logging.getLogger("forelog")
+
+ROWS_MAX = 4096
+EFFORT_MAX = 20_000
+"""Filters that may be tried in one step, if every message has a topic of its own."""
+SINGLES_PER_TURN = 32
+"""Messages that are looked up one by one before others have their turn."""
+
+
+class CatchUp:
+    """Reads on for cursors that are behind."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        history: History,
+        clock: MessageClock,
+        slices: Slices,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._sender = sender
+        self._history = history
+        self._clock = clock
+        self._slices = slices
+        self._executor = executor
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def pump(self, owner: Session | Group) -> None:
+        """Have the cursors of a client, or a group, read on as far as they can now."""
+        if not owner.pumping:
+            owner.pumping = True
+            self._slices.start(owner, self._pumping(owner))
+
+    def resume(self, cursor: Cursor) -> None:
+        """The same for whom a cursor belongs to, and not at once."""
+        owner = cursor if isinstance(cursor, Group) else cursor.session
+        if owner is not None and not owner.pumping:
+            owner.pumping = True
+            self._slices.add(owner, self._pumping(owner))
+
+    def _pumping(
+        self, owner: Session | Group, cursor: Cursor | None = None, batch: Batch | None = None
+    ) -> Iterator[None]:
+        """A step is a part of a batch. With a batch that was read for a cursor, that one comes first."""
+        is_read = False
+        try:
+            while cursor is not None or (cursor := self._next(owner)) is not None:
+                if not self._sender.has_taker(cursor):
+                    return
+                if isinstance(cursor, Group) and cursor.returned:
+                    is_read = True
+                    self._later(self._read_returned(cursor))
+                    return
+                if cursor.next >= self._history.end:
+                    cursor.go_live(self._history.end)
+                else:
+                    if batch is None:
+                        batch = self._history.recent(cursor.next)
+                    if batch is None:
+                        is_read = True
+                        self._later(self._read(owner, cursor))
+                        return
+                    if not self._read_on(cursor, batch):
+                        return
+                    yield
+                    if batch.covers(cursor.next) and not cursor.live:
+                        continue  # what was read for it is used before another one's turn
+                cursor = batch = None
+        finally:
+            if not is_read:
+                owner.pumping = False
+
+    def _next(self, owner: Session | Group) -> Cursor | None:
+        """The cursor whose turn it is."""
+        if isinstance(owner, Group):
+            return None if owner.live else owner
+        if not owner.behind:
+            return None
+        cursor = next(iter(owner.behind))
+        owner.behind.move_to_end(cursor)
+        return cursor
+
+    def _read_on(self, cursor: Cursor, batch: Batch) -> bool:
+        """A part of a batch; False if there is no room. A message that makes trouble is left out, alone."""
+        before = cursor.next
+        rows_max = max(min(ROWS_MAX, EFFORT_MAX // cursor.effort()), 1)
+        try:
+            self._catch_up(cursor, batch, rows_max)
+        except Exception as error:
+            try:
+                self._catch_up(cursor, batch, 1)
+            except Exception:
+                row = batch.row_of(cursor.next)
+                self._sender.drop(cursor.key or _name(cursor), str(batch.position(row)), error)
+                cursor.next = batch.position(row + 1)
+        self._sender.flush()
+        return cursor.next != before
+
+    def _catch_up(self, cursor: Cursor, batch: Batch, rows_max: int) -> None:
+        """A batch that a cursor's position is in or before: what it wants of it, as far as there is room."""
+        first = batch.row_of(cursor.next)
+        codes, topics = batch.topics
+        place = batch.position(first)
+        last = min(first + rows_max, len(batch))
+        changes = cursor.next_change(place)
+        if changes is not None and changes < batch.position(last):  # another subscription begins there
+            last = batch.row_of(changes)
+        is_whole = last - first == len(batch)
+        some = range(len(topics)) if is_whole else sorted(set(codes[first:last]))
+        wanted: dict[Verdict, bytearray] = {}
+        for code in some:
+            verdict = cursor.verdict(topics[code], place)
+            if verdict is not None:
+                if verdict not in wanted:
+                    wanted[verdict] = bytearray(len(topics))
+                wanted[verdict][code] = 1
+        parts = []
+        for verdict, flags in wanted.items():
+            rows = kernel.active.rows_where(codes, bytes(flags), first)
+            if last < len(batch):
+                rows = rows[: bisect_left(rows, last)]
+            if rows:
+                parts.append((rows, verdict))
+        self._sender.begin()
+        if not parts or self._sender.give(cursor, batch, parts):
+            cursor.next = batch.position(last)
+        cursor.live = False
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, owner: Session | Group, cursor: Cursor) -> None:
+        """The next messages, from the disk."""
+        batch: Batch | None = None
+        try:
+            position = cursor.next
+            batch, after = await self._loop.run_in_executor(self._executor, self._history.read, cursor, position)
+            if cursor.next != position or cursor.live:
+                batch = None  # it was moved meanwhile
+            elif batch is None:
+                cursor.next = max(after, position)
+        except Exception as error:
+            owner.pumping = False
+            logger.exception("a subscriber's messages can't be read from the log: %s", error)
+            session = cursor.session
+            if session is not None and session.connection is not None:
+                session.connection.fail(error)
+            return
+        self._slices.start(owner, self._pumping(owner, cursor if batch is not None else None, batch))
+
+    # -- what came back to a group
+
+    async def _read_returned(self, group: Group) -> None:
+        """What was under way to members that left, to others."""
+        count = 0
+        try:
+            batch: Batch | None = None
+            while group.returned and self._sender.has_taker(group):
+                position = group.fetching = heappop(group.returned)
+                taken = 1
+                try:
+                    batch, row = await self._find(batch, position)
+                    if batch is not None:
+                        rows = array("q", [row])
+                        taken = self._sender.give_rows(group, batch, rows, Verdict(2, b"", False, False))
+                        self._sender.flush()
+                finally:
+                    group.fetching = None
+                    if not taken:
+                        heappush(group.returned, position)
+                count += 1
+                if count % SINGLES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        except Exception:
+            logger.exception("broker: what members of %s left behind can't be read", text(group.key))
+        finally:
+            group.pumping = False
+        if not group.live and self._sender.has_taker(group):
+            self.pump(group)
+
+    async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
+        """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
+        for found in (batch, self._history.recent(position)):
+            if found is None or (row := found.row_of(position)) == len(found):
+                continue
+            if found.position(row) == position:
+                return found, row
+        found = await self._loop.run_in_executor(self._executor, self._history.read_from, position)
+        return (found, 0) if found is not None and found.position(0) == position else (None, 0)
+
+    # -- again, after a client was away
+
+    async def resend(self, session: Session, connection: Connection) -> None:
+        """What was under way when the connection broke, under the same ids.
+
+        Whoever calls this has set `resending`: nothing may be sent before it begins.
+        """
+        try:
+            for packet_id in session.released:
+                connection.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+            batch: Batch | None = None
+            again: set[int] = set()
+            for number, (packet_id, sent) in enumerate(list(session.in_flight.items())):
+                if number % SINGLES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                while len(again) >= session.in_flight_max:  # it may take fewer at once than it did
+                    await session.wait()
+                    if session.connection is not connection:
+                        return
+                    again = {one for one in again if one in session.in_flight or one in session.released}
+                message = sent.message
+                if message is None:
+                    batch, row = await self._find(batch, sent.position)
+                    message = None if batch is None else batch.message(row)
+                if session.connection is not connection:
+                    return
+                if session.in_flight.get(packet_id) is not sent:
+                    continue  # it has arrived meanwhile
+                data = None
+                if message is not None and session.rights.may_read(message.topic):
+                    data = self._again(session, connection, packet_id, message)
+                if data is None:
+                    del session.in_flight[packet_id]  # expired, taken by retention, or not for it any more
+                else:
+                    connection.send(data)
+                    again.add(packet_id)
+        finally:
+            if session.connection is connection:
+                session.resending = False
+
+    def _again(self, session: Session, connection: Connection, packet_id: int, message: Stored) -> bytes | None:
+        sent = session.in_flight[packet_id]
+        logged = sent.cursor is not None and sent.cursor.replays
+        try:
+            return packet_of(connection, message, sent.qos, packet_id, self._clock, dup=True, logged=logged)
+        except Exception as error:
+            self._sender.drop(session.client_id, message.topic, error)
+            return None
+
+
+def _name(cursor: Cursor) -> str:
+    return "" if cursor.session is None else cursor.session.client_id

@@ -1,0 +1,76 @@
+"""Topic aliases: numbers that stand for topics, for as long as a connection lasts. MQTT 5 only.
+
+The sender introduces one by sending it along with the topic, and from then on leaves the topic away. Each side
+says how many it is willing to remember, and each direction has its own.
+
+>>> inbound = InboundAliases(10)
+>>> inbound.resolve("sensors/attic", 3), inbound.resolve("", 3)
+('sensors/attic', 'sensors/attic')
+>>> outbound = OutboundAliases(1)
+>>> outbound.shorten("sensors/attic"), outbound.shorten("sensors/attic"), outbound.shorten("sensors/cellar")
+(('sensors/attic', 1), ('', 1), ('sensors/cellar', 0))
+"""
+
+from __future__ import annotations
+
+from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.errors import BadPacket
+
+__all__ = ["InboundAliases", "OutboundAliases"]
+
+
+class InboundAliases:
+    """What the other side's aliases stand for. `maximum` is what it was told: at most so many topics are kept."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_maximum", "_topics")
+
+    def __init__(self, maximum: int, bytes_max: int = 1 << 20) -> None:
+        self._maximum = maximum
+        self._bytes, self._bytes_max = 0, bytes_max
+        self._topics: dict[int, str] = {}
+
+    def resolve(self, topic: str, alias: int) -> str:
+        """The topic of a PUBLISH that has this alias, and a topic or an empty one."""
+        if not 1 <= alias <= self._maximum:
+            raise BadPacket(
+                ReasonCode.TOPIC_ALIAS_INVALID, f"the topic alias is {alias}: expected 1 to {self._maximum}"
+            )
+        if topic:
+            self._bytes += len(topic) - len(self._topics.get(alias, ""))
+            if self._bytes > self._bytes_max:
+                raise BadPacket(
+                    ReasonCode.QUOTA_EXCEEDED, f"topic aliases stand for more than {self._bytes_max} bytes"
+                )
+            self._topics[alias] = topic
+            return topic
+        known = self._topics.get(alias)
+        if known is None:
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"the topic alias {alias} stands for no topic yet")
+        return known
+
+
+class OutboundAliases:
+    """Our own: topics get one, first come first served, up to the maximum that the other side has told."""
+
+    __slots__ = ("_aliases", "_bytes", "_bytes_max", "_maximum")
+
+    def __init__(self, maximum: int, bytes_max: int = 1 << 20) -> None:
+        self._maximum = maximum
+        self._bytes, self._bytes_max = 0, bytes_max
+        self._aliases: dict[str, int] = {}
+
+    def shorten(self, topic: str) -> tuple[str, int]:
+        """What to send for a topic: it or nothing, and its alias, 0 for none. Then it has to be sent, in order."""
+        alias = self._aliases.get(topic)
+        if alias is not None:
+            return "", alias
+        if len(self._aliases) >= self._maximum or self._bytes + len(topic) > self._bytes_max:
+            return topic, 0
+        alias = self._aliases[topic] = len(self._aliases) + 1
+        self._bytes += len(topic)
+        return topic, alias
+
+    def withdraw(self, topic: str) -> None:
+        """The alias that this topic was given last isn't sent after all."""
+        del self._aliases[topic]
+        self._bytes -= len(topic)

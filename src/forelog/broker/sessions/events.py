@@ -1,0 +1,142 @@
+"""A session as events of a log: as a whole when it begins and in snapshots, and what changes of it in between.
+
+    session  as a whole
+    is       whose it is, how long it lasts without its client, since when that is away
+    subs     subscriptions that begin at the same position: plain ones, or shared ones
+    replay   a subscription to the past, with a position of its own
+    unsub    what it doesn't want any more
+    at       how far a cursor has got
+    out      messages of QoS 2 that are under way; rec they have arrived, comp their ids are free again
+    took     messages of QoS 2 that its client has published; let go it won't send them again
+
+What is written grows with what changed, not with what a session has. Each event says how something is afterwards:
+replaying some of them twice, in their order, does no harm. Events of older logs are read as before: they told a
+session as a whole, whatever had changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
+from forelog.log.position import Position
+
+__all__ = ["change", "restored", "sub_entry", "told"]
+
+_NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
+
+
+def told(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
+    """A session as a whole. What its client published counts only up to `written_ns`: the rest may yet fail."""
+    return {
+        "id": session.client_id,
+        "user": session.owner,
+        "expiry": session.expiry_seconds,
+        "ended": session.ended_ns,
+        "cursors": [
+            [
+                cursor.key,
+                list(session.at(cursor, end)),
+                [[name, [*sub[:4], list(sub.since)]] for name, sub in cursor.subs.items()],
+                [list(one) for one in cursor.done],
+            ]
+            for cursor in session.cursors.values()
+        ],
+        "groups": [[name, [*sub[:4], list(sub.since)]] for name, sub in session.groups.items()],
+        "out": [
+            [packet_id, *sent.position, None if sent.cursor is None else sent.cursor.key]
+            for packet_id, sent in session.in_flight.items()
+            if sent.qos == 2 and sent.message is None
+        ],
+        "released": list(session.released),
+        "last_id": session.last_id,
+        "received": [[one, time_ns] for one, time_ns in session.received.items() if time_ns <= written_ns],
+    }
+
+
+def restored(event: dict[str, Any], in_flight_max: int) -> Session:
+    """A session that was told as a whole."""
+    session = Session(event["id"], Position(0, 0), in_flight_max)
+    session.owner = event.get("user")
+    session.expiry_seconds, session.ended_ns = event["expiry"], event["ended"]
+    for key, position, subs, done in event["cursors"]:
+        cursor = session.cursors.setdefault(key, Cursor(key, session, Position(*position)))
+        cursor.next = cursor.noted = Position(*position)
+        cursor.done = {Position(*one) for one in done}
+        for name, sub in subs:
+            cursor.add(name, _sub(sub))
+    session.groups = {name: _sub(sub) for name, sub in event["groups"]}
+    for packet_id, segment, offset, key in event["out"]:
+        session.in_flight[packet_id] = Sent(Position(segment, offset), 2, session.cursors.get(key))
+    session.released = dict.fromkeys(event["released"])
+    session.last_id = event["last_id"]
+    session.received = dict(event["received"])
+    return session
+
+
+def sub_entry(name: str, sub: Sub) -> list[Any]:
+    """A subscription, in an event that says where it begins."""
+    flags = sub.qos | (_NO_LOCAL if sub.no_local else 0)
+    return [name, flags | (_RETAIN_AS_PUBLISHED if sub.retain_as_published else 0), sub.identifier]
+
+
+def change(session: Session, kind: str, rest: list[Any]) -> None:
+    """Take in what has changed of a session."""
+    if kind == "at":
+        key, *position = rest
+        cursor = session.cursors.get(key)
+        if cursor is not None:
+            cursor.next = cursor.noted = Position(*position)
+            cursor.forget_before(cursor.next)
+    elif kind == "is":
+        session.owner, session.expiry_seconds, session.ended_ns, session.last_id = rest[:4]
+    elif kind == "subs":
+        _subscribe(session, *rest[:3])
+    elif kind == "replay":
+        key, entry, start = rest[:3]
+        cursor = session.cursors[key] = Cursor(key, session, Position(*start))
+        cursor.noted = cursor.next
+        cursor.add(entry[0], _sub_of(entry, Position(0, 0)))
+    elif kind == "unsub":
+        for name in rest[0]:
+            if session.groups.pop(name, None) is None and (not name or session.cursors.pop(name, None) is None):
+                session.main.remove(name)
+    elif kind == "took":
+        session.received.update(rest[0])
+    elif kind == "let go":
+        session.received.pop(rest[0], None)
+    else:
+        _change_sent(session, kind, rest[0])
+
+
+def _change_sent(session: Session, kind: str, some: list[Any]) -> None:
+    """QoS 2."""
+    if kind == "out":
+        for packet_id, segment, offset, key in some:
+            session.in_flight[packet_id] = Sent(Position(segment, offset), 2, session.cursors.get(key))
+            session.last_id = packet_id
+    elif kind == "rec":
+        for packet_id in some:
+            session.receive(packet_id)
+    elif kind == "comp":
+        for packet_id in some:
+            session.complete(packet_id)
+
+
+def _subscribe(session: Session, shared: bool, since: list[int], entries: list[list[Any]]) -> None:
+    place = Position(*since)
+    for entry in entries:
+        if shared:
+            session.groups[entry[0]] = _sub_of(entry, place)
+        else:
+            session.main.add(entry[0], _sub_of(entry, place))
+
+
+def _sub_of(entry: list[Any], since: Position) -> Sub:
+    _, flags, identifier = entry
+    return Sub(flags & 3, bool(flags & _NO_LOCAL), bool(flags & _RETAIN_AS_PUBLISHED), identifier, since)
+
+
+def _sub(event: list[Any]) -> Sub:
+    qos, no_local, retain_as_published, identifier, since = event
+    return Sub(qos, no_local, retain_as_published, identifier, Position(*since))

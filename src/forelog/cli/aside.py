@@ -1,0 +1,65 @@
+"""A server's log lines are written by a thread of their own.
+
+Whoever reads them, a terminal that is paused or a collector that hangs, may be slow or not read at all. A server
+must not wait for that: lines beyond a bound are dropped, and how many is a line when there is room again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from forelog.serving.notices import one_line
+
+__all__ = ["Aside", "OneLine"]
+
+LINES_MAX = 4096
+CLOSE_SECONDS = 2.0
+
+
+class OneLine(logging.Formatter):
+    """Whatever a message has in it, it is one line: nobody can forge another one. A traceback comes below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
+class Aside(logging.Handler):
+    """Hands records to another handler, on a thread."""
+
+    def __init__(self, handler: logging.Handler, *, lines_max: int = LINES_MAX) -> None:
+        super().__init__()
+        self._handler = handler
+        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(lines_max)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._run, name="forelog-lines", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._dropped:
+                self._lines.put_nowait(_told(self._dropped))
+                self._dropped = 0
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, for as long as somebody reads it."""
+        try:
+            self._lines.put(None, timeout=CLOSE_SECONDS)
+            self._thread.join(CLOSE_SECONDS)
+        except queue.Full:
+            pass
+        super().close()
+
+    def _run(self) -> None:
+        while (record := self._lines.get()) is not None:
+            self._handler.handle(record)
+
+
+def _told(count: int) -> logging.LogRecord:
+    text = "%d lines were dropped: whoever reads them is too slow"
+    return logging.LogRecord("forelog", logging.WARNING, __file__, 0, text, (count,), None)

@@ -1,0 +1,137 @@
+"""`forelog broker`: an MQTT broker whose memory is a log, and what a person or a script does with it.
+
+Each subcommand has a parser of its own, made when it is asked for:
+
+    broker_serve.py     serve: the broker
+    broker_talk.py      pub, sub
+    broker_sessions.py  sessions: who was here, and how far they have got
+    broker_top.py       top: the broker, as it changes
+    broker_passwd.py    passwd: users and their passwords
+    broker_client.py    the client that pub, sub and top have
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from forelog.cli import codes, options, serving
+
+if TYPE_CHECKING:
+    from forelog.cli.broker.client import BrokerClient
+
+SUBCOMMANDS = {
+    "serve": "serve MQTT, with a log as memory",
+    "pub": "publish a message, or one for each line of standard input",
+    "sub": "print messages as they come, also those since a time",
+    "sessions": "who has a session, and how far it has got, from the files",
+    "top": "watch a broker: clients, messages, bytes",
+    "passwd": "give a user of a file a password, or remove the user",
+}
+PORT = 1883
+SERVER = f"127.0.0.1:{PORT}"
+_ENVIRONMENT = """\
+environment:
+  MQTT_SERVER    where the broker is, if --server doesn't say
+  MQTT_PASSWORD  the password, if --password-file doesn't say"""
+_MODULES = {"pub": "talk", "sub": "talk"}
+_CLIENTS = ("pub", "sub", "top")
+
+
+def parser() -> argparse.ArgumentParser:
+    return options.SubcommandParser(
+        "broker",
+        "An MQTT broker whose memory is a log, and what is done with it.",
+        "examples:\n"
+        "  forelog broker serve --log messages\n"
+        "  forelog broker sub 'sensors/#'\n"
+        "  forelog broker pub sensors/attic 21.5\n"
+        "  forelog broker sub 'sensors/#' --since -15m\n\n"
+        "forelog broker SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
+        SUBCOMMANDS,
+        subparser,
+    )
+
+
+def subparser(name: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand."""
+    summary = SUBCOMMANDS[name]
+    epilog = _ENVIRONMENT if name in _CLIENTS else "docs/broker.md tells the rest."
+    parser = options.command_parser(f"broker {name}", summary[0].upper() + summary[1:] + ".", epilog=epilog)
+    _module(name).add_options(name, parser)
+    if name in _CLIENTS:
+        _add_connection(parser)
+    return parser
+
+
+def _module(name: str) -> Any:
+    return import_module(f"forelog.cli.broker.{_MODULES.get(name, name)}")
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", metavar="HOST:PORT", help=f"where the broker is (default: {SERVER})")
+    parser.add_argument("--user", metavar="NAME", help="the user's name")
+    parser.add_argument("--password-file", metavar="FILE", help="a file with the user's password")
+    parser.add_argument(
+        "--client-id", metavar="ID", default="", help="the client's id (default: the broker's choice)"
+    )
+    options.add_client_tls(parser)
+    parser.add_argument(
+        "--timeout",
+        type=options.some_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long to wait for an answer (default: 30)",
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    module = _module(chosen.subcommand)
+    code: int
+    if chosen.subcommand not in _CLIENTS:
+        code = module.run(chosen)
+        return code
+    with client(chosen) as found:
+        code = module.run(chosen, found)
+        return code
+
+
+def client(chosen: argparse.Namespace) -> BrokerClient:
+    """A connection to the broker that was chosen."""
+    from forelog.cli.broker.client import BrokerClient
+
+    where = chosen.server or os.environ.get("MQTT_SERVER") or SERVER
+    try:
+        address = serving.address(PORT)(where)
+    except argparse.ArgumentTypeError as error:
+        raise codes.UsageError(str(error)) from None
+    expiry = getattr(chosen, "session", None)
+    if expiry and not chosen.client_id:
+        raise codes.UsageError("--session needs --client-id: it is by that id that the broker knows it again")
+    return BrokerClient(
+        address,
+        client_id=chosen.client_id,
+        user=chosen.user,
+        password=_password(chosen),
+        tls=_tls(chosen),
+        session_expiry=int(expiry or 0),
+        timeout=chosen.timeout,
+    )
+
+
+def _password(chosen: argparse.Namespace) -> bytes | None:
+    if chosen.password_file is None:
+        text = os.environ.get("MQTT_PASSWORD")
+        return None if not text or chosen.user is None else text.encode()
+    if chosen.user is None:
+        raise codes.UsageError("--password-file needs --user")
+    with open(chosen.password_file, "rb") as file:
+        return file.read(65_535).rstrip(b"\r\n")
+
+
+def _tls(chosen: argparse.Namespace) -> Any:
+    if not (chosen.tls or chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
+        return None
+    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

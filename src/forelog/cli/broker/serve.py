@@ -1,0 +1,314 @@
+"""`forelog broker serve`: the broker, until a signal says stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import gc
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from forelog.broker import Access, Broker, Limits, prometheus_collector
+from forelog.broker.limits import NEVER
+from forelog.cli import codes, options, serving
+from forelog.cli.output import plural, say
+from forelog.errors import LockTimeout
+from forelog.serving.tls import Certificates
+
+PORT = 1883
+_POLICIES = ("os", "interval", "always")
+_OWN_OPTIONS = {
+    "clients_max", "unconnected_max", "packet_bytes_max", "in_flight_max", "subscriptions_max", "retained_max",
+    "keep_alive_max", "session_expiry_max", "retain_seconds", "retain_bytes", "retain_force",
+    "system_interval_seconds",
+}  # fmt: skip
+_LIMITS: dict[str, Callable[[str], float]] = {
+    field.name: options.seconds if "_seconds" in field.name else options.byte_size
+    for field in dataclasses.fields(Limits)
+    if field.name not in _OWN_OPTIONS
+}
+"""Those that `--limit` sets."""
+_KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss": "MQTT over WebSockets and TLS"}
+
+
+def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.set_defaults(serves=True)
+    _add_listening(parser)
+    add = parser.add_argument
+    add("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
+    add("--sync", choices=_POLICIES, default="os", help="what an acknowledgement means (os)")
+    add("--sync-interval", type=_milliseconds, default=1000, metavar="MS", help="with --sync interval (1000)")
+    add("--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="of a file (64MiB)")
+    options.add_mode(parser, "the files of new logs")
+    add("--users", metavar="FILE", help="users and password hashes, as forelog broker passwd writes them")
+    add("--acl", metavar="FILE", help="what users may publish and subscribe to")
+    add(
+        "--shared-client-ids",
+        action="store_true",
+        help="let a client take over the session of its id from a client of another user, as MQTT has it",
+    )
+    add("--allow-anonymous", action="store_true", help="let clients in without a name, from anywhere")
+    add(
+        "--retain-age",
+        type=options.duration_text,
+        metavar="AGE",
+        help="keep messages so long, as in 7d (for ever)",
+    )
+    add(
+        "--retain-bytes", type=options.positive_size, metavar="SIZE", help="keep so much of them, as in 10GB (all)"
+    )
+    add("--retain-force", action="store_true", help="even if a session hasn't got to them: they are lost to it")
+    _add_limits(parser)
+    add(
+        "--sys-interval",
+        type=options.seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="of $SYS topics; 0 is off (10)",
+    )
+    add("--metrics", type=serving.address(9100), metavar="HOST:PORT", help="serve Prometheus metrics there")
+
+
+def _add_listening(parser: argparse.ArgumentParser) -> None:
+    for kind, (port, what) in {
+        "": (PORT, "MQTT, also several times (127.0.0.1:1883, if nothing else is said)"),
+        "-tls": (8883, "MQTT over TLS"),
+        "-ws": (8080, "MQTT over WebSockets"),
+        "-wss": (8443, "MQTT over WebSockets and TLS"),
+    }.items():
+        parser.add_argument(
+            f"--listen{kind}",
+            action="append",
+            metavar="HOST:PORT",
+            type=serving.address(port),
+            default=[],
+            help=f"where to serve {what}",
+        )
+    parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+    parser.add_argument(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="over TLS, let only clients in with a certificate of these authorities",
+    )
+    parser.add_argument(
+        "--tls-user-from-cert",
+        action="store_true",
+        help="the name in a client's certificate is its user's, of --users, without a password",
+    )
+    parser.add_argument(
+        "--ws-origin",
+        action="append",
+        metavar="ORIGIN",
+        default=[],
+        help="pages from there may connect, as in https://example.org; * is any (those of this machine may)",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    known = Limits()
+    for name, size, default, text in (
+        ("--max-clients", False, known.clients_max, "at a time (20000)"),
+        ("--max-unconnected", False, known.unconnected_max, "connections before their CONNECT (4000)"),
+        ("--max-packet", True, known.packet_bytes_max, "the largest packet (16MiB)"),
+        ("--max-inflight", False, known.in_flight_max, "unacknowledged messages of a subscriber (1000)"),
+        ("--max-subscriptions", False, known.subscriptions_max, "of one client (10000)"),
+        ("--max-retained", False, known.retained_max, "topics with a retained message (1000000)"),
+    ):
+        kind = options.positive_size if size else options.positive_count
+        parser.add_argument(name, type=kind, default=default, metavar="SIZE" if size else "N", help=text)
+    parser.add_argument(
+        "--keep-alive-max",
+        type=options.positive_count,
+        metavar="SECONDS",
+        help="the longest keep alive; a client that wants a longer one, or none, is told this (65535)",
+    )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        metavar="NAME=VALUE",
+        default=[],
+        help="any other limit, as in out_total_bytes_max=64MiB; the page on bounds has the list",
+    )
+    parser.add_argument(
+        "--session-expiry",
+        type=options.seconds,
+        metavar="AGE",
+        help="the longest that a session is kept (for ever)",
+    )
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Serve until a signal says stop."""
+    tls = _tls(chosen)
+    if not any((chosen.listen, chosen.listen_tls, chosen.listen_ws, chosen.listen_wss)):
+        chosen.listen = [("127.0.0.1", PORT)]
+    allowed = serving.clients_within_limits(chosen.max_clients + chosen.max_unconnected)
+    chosen.max_unconnected = min(chosen.max_unconnected, max(allowed // 4, 1))
+    chosen.max_clients = min(chosen.max_clients, max(allowed - chosen.max_unconnected, 1))
+    limits = _limits(chosen)
+    try:
+        access = _access(chosen)
+        _warn(chosen)
+        with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
+            return runner.run(_serve(chosen, limits, access, tls))
+    except LockTimeout:
+        say(f"another broker has the log at {chosen.log}: stop it, or choose another directory")
+        return codes.LOCKED
+
+
+def _access(chosen: argparse.Namespace) -> Access:
+    try:
+        return Access(
+            users=chosen.users,
+            rules=chosen.acl,
+            anonymous=chosen.allow_anonymous,
+            shared_client_ids=chosen.shared_client_ids,
+            user_from_certificate=chosen.tls_user_from_cert,
+        )
+    except OSError as error:
+        raise codes.UsageError(f"{error.filename}: {error.strerror}") from None
+
+
+def _tls(chosen: argparse.Namespace) -> Certificates | None:
+    if (chosen.tls_cert is None) != (chosen.tls_key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
+    if (chosen.listen_tls or chosen.listen_wss) and chosen.tls_cert is None:
+        raise codes.UsageError("--listen-tls and --listen-wss need --tls-cert and --tls-key")
+    if chosen.tls_cert is not None and not (chosen.listen_tls or chosen.listen_wss):
+        raise codes.UsageError("--tls-cert is for --listen-tls and --listen-wss: say where")
+    if chosen.tls_user_from_cert and (chosen.tls_client_ca is None or chosen.users is None):
+        raise codes.UsageError("--tls-user-from-cert goes with --tls-client-ca and --users")
+    return serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
+
+
+def _warn(chosen: argparse.Namespace) -> None:
+    open_places = [host for host, _ in (*chosen.listen, *chosen.listen_ws) if not serving.is_loopback(host)]
+    if chosen.allow_anonymous and chosen.acl is None and _elsewhere(chosen):
+        say("anyone who reaches this machine may publish and read everything: see --users and --acl")
+    elif chosen.users is None and not chosen.allow_anonymous and _elsewhere(chosen):
+        say("only clients of this machine may come in: see --users, or --allow-anonymous")
+    elif chosen.users is not None and open_places:
+        say(f"passwords travel to {open_places[0]} as they are: see --listen-tls")
+
+
+def _elsewhere(chosen: argparse.Namespace) -> bool:
+    every = (*chosen.listen, *chosen.listen_tls, *chosen.listen_ws, *chosen.listen_wss)
+    return any(not serving.is_loopback(host) for host, _ in every)
+
+
+def _limits(chosen: argparse.Namespace) -> Limits:
+    from forelog.times import SECOND_NS, parse_duration
+
+    expiry = NEVER if chosen.session_expiry is None else min(int(chosen.session_expiry), NEVER)
+    told = {} if chosen.keep_alive_max is None else {"keep_alive_max": min(chosen.keep_alive_max, 65_535)}
+    known: dict[str, Any] = {
+        "clients_max": chosen.max_clients,
+        "unconnected_max": chosen.max_unconnected,
+        "packet_bytes_max": min(chosen.max_packet, 0x1000_0004),
+        "in_flight_max": min(chosen.max_inflight, 65_535),
+        "subscriptions_max": chosen.max_subscriptions,
+        "retained_max": chosen.max_retained,
+        "session_expiry_max": expiry,
+        "retain_seconds": None if chosen.retain_age is None else parse_duration(chosen.retain_age) / SECOND_NS,
+        "retain_bytes": chosen.retain_bytes,
+        "retain_force": chosen.retain_force,
+        "system_interval_seconds": chosen.sys_interval,
+    }
+    try:
+        return Limits(**known, **told, **dict(chosen.limit))
+    except (TypeError, ValueError) as error:
+        raise codes.UsageError(str(error)) from None
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """NAME=VALUE, of a limit that has no option of its own."""
+    name, _, value = text.partition("=")
+    if name not in _LIMITS:
+        raise argparse.ArgumentTypeError(f"{name!r} is no limit: expected one of {', '.join(sorted(_LIMITS))}")
+    return name, _LIMITS[name](value)
+
+
+async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls: Certificates | None) -> int:
+    broker = Broker(
+        chosen.log,
+        sync=chosen.sync,
+        sync_interval_ms=chosen.sync_interval,
+        file_bytes=chosen.file_bytes,
+        limits=limits,
+        access=access,
+        mode=chosen.mode,
+    )
+    await broker.open()
+    try:
+        gc.collect()
+        gc.freeze()  # sessions and retained messages that no collection would free
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(signal.SIGHUP, _reload, broker, tls)
+        sessions, retained = len(broker.memory.sessions), len(broker.memory.retained)
+        say(f"{chosen.log}: {plural(sessions, 'session')}, {plural(retained, 'retained message')}")
+        await _listen(broker, chosen, tls)
+        metrics = _serve_metrics(broker, chosen)
+        sys.stderr.flush()
+        await stopped.wait()
+        if metrics is not None:
+            metrics.shutdown()
+    finally:
+        await broker.stop()
+    say("stopped: everything is written")
+    return codes.FINE
+
+
+async def _listen(broker: Broker, chosen: argparse.Namespace, tls: Certificates | None) -> None:
+    for kind, what in _KINDS.items():
+        places: list[tuple[str, int]] = getattr(chosen, f"listen_{kind}" if kind else "listen")
+        for host, port in places:
+            found = await broker.listen(
+                host,
+                port,
+                tls.context if tls is not None and kind in ("tls", "wss") else None,
+                websockets=kind in ("ws", "wss"),
+                origins=chosen.ws_origin,
+            )
+            for place in found:
+                say(f"serving {what} at {serving.shown(*place)}")
+
+
+def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
+    if chosen.metrics is None:
+        return None
+    import forelog
+
+    collectors = [
+        prometheus_collector(broker),
+        forelog.prometheus_collector(broker.stream.metrics, log=broker.stream.path),
+    ]
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    host, port = chosen.metrics
+    server, _ = start_http_server(port, host, registry)
+    say(f"serving metrics at http://{serving.shown(host, server.server_port)}/metrics")
+    return server
+
+
+def _reload(broker: Broker, tls: Certificates | None) -> None:
+    """SIGHUP: the files of users and rules have changed, or the certificate."""
+    serving.reload_all("users, rules and certificates", broker.reload, *([] if tls is None else [tls.reload]))
+
+
+def _milliseconds(text: str) -> int:
+    number = options.count(text)
+    if not 0 < number < 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
+    return number

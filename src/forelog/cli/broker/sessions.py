@@ -1,0 +1,101 @@
+"""`forelog broker sessions`: who has a session and how far it has got, read from a broker's files.
+
+The broker need not run, and isn't asked if it does: what it knows is in its log of sessions, a moment late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from forelog.broker.limits import NEVER, Limits
+from forelog.broker.sessions.memory import Memory
+from forelog.broker.sessions.session import Session
+from forelog.cli import codes, options
+from forelog.cli.output import human_bytes, plural, print_json, table
+from forelog.errors import BadEvent, UnknownFormat
+from forelog.formats.messages import Messages
+from forelog.log.position import Position
+from forelog.log.stream import Stream
+from forelog.serving.notices import text
+from forelog.state.reader import events_of, open_source, reading, span_of, told
+from forelog.times import format_time
+
+
+def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("log", metavar="LOG", help="the directory that the broker has: its --log")
+    parser.add_argument(
+        "--limit", type=options.count, metavar="N", help="at most so many, the furthest behind first"
+    )
+    options.add_timeout(parser, "until no one changes what is read")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Show them."""
+    memory = read_memory(chosen.log, chosen.timeout)
+    stream = Stream.open(os.path.join(chosen.log, "messages"))
+    if not isinstance(stream.format, Messages):
+        raise UnknownFormat(f"{stream.path} is no log of messages: its format is {stream.format.name}")
+    sizes = [(number, stream.segment_bytes(number) or 0) for number in stream.numbers()]
+    rows = [_row(session, memory, sizes) for session in memory.sessions.values()]
+    rows.sort(key=lambda row: (-row["lag_bytes"], row["client_id"]))
+    shown = rows if chosen.limit is None else rows[: chosen.limit]
+    if chosen.json:
+        for row in shown:
+            print_json(row)
+        return codes.FINE
+    retained = plural(len(memory.retained), "retained message")
+    print(f"{chosen.log}: {plural(len(rows), 'session')}, {retained}")
+    if shown:
+        lines = [("client", "user", "since", "position", ">lag", ">unacknowledged", "subscriptions")]
+        for row in shown:
+            since = f"away {row['away_since']}" if row["away_since"] else "connected"
+            lag = human_bytes(row["lag_bytes"])
+            names = ", ".join(map(text, row["subscriptions"])) or "-"
+            who = (text(row["client_id"]), text(row["user"]))  # what clients chose isn't for terminals
+            lines.append((*who, since, row["position"], lag, str(row["unacknowledged"]), names))
+        print("\n".join(f"  {line}" for line in table(lines)))
+    return codes.FINE
+
+
+def read_memory(log: str, timeout: float | None) -> Memory:
+    """What a broker knows, from its log of sessions; nothing there is changed or locked against it."""
+    stream = open_source(os.path.join(log, "sessions"))
+    memory = Memory(stream.path, Limits())
+    with reading(stream, timeout):
+        for event in events_of(stream, span_of(stream)):
+            said = told(event.data)
+            if said is None or not isinstance(said.value, list) or not said.value:
+                raise BadEvent(f"{stream.path} at {event.position}: it is no event of a broker")
+            try:
+                memory.replay(said.value)
+            except (LookupError, TypeError, ValueError) as error:
+                raise BadEvent(f"{stream.path} at {event.position}: it is no event of a broker: {error}") from None
+    return memory
+
+
+def _row(session: Session, memory: Memory, sizes: list[tuple[int, int]]) -> dict[str, Any]:
+    places = [session.at(cursor, cursor.next) for cursor in session.cursors.values() if cursor.subs]
+    places += [memory.groups[key] for key in session.groups if key in memory.groups]
+    position = min(places, default=session.main.next)
+    names = [*session.main.subs, *filter(None, session.cursors), *session.groups]
+    expires = session.expires_ns()
+    return {
+        "client_id": session.client_id,
+        "user": session.owner,
+        "away_since": None if session.ended_ns is None else format_time(session.ended_ns // 10**9 * 10**9),
+        "expires": None if expires is None else format_time(expires // 10**9 * 10**9),
+        "expiry_seconds": None if session.expiry_seconds == NEVER else session.expiry_seconds,
+        "position": str(position),
+        "lag_bytes": _bytes_after(position, sizes) if places else 0,
+        "unacknowledged": len(session.in_flight) + len(session.released),
+        "subscriptions": sorted(names),
+    }
+
+
+def _bytes_after(position: Position, sizes: list[tuple[int, int]]) -> int:
+    """How much of the log is behind a position."""
+    later = sum(size for number, size in sizes if number > position.segment)
+    return later + sum(max(size - position.offset, 0) for number, size in sizes if number == position.segment)

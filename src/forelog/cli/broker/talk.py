@@ -1,0 +1,133 @@
+"""`forelog broker pub` and `sub`: messages from and to a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import sys
+import time
+from typing import Any
+
+from forelog.broker.flow.outgoing import LOGGED
+from forelog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
+from forelog.cli import codes, options
+from forelog.cli.broker.client import BrokerClient
+from forelog.cli.output import print_json
+from forelog.errors import TimeOutOfRange
+from forelog.times import format_time
+
+_LINE_BYTES_MAX = 16 << 20
+_SESSION = "have the broker keep what comes while this isn't connected, for so long; needs --client-id"
+
+
+def add_options(name: str, parser: argparse.ArgumentParser) -> None:
+    """Their options."""
+    add = parser.add_argument
+    if name == "pub":
+        add("topic", metavar="TOPIC", help="where to")
+        add(
+            "message",
+            metavar="MESSAGE",
+            nargs="?",
+            help="what; without it each line of standard input is a message",
+        )
+        add("--retain", action="store_true", help="keep it for who subscribes later; an empty one forgets it")
+        add("--expiry", type=options.some_seconds, metavar="AGE", help="don't deliver it after that")
+    else:
+        add("filters", metavar="FILTER", nargs="+", help="what: + is one level of a topic, a last # the rest")
+        add("--since", metavar="TIME", help="first what came since then: a time, -15m, or all")
+        add("--count", type=options.positive_count, metavar="N", help="end after so many messages")
+        add("--wait", type=options.seconds, metavar="SECONDS", help="end if none comes for so long")
+        add("--session", type=options.some_seconds, metavar="AGE", help=_SESSION)
+        add("--no-retained", action="store_true", help="leave out what was kept for who subscribes")
+    add("-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="how surely it arrives (1)")
+
+
+def run(chosen: argparse.Namespace, client: BrokerClient) -> int:
+    """Publish, or print."""
+    return _pub(chosen, client) if chosen.subcommand == "pub" else _sub(chosen, client)
+
+
+def _pub(chosen: argparse.Namespace, client: BrokerClient) -> int:
+    if not is_topic_name(chosen.topic):
+        raise codes.UsageError(f"{chosen.topic!r} is no topic that can be published to: no + and #, and not empty")
+    expiry = None if chosen.expiry is None else max(int(chosen.expiry), 1)
+    count = 0
+    if chosen.message is not None:
+        messages: Any = [chosen.message.encode("utf-8", "surrogateescape")]
+    else:
+        messages = _lines()
+    for message in messages:
+        client.publish(chosen.topic, message, qos=chosen.qos, retain=chosen.retain, expiry=expiry)
+        count += 1
+    client.flush()
+    if chosen.json:
+        print_json({"topic": chosen.topic, "messages": count, "qos": chosen.qos})
+    return codes.FINE
+
+
+def _lines() -> Any:
+    stdin: Any = getattr(sys.stdin, "buffer", sys.stdin)
+    while line := stdin.readline(_LINE_BYTES_MAX + 1):
+        if len(line) > _LINE_BYTES_MAX:
+            raise codes.InputError(f"a line of standard input has more than {_LINE_BYTES_MAX} bytes")
+        yield line.rstrip(b"\n")
+
+
+def _sub(chosen: argparse.Namespace, client: BrokerClient) -> int:
+    wanted = list(chosen.filters)
+    if chosen.since is not None:
+        wanted = [f"$replay/{chosen.since}/{name}" for name in wanted]
+    for name in wanted:
+        try:
+            when = parse_filter(name).when
+            if when is not None:
+                replay_since_ns(when, now_ns=time.time_ns())
+        except BadPacket as error:
+            raise codes.UsageError(error.why) from None
+        except (TimeOutOfRange, OverflowError) as error:
+            raise codes.UsageError(f"{name}: {error}") from None
+    # Who comes back to a session has got what was retained already.
+    handling = 2 if chosen.no_retained else 1 if chosen.session else 0
+    client.subscribe(wanted, qos=chosen.qos, retain_handling=handling)
+    left = chosen.count
+    with contextlib.suppress(KeyboardInterrupt):
+        while left is None or left > 0:
+            message = client.receive(chosen.wait)
+            if message is None:
+                break
+            _show(message, chosen.json)
+            left = None if left is None else left - 1
+    return codes.FINE
+
+
+def _show(message: Publish, as_json: bool) -> None:
+    """Lines of topic and payload, or of JSON: a payload that is no text in base64."""
+    if not as_json:
+        sys.stdout.flush()
+        out = getattr(sys.stdout, "buffer", None)
+        line = message.topic.encode() + b" " + message.payload + b"\n"
+        if out is None:
+            sys.stdout.write(line.decode(errors="replace"))
+        else:
+            out.write(line)
+        sys.stdout.flush()
+        return
+    shown: dict[str, Any] = {"time": format_time(time.time_ns()), "topic": message.topic}
+    try:
+        shown["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        shown["payload_base64"] = base64.b64encode(message.payload).decode()
+    shown |= {"qos": message.qos, "retain": message.retain}
+    told = [(name, value) for name, value in message.properties.get("user_properties", []) if name == LOGGED]
+    if told:
+        shown["logged"] = told[-1][1]
+    properties: dict[str, Any] = {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in message.properties.items()
+    }
+    if properties:
+        shown["properties"] = properties
+    print_json(shown)
+    sys.stdout.flush()

@@ -1,0 +1,329 @@
+"""`forelog jobs add`, `run`, `schedule`, `lease`, `complete`, `fail`, `delete` and `result`."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import IO, Any
+from uuid import UUID
+
+from forelog.cli import codes, options
+from forelog.cli.log.dump import as_text
+from forelog.cli.output import plural, print_json
+from forelog.errors import BatchFailed
+from forelog.jobs.client import requests
+from forelog.jobs.client.answers import Result
+from forelog.jobs.client.client import Client
+from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
+from forelog.times import parse_duration, parse_time
+
+_LINES_AT_ONCE = 10_000
+_BYTES_AT_ONCE = 16 << 20
+
+
+def add_options(name: str, parser: argparse.ArgumentParser) -> None:
+    """The options of one of them."""
+    _OPTIONS[name](parser)
+
+
+def run(chosen: argparse.Namespace, client: Client) -> int:
+    """Do one of them."""
+    return _COMMANDS[chosen.subcommand](chosen, client)
+
+
+# -- options
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the queue")
+    _payload_options(parser, "PAYLOAD", "what is to be done")
+    parser.add_argument("--lines", action="store_true", help="a job for each line of it")
+    _job_options(parser)
+
+
+def _schedule_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the queue")
+    parser.add_argument("time", metavar="TIME", type=_due, help="when: 2026-11-15T18:00:00Z, or +15m from now")
+    _payload_options(parser, "PAYLOAD", "what is to be done")
+    _job_options(parser)
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the queue")
+    _payload_options(parser, "PAYLOAD", "what is to be done")
+    _wait_option(parser, 60_000, "for a worker to take it")
+    parser.add_argument("--raw", action="store_true", help="the result byte for byte, and nothing else")
+    _job_options(parser, lasting=False)
+
+
+def _lease_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="+", help="queues: the first that has a job gives one")
+    _wait_option(parser, 0, "for a job")
+
+
+def _finish_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the job's id")
+    _payload_options(parser, "RESULT", "its result")
+
+
+def _delete_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="+", help="the jobs' ids")
+
+
+def _result_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the job's id")
+    _wait_option(parser, 0, "for it")
+    parser.add_argument("--raw", action="store_true", help="the result byte for byte, and nothing else")
+
+
+def _payload_options(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    parser.add_argument(
+        "payload", metavar=metavar, nargs="?", help=f"{what}; - for standard input (default: none)"
+    )
+    parser.add_argument("--file", metavar="FILE", help=f"a file with the {metavar.lower()}")
+
+
+def _wait_option(parser: argparse.ArgumentParser, default_ms: int, what: str) -> None:
+    parser.add_argument(
+        "--wait",
+        dest="wait_ms",
+        type=_milliseconds,
+        default=default_ms,
+        metavar="SECONDS",
+        help=f"how long to wait {what} (default: {default_ms // 1000})",
+    )
+
+
+def _job_options(parser: argparse.ArgumentParser, *, lasting: bool = True) -> None:
+    parser.add_argument("--id", metavar="ID", help="its id, a random UUID of version 4 (default: a new one)")
+    parser.add_argument(
+        "--ttr",
+        dest="ttr_ms",
+        type=_milliseconds,
+        default=requests.TTR_MS,
+        metavar="SECONDS",
+        help="how long an attempt may take (default: 60)",
+    )
+    parser.add_argument("--priority", type=_signed, default=0, metavar="N", help="higher comes first (default: 0)")
+    if lasting:
+        parser.add_argument(
+            "--ttl",
+            dest="ttl_ms",
+            type=_milliseconds,
+            default=requests.TTL_MS,
+            metavar="SECONDS",
+            help="when it is forgotten, done or not (default: 24h)",
+        )
+        parser.add_argument(
+            "--max-attempts", type=options.count, default=0, metavar="N", help="how often it is tried at most"
+        )
+        parser.add_argument(
+            "--max-fails",
+            type=options.count,
+            default=0,
+            metavar="N",
+            help="which fail is the last (default: the first)",
+        )
+
+
+def _milliseconds(text: str) -> int:
+    return round(options.seconds(text) * 1000)
+
+
+def _signed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no priority: expected a whole number") from None
+
+
+def _due(text: str) -> int:
+    if text.startswith("+"):
+        return time.time_ns() + options.parse_or_explain(parse_duration, text[1:])
+    return options.parse_or_explain(parse_time, text)
+
+
+# -- commands
+
+
+def _add(chosen: argparse.Namespace, client: Client) -> int:
+    if chosen.lines:
+        return _add_lines(chosen, client)
+    job_id = client.add(chosen.name, _payload(chosen), id=chosen.id, **_lasting(chosen))
+    _tell_id(chosen, job_id)
+    return codes.FINE
+
+
+def _add_lines(chosen: argparse.Namespace, client: Client) -> int:
+    if chosen.id is not None:
+        raise codes.UsageError("--id names one job, and --lines makes many")
+    if chosen.file is None and chosen.payload != "-":
+        raise codes.UsageError("--lines takes a job from each line of --file FILE, or of standard input: -")
+    count = 0
+    with open(chosen.file, "rb") if chosen.file is not None else nullcontext(_stdin()) as file:
+        lines = (line.rstrip(b"\n") for line in iter(lambda: file.readline(PAYLOAD_BYTES_MAX + 2), b""))
+        while payloads := _some(lines):
+            try:
+                added: Sequence[object] = client.add_many(chosen.name, payloads, **_lasting(chosen))
+            except BatchFailed as error:
+                for outcome in error.outcomes:
+                    if isinstance(outcome, UUID):
+                        _tell_id(chosen, outcome)
+                raise
+            count += len(added)
+            for job_id in added:
+                _tell_id(chosen, job_id)
+    if sys.stderr.isatty():
+        print(f"forelog: {plural(count, 'job')} added", file=sys.stderr)
+    return codes.FINE
+
+
+def _some(lines: Iterator[bytes]) -> list[bytes]:
+    """The next lines, as many as are worth while to be sent at once."""
+    found: list[bytes] = []
+    size = 0
+    while len(found) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE and (line := next(lines, None)) is not None:
+        found.append(line)
+        size += len(line)
+    return found
+
+
+def _schedule(chosen: argparse.Namespace, client: Client) -> int:
+    _tell_id(chosen, client.schedule(chosen.name, _payload(chosen), chosen.time, id=chosen.id, **_lasting(chosen)))
+    return codes.FINE
+
+
+def _lasting(chosen: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(chosen, name) for name in ("ttr_ms", "ttl_ms", "priority", "max_attempts", "max_fails")}
+
+
+def _run(chosen: argparse.Namespace, client: Client) -> int:
+    found = client.run(
+        chosen.name,
+        _payload(chosen),
+        wait_ms=chosen.wait_ms,
+        id=chosen.id,
+        ttr_ms=chosen.ttr_ms,
+        priority=chosen.priority,
+    )
+    return _tell_result(chosen, found)
+
+
+def _lease(chosen: argparse.Namespace, client: Client) -> int:
+    leased = client.lease(*chosen.names, wait_ms=chosen.wait_ms)
+    if leased is None:
+        print("forelog: no job came in time", file=sys.stderr)
+        return codes.LOCKED
+    if chosen.json:
+        print_json(
+            {
+                "id": str(leased.id),
+                "name": leased.name,
+                "ttr_ms": leased.ttr_ms,
+                **in_json("payload", leased.payload),
+            }
+        )
+    else:
+        print(f"{leased.id}\t{leased.name}\t{leased.ttr_ms}\t{as_text(leased.payload)}")
+    return codes.FINE
+
+
+def _complete(chosen: argparse.Namespace, client: Client) -> int:
+    client.complete(chosen.id, _payload(chosen))
+    return codes.FINE
+
+
+def _fail(chosen: argparse.Namespace, client: Client) -> int:
+    client.fail(chosen.id, _payload(chosen))
+    return codes.FINE
+
+
+def _delete(chosen: argparse.Namespace, client: Client) -> int:
+    if len(chosen.ids) == 1:
+        client.delete(chosen.ids[0])
+    else:
+        client.delete_many(chosen.ids)
+    return codes.FINE
+
+
+def _result(chosen: argparse.Namespace, client: Client) -> int:
+    return _tell_result(chosen, client.result(chosen.id, chosen.wait_ms))
+
+
+# -- input and output
+
+
+def _payload(chosen: argparse.Namespace) -> bytes:
+    if chosen.file is not None:
+        if chosen.payload is not None:
+            raise codes.UsageError("--file and a payload as argument don't go together")
+        with open(chosen.file, "rb") as file:
+            return file.read(PAYLOAD_BYTES_MAX + 1)
+    if chosen.payload == "-":
+        return _stdin().read(PAYLOAD_BYTES_MAX + 1)
+    return (chosen.payload or "").encode("utf-8", "surrogateescape")
+
+
+def _stdin() -> IO[bytes]:
+    if sys.stdin is None:
+        raise codes.InputError("stdin is closed: there is nothing to read")
+    found: Any = sys.stdin
+    return getattr(found, "buffer", found)  # type: ignore[no-any-return]
+
+
+def _tell_id(chosen: argparse.Namespace, job_id: object) -> None:
+    if chosen.json:
+        print_json({"id": str(job_id)})
+    else:
+        print(job_id)
+
+
+def _tell_result(chosen: argparse.Namespace, found: Result) -> int:
+    if chosen.json:
+        print_json({"id": str(found.id), "success": found.success, **in_json("result", found.result)})
+    elif chosen.raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(found.result)
+    else:
+        print(as_text(found.result))
+    if not found.success:
+        print(f"forelog: {found.id} has failed", file=sys.stderr)
+    return codes.FINE if found.success else codes.PROBLEMS
+
+
+def in_json(name: str, data: bytes) -> dict[str, str]:
+    """Bytes as JSON can have them.
+
+    >>> in_json("payload", b"text"), in_json("payload", b"\\xff")
+    ({'payload': 'text'}, {'payload_base64': '/w=='})
+    """
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+_OPTIONS = {
+    "add": _add_options,
+    "run": _run_options,
+    "schedule": _schedule_options,
+    "lease": _lease_options,
+    "complete": _finish_options,
+    "fail": _finish_options,
+    "delete": _delete_options,
+    "result": _result_options,
+}
+_COMMANDS = {
+    "add": _add,
+    "run": _run,
+    "schedule": _schedule,
+    "lease": _lease,
+    "complete": _complete,
+    "fail": _fail,
+    "delete": _delete,
+    "result": _result,
+}

@@ -1,0 +1,214 @@
+"""`workq-server`, also `forelog jobs serve`: the job server, with the flags of the original in its spelling."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from forelog import __version__
+from forelog.cli import codes, logging_to_stderr, options, serving
+from forelog.cli.output import human_count, say
+from forelog.cli.progress import Progress
+from forelog.errors import ForelogError, LockTimeout
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
+from forelog.jobs.server.door import STRANGERS_MAX
+from forelog.jobs.server.server import CLIENTS_MAX, Server
+from forelog.serving.tls import Certificates
+
+PORT = 9922
+_POLICIES = ("interval", "os", "always")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Each flag with one dash, as the original has it, or two."""
+
+    def flag(name: str, **settings: object) -> None:
+        parser.add_argument(f"-{name}", f"--{name}", **settings)  # type: ignore[arg-type]
+
+    flag(
+        "listen",
+        metavar="HOST:PORT",
+        type=serving.address(PORT),
+        default=("127.0.0.1", PORT),
+        help="where (127.0.0.1:9922)",
+    )
+    parser.set_defaults(serves=True)
+    flag("cmdlog-path", metavar="DIR", help="the command log; without one, jobs are kept in memory only")
+    flag("cmdlog-sync", choices=_POLICIES, default="interval", help="when commands are synced (interval)")
+    parser.add_argument(
+        "-cmdlog-sync-int",
+        "--cmdlog-sync-int",
+        "-cmdlog-sync-interval",
+        "--cmdlog-sync-interval",
+        type=_milliseconds,
+        default=1000,
+        metavar="MS",
+        help="how often, in milliseconds (1000)",
+    )
+    flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
+    flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
+    flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
+    options.add_mode(parser, "a new command log's files", "-cmdlog-mode", "--cmdlog-mode")
+    flag(
+        "max-clients",
+        type=options.positive_count,
+        default=CLIENTS_MAX,
+        metavar="N",
+        help=f"at a time ({CLIENTS_MAX})",
+    )
+    flag(
+        "max-strangers",
+        type=options.positive_count,
+        default=STRANGERS_MAX,
+        metavar="N",
+        help=f"clients that haven't shown the token yet, at a time ({STRANGERS_MAX})",
+    )
+    flag(
+        "max-memory",
+        type=options.positive_size,
+        default=MEMORY_BYTES_MAX,
+        metavar="BYTES",
+        help="that all jobs may take before no more are added (2GiB)",
+    )
+    flag(
+        "max-results",
+        type=options.byte_size,
+        default=KEPT_BYTES_MAX,
+        metavar="BYTES",
+        help="of payloads and results of jobs that are done, in memory: others are read from the log (64MiB)",
+    )
+    flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
+    flag("tls-key", metavar="FILE", help="its key")
+    flag("tls-client-ca", metavar="FILE", help="let only clients in that have a certificate of these authorities")
+    flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Serve until a signal says stop."""
+    token = serving.token(chosen.token_file)
+    if (chosen.tls_cert is None) != (chosen.tls_key is None):
+        raise codes.UsageError("-tls-cert and -tls-key go together")
+    certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
+    if token is None and chosen.tls_client_ca is None and not serving.is_loopback(chosen.listen[0]):
+        say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
+    strangers = 0 if token is None else chosen.max_strangers
+    chosen.max_clients = max(serving.clients_within_limits(chosen.max_clients + strangers) - strangers, 1)
+    try:
+        with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
+            return runner.run(_serve(chosen, token, certificates))
+    except LockTimeout:
+        say(f"another server has the command log at {chosen.cmdlog_path}: stop it, or choose another directory")
+        return codes.LOCKED
+
+
+async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: Certificates | None) -> int:
+    journal = Journal(
+        chosen.cmdlog_path,
+        sync=chosen.cmdlog_sync,
+        sync_interval_ms=chosen.cmdlog_sync_int,
+        segment_bytes=chosen.cmdlog_seg_size,
+        on_corruption="skip" if chosen.cmdlog_skip_damage else "raise",
+        mode=chosen.mode,
+    )
+    gc.disable()  # a million jobs are a million objects that no collection would free
+    try:
+        with Progress("replaying") as progress:
+            server = Server(
+                journal,
+                clients_max=chosen.max_clients,
+                strangers_max=chosen.max_strangers,
+                token=token,
+                clean_interval_ms=chosen.cmdlog_clean_int,
+                kept_bytes_max=chosen.max_results,
+                memory_bytes_max=chosen.max_memory,
+                progress=progress,
+            )
+        gc.freeze()
+    finally:
+        gc.enable()
+        gc.set_threshold(50_000, 20, 100)
+    _tell(server, chosen.cmdlog_path)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    if certificates is not None:
+        loop.add_signal_handler(signal.SIGHUP, serving.reload_all, "certificates", certificates.reload)
+    host, port = chosen.listen
+    tls = None if certificates is None else certificates.context
+    try:
+        for bound_host, bound_port in await server.start(host, port, tls):
+            say(f"serving jobs at {serving.shown(bound_host, bound_port)}")
+        sys.stderr.flush()
+        await stopped.wait()
+    finally:
+        await server.stop()
+    say("stopped: everything is written" if chosen.cmdlog_path else "stopped: its jobs were only in memory")
+    return codes.FINE
+
+
+def _tell(server: Server, path: str | None) -> None:
+    restored = server.restored
+    if path is None:
+        say("jobs are kept in memory only: -cmdlog-path DIR keeps them through restarts")
+        return
+    jobs = human_count(len(server.machine.jobs))
+    say(f"{path}: {human_count(restored.commands)} commands replayed, {jobs} jobs")
+    if restored.expired:
+        say(f"{human_count(restored.expired)} jobs have expired and were skipped")
+    if restored.torn_path is not None:
+        say(f"a torn tail was cut off, as a crash leaves it, and kept in {restored.torn_path}")
+    if restored.conflicts or restored.bad:
+        odd = human_count(restored.conflicts + restored.bad)
+        say(f"{odd} records made no sense after those before them and were passed over; -v tells which")
+
+
+def _milliseconds(text: str) -> int:
+    number = options.count(text)
+    if not 0 < number < 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
+    return number
+
+
+def _segment_bytes(text: str) -> int:
+    return options.positive_size(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `workq-server`."""
+    parser = options.CommandParser(
+        prog="workq-server",
+        description="A job server that speaks the workq protocol; its memory is a command log.",
+        epilog="Each flag may have one dash or two. docs/jobs.md tells the rest.",
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell what the log does")
+    parser.add_argument("-version", "--version", action="version", version=f"workq-server (forelog) {__version__}")
+    try:
+        chosen = parser.parse_args(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else codes.FINE
+    try:
+        with logging_to_stderr(logging.DEBUG if chosen.verbose else logging.INFO, serves=True):
+            return run(chosen)
+    except KeyboardInterrupt:
+        return codes.INTERRUPTED
+    except (OSError, ForelogError) as error:
+        code, message = codes.explain(error)
+        say(message)
+        return code
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

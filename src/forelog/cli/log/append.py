@@ -1,0 +1,315 @@
+"""`forelog append`: records from standard input.
+
+Whatever lines have arrived together are appended together, with one write and one sync; a line that
+arrives alone is appended at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from forelog.cli import codes, options
+from forelog.cli.output import plural, print_json, say
+from forelog.errors import LogNotFound, RecordTooLarge
+from forelog.formats.captain import MAGIC, VERSION, Captain
+from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, Appender, SyncPolicy
+from forelog.log.directory.tenants import JOBS_MAGIC, STATE_MAGIC, described
+from forelog.log.position import Position
+from forelog.log.stream import Stream
+
+READ_BYTES = 1 << 20
+FRAME_BYTES_EXTRA = 29  # at most: time, length and checksum around a payload
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options.command_parser(
+        "append",
+        "Append records from standard input: a line each, without its newline.",
+        "examples:\n"
+        "  journalctl -f | forelog append journal.log --sync interval\n"
+        "  forelog append orders.log --sync always --positions < orders.txt",
+    )
+    parser.add_argument("log", metavar="LOG", help="the log's directory; created if there is none")
+    parser.add_argument(
+        "--framed", action="store_true", help="records come with their length in 4 bytes, big-endian, before each"
+    )
+    parser.add_argument(
+        "--sync",
+        choices=[policy.value for policy in SyncPolicy],
+        default="os",
+        help="when records are synced: by the OS when it likes (default), every second, or before going on",
+    )
+    parser.add_argument(
+        "--segment-bytes",
+        type=options.positive_size,
+        default=SEGMENT_BYTES,
+        metavar="SIZE",
+        help="at which size a segment is finished and the next one started (default: 64MiB)",
+    )
+    options.add_header(
+        parser,
+        "what marks the segments of a new log as its own (default: cptn); an existing log must have it",
+        "the version of a new log's content (default: 1); an existing log must have it",
+    )
+    parser.add_argument("--positions", action="store_true", help="print the position of each record")
+    options.add_mode(parser, "a new log's files")
+    options.add_timeout(parser, "for another appender to close the log")
+    return parser
+
+
+def run(chosen: argparse.Namespace) -> int:
+    stream = _stream(chosen)
+    if not isinstance(stream.format, Captain):
+        raise codes.UsageError(
+            f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
+            "writes such, or `forelog convert`"
+        )
+    if chosen.magic is None and stream.format.magic in (STATE_MAGIC, JOBS_MAGIC):
+        found = described(stream.format)
+        raise codes.UsageError(
+            f"{chosen.log} is {found.what}, whose records are no lines: {found.use}. To append all the same, say "
+            f"--magic {stream.format.magic:#x}"
+        )
+    interrupt = _Interrupt()
+    with stream.appender(sync=chosen.sync, segment_bytes=chosen.segment_bytes, timeout=chosen.timeout) as log:
+        feed = _Feed(log, chosen.segment_bytes, positions=chosen.positions, as_json=chosen.json)
+        try:
+            with interrupt.held():
+                _pump(feed, interrupt, framed=chosen.framed)
+        except KeyboardInterrupt:
+            if interrupt.pending_bytes:
+                say(f"interrupted: {plural(interrupt.pending_bytes, 'byte')} of an unfinished record not appended")
+        except BaseException:
+            feed.summarize(say)  # what is in the log is in the log, whatever stopped the rest
+            raise
+    feed.report()
+    return codes.INTERRUPTED if interrupt.happened else codes.FINE
+
+
+def _stream(chosen: argparse.Namespace) -> Stream:
+    """The log as it is, with what was said about it by hand; a new one if there is none."""
+    try:
+        return options.open_log(chosen.log, chosen)
+    except LogNotFound:
+        if os.path.exists(chosen.log) and not os.path.isdir(chosen.log):
+            raise
+    return Stream(
+        chosen.log,
+        magic=MAGIC if chosen.magic is None else chosen.magic,
+        version=VERSION if chosen.version_number is None else chosen.version_number,
+        mode=chosen.mode,
+    )
+
+
+class _Interrupt:
+    """Ctrl-C, let through only while waiting for input: never in the middle of an append."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.waiting = False
+        self.pending_bytes = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        try:
+            before = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # not in the main thread: signals are somebody else's
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.happened = True
+        if self.waiting:
+            raise KeyboardInterrupt
+
+    def read(self, descriptor: int) -> bytes:
+        """What there is to read, once there is something; nothing at the end."""
+        self.waiting = True
+        try:
+            if self.happened:
+                raise KeyboardInterrupt
+            return os.read(descriptor, READ_BYTES)
+        finally:
+            self.waiting = False
+
+
+class _Feed:
+    """Appends batches, and keeps count."""
+
+    def __init__(self, log: Appender, segment_bytes: int, *, positions: bool, as_json: bool) -> None:
+        self._log = log
+        self._segment_bytes = segment_bytes
+        self._print_positions = positions
+        self._json = as_json
+        self._deaf = False
+        self.records = 0
+        self.first: Position | None = None
+        self.last: Position | None = None
+
+    def add(self, payloads: list[bytes]) -> None:
+        """Append payloads, in as few batches as segments allow: a batch lies in one segment."""
+        start = 0
+        while start < len(payloads):
+            stop = self._fitting(payloads, start)
+            self._append(payloads[start:stop] if stop - start < len(payloads) else payloads)
+            start = stop
+
+    def _fitting(self, payloads: list[bytes], start: int) -> int:
+        """Up to where payloads fit into the current segment; at least one goes."""
+        offset = self._log.position.offset
+        room = self._segment_bytes - offset if offset < self._segment_bytes else self._segment_bytes
+        total = sum(map(len, payloads)) + FRAME_BYTES_EXTRA * len(payloads)
+        if total <= room:
+            return len(payloads)
+        stop = start
+        while stop < len(payloads) and room > 0:
+            room -= len(payloads[stop]) + FRAME_BYTES_EXTRA
+            stop += 1
+        return max(stop, start + 1)
+
+    def _append(self, payloads: list[bytes]) -> None:
+        positions: Sequence[Position] = self._log.append_many(payloads)
+        self.records += len(positions)
+        self.first = self.first or positions[0]
+        self.last = positions[-1]
+        if self._print_positions and not self._deaf:
+            try:
+                self._print(positions)
+            except BrokenPipeError:
+                self._deaf = True  # nobody wants the positions any more; the records are still to be appended
+
+    def _print(self, positions: Sequence[Position]) -> None:
+        if self._json:
+            for position in positions:
+                print_json({"position": str(position)})
+        else:
+            print("\n".join(map(str, positions)))
+        sys.stdout.flush()
+
+    def report(self) -> None:
+        """Tell what was appended."""
+        if self._json:
+            print_json(
+                {
+                    "records": self.records,
+                    "first": None if self.first is None else str(self.first),
+                    "last": None if self.last is None else str(self.last),
+                    "end": str(self._log.position),
+                }
+            )
+        else:
+            self.summarize(say if self._print_positions else print)
+
+    def summarize(self, tell: Any) -> None:
+        if self.first is None:
+            tell("0 records appended")
+        elif self.records == 1:
+            tell(f"1 record appended at {self.first}")
+        else:
+            tell(f"{self.records:,} records appended, from {self.first} to {self.last}")
+
+
+def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
+    """Read what there is, append what is whole of it, until the end."""
+    if sys.stdin is None:
+        raise codes.InputError("stdin is closed: there is nothing to append")
+    descriptor = sys.stdin.fileno()
+    splitter: _Splitter = _Frames() if framed else _Lines()
+    while data := interrupt.read(descriptor):
+        interrupt.pending_bytes = 0
+        if payloads := splitter.split(data):
+            feed.add(payloads)
+        interrupt.pending_bytes = splitter.pending_bytes
+    interrupt.pending_bytes = 0
+    if payloads := splitter.finish(feed.records):
+        feed.add(payloads)
+
+
+class _Splitter(ABC):
+    """Bytes as they come to payloads; what is unfinished waits for more."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        return len(self._rest)
+
+    @abstractmethod
+    def split(self, data: bytes) -> list[bytes]:
+        """What is whole by now."""
+
+    @abstractmethod
+    def finish(self, records: int) -> list[bytes]:
+        """What the end of the input makes whole; `records` were before it."""
+
+
+class _Lines(_Splitter):
+    """Bytes to lines. The last one may lack its newline."""
+
+    def split(self, data: bytes) -> list[bytes]:
+        lines = data.split(b"\n")
+        tail = lines.pop()
+        if lines and self._rest:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += tail
+        if len(self._rest) > BATCH_BYTES_MAX:
+            raise RecordTooLarge(
+                f"a line on stdin is longer than {BATCH_BYTES_MAX} bytes: for records with newlines in them, "
+                "use --framed"
+            )
+        return lines
+
+    def finish(self, records: int) -> list[bytes]:  # noqa: ARG002
+        return [bytes(self._rest)] if self._rest else []
+
+
+class _Frames(_Splitter):
+    """Bytes to records with their length in four bytes before each."""
+
+    def split(self, data: bytes) -> list[bytes]:
+        rest = self._rest
+        rest += data
+        payloads, place = [], 0
+        view = memoryview(rest)
+        try:
+            while len(rest) - place >= 4:
+                size = int.from_bytes(view[place : place + 4], "big")
+                if size > BATCH_BYTES_MAX:
+                    raise RecordTooLarge(
+                        f"a record on stdin says that it has {size} bytes: the limit is {BATCH_BYTES_MAX}. "
+                        "Is the input framed?"
+                    )
+                if len(rest) - place - 4 < size:
+                    break
+                payloads.append(bytes(view[place + 4 : place + 4 + size]))
+                place += 4 + size
+        finally:
+            view.release()
+        del rest[:place]
+        return payloads
+
+    def finish(self, records: int) -> list[bytes]:
+        if self._rest:
+            if len(self._rest) < 4:
+                found = f"{len(self._rest)} of the 4 bytes of a length"
+            else:
+                found = f"{len(self._rest) - 4} of the {int.from_bytes(self._rest[:4], 'big')} bytes of a record"
+            raise codes.InputError(
+                f"stdin ends in the middle of a record, after {found}: it was not appended, the "
+                f"{plural(records, 'record')} before it {'was' if records == 1 else 'were'}"
+            )
+        return []

@@ -1,0 +1,113 @@
+"""`forelog clean`: forget records by age, size or key."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from forelog.cli import codes, options
+from forelog.cli.output import human_bytes, plural, print_json
+from forelog.cli.progress import Progress
+from forelog.log.cleaner import CleanReport
+from forelog.log.rules import KeepLast, KeepLatest, OlderThan, Rule
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options.command_parser(
+        "clean",
+        "Forget records, by one rule. The last segment, which is appended to, is never touched; positions stay\n"
+        "valid. Appenders go on meanwhile, readers wait.",
+        "examples:\n"
+        "  forelog clean events.log --older-than 7d\n"
+        "  forelog clean settings.log --latest-until = --dry-run",
+    )
+    parser.add_argument("log", metavar="LOG", help="the log's directory")
+    parser.add_argument(
+        "--older-than", type=options.duration_text, metavar="AGE", help="drop records older than 24h, 7d, ..."
+    )
+    parser.add_argument(
+        "--keep-bytes", type=options.byte_size, metavar="SIZE", help="drop the oldest segments beyond 10GiB, ..."
+    )
+    parser.add_argument(
+        "--keep-segments", type=options.count, metavar="N", help="drop the oldest segments beyond N"
+    )
+    parser.add_argument(
+        "--latest-key",
+        type=options.key_slice,
+        metavar="START:STOP",
+        help="keep only the latest record of each key, which is this part of the payload",
+    )
+    parser.add_argument(
+        "--latest-until",
+        type=options.one_byte,
+        metavar="BYTE",
+        help="the same, with all before this byte as the key; both together: within that part",
+    )
+    parser.add_argument(
+        "--roll",
+        action="store_true",
+        help="start a new segment first, so that the last one can be cleaned too; needs the log to itself",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be dropped")
+    parser.add_argument(
+        "--on-corruption",
+        choices=["raise", "skip"],
+        default="raise",
+        help="at damage: stop with exit code 4 (default), or leave damaged segments as they are",
+    )
+    options.add_known_header(parser)
+    options.add_timeout(parser, "for readers to finish")
+    return parser
+
+
+def run(chosen: argparse.Namespace) -> int:
+    rule = _rule(chosen)
+    stream = options.open_log(chosen.log, chosen)
+    if rule.needs_last and not stream.format.appends_in_place:
+        raise codes.UsageError(f"--latest-key and --latest-until are not for the format {stream.format.name}")
+    if chosen.roll and not chosen.dry_run:
+        with stream.appender(timeout=chosen.timeout) as log:
+            log.roll()
+    with (
+        stream.cleaner(timeout=chosen.timeout) as cleaner,
+        Progress(f"cleaning {chosen.log}", unit="") as progress,
+    ):
+        report = cleaner.clean(rule, on_corruption=chosen.on_corruption, dry_run=chosen.dry_run, progress=progress)
+    if chosen.json:
+        print_json({"path": chosen.log, "dry_run": chosen.dry_run, **asdict(report)})
+    else:
+        _print(chosen.log, report, dry_run=chosen.dry_run)
+    return codes.FINE
+
+
+def _rule(chosen: argparse.Namespace) -> Rule:
+    rules: list[Rule] = []
+    if chosen.older_than is not None:
+        rules.append(OlderThan(chosen.older_than))
+    if chosen.keep_bytes is not None:
+        rules.append(KeepLast(byte_count=chosen.keep_bytes))
+    if chosen.keep_segments is not None:
+        rules.append(KeepLast(segments=chosen.keep_segments))
+    if chosen.latest_key is not None or chosen.latest_until is not None:
+        rules.append(KeepLatest(key=chosen.latest_key, until=chosen.latest_until))
+    if len(rules) != 1:
+        found = "none" if not rules else "several"
+        raise codes.UsageError(
+            f"clean takes one rule, and there are {found}: choose --older-than, --keep-bytes, --keep-segments, or "
+            "--latest-key and --latest-until"
+        )
+    return rules[0]
+
+
+def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    print(
+        f"{path}: {plural(report.records_dropped, 'record')} {would}dropped, "
+        f"{human_bytes(report.bytes_dropped)} {would}freed"
+    )
+    changed = f"{report.segments_rewritten:,} {would}rewritten and {report.segments_removed:,} {would}removed"
+    print(f"  of {plural(report.segments_visited, 'finished segment')}, {changed}")
+    if not report.segments_visited:
+        print("  the last segment is left alone, and there is no other: --roll starts a new one first")
+    for segment in report.segments_skipped:
+        print(f"  left as it is: {segment}")

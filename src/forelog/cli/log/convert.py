@@ -1,0 +1,115 @@
+"""`forelog convert`: a new log with what another one says, in another format."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from forelog.cli import codes, options
+from forelog.cli.output import human_bytes, plural, print_json, say
+from forelog.cli.progress import Progress
+from forelog.formats import Captain, Format
+from forelog.log.stream import Stream
+
+SEGMENT_BYTES = 64 << 20
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options.command_parser(
+        "convert",
+        "Write a new log with what another one says, in another format. It is synced and read back before it is\n"
+        "put in its place; if anything fails, nothing is left.",
+        "From m3, each datapoint becomes a record with a JSON object; to m3, such records become datapoints\n"
+        "again. Other payloads become annotations of entries of one series, named by --series.\n\n"
+        "examples:\n"
+        "  forelog convert data metrics.log --to captain\n"
+        "  forelog convert metrics.log data --to m3\n"
+        "  forelog convert orders.log data --to m3 --series orders",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the log to read")
+    parser.add_argument(
+        "target", metavar="TARGET", help="the log to write: a directory that isn't there, or is empty"
+    )
+    parser.add_argument("--to", choices=["captain", "m3"], required=True, help="the format to write")
+    options.add_header(
+        parser,
+        "the magic number of the new log, if it is captain (default: the source's, or cptn)",
+        "the version of the new log's content, likewise (default: the source's, or 1)",
+    )
+    parser.add_argument("--series", metavar="ID", help="the series for payloads that are no datapoints")
+    parser.add_argument("--namespace", metavar="NAME", default="default", help="its namespace (default: default)")
+    parser.add_argument("--shard", type=options.u32, metavar="N", default=0, help="its shard (default: 0)")
+    parser.add_argument(
+        "--segment-bytes",
+        type=options.positive_size,
+        metavar="SIZE",
+        default=SEGMENT_BYTES,
+        help="at which size a segment is finished and the next one started (default: 64MiB)",
+    )
+    parser.add_argument(
+        "--on-corruption",
+        choices=["raise", "skip"],
+        default="raise",
+        help="at damage in the source: fail with exit code 4 (default), or leave out what can't be read",
+    )
+    options.add_mode(parser)
+    options.add_timeout(parser, "for a cleaner of the source to finish")
+    return parser
+
+
+def run(chosen: argparse.Namespace) -> int:
+    from forelog.commitlog.convert import convert
+    from forelog.formats.m3 import Series
+
+    source = Stream.open(chosen.source)
+    if source.format.name == "messages":
+        raise codes.UsageError(
+            f"{chosen.source} is a log of messages: its topics and properties have no place elsewhere"
+        )
+    if os.path.exists(chosen.target) and (not os.path.isdir(chosen.target) or os.listdir(chosen.target)):
+        raise codes.UsageError(f"{chosen.target} is there already and not empty: a conversion makes a new log")
+    if chosen.series is None and (chosen.namespace != "default" or chosen.shard):
+        raise codes.UsageError("--namespace and --shard are of a series: name it by --series")
+    series = None
+    if chosen.series is not None:
+        series = Series(chosen.series.encode(), chosen.namespace.encode(), chosen.shard)
+    with Progress(f"converting {chosen.source}") as progress:
+        report = convert(
+            source,
+            chosen.target,
+            _format(chosen, source),
+            series=series,
+            segment_bytes=chosen.segment_bytes,
+            on_corruption=chosen.on_corruption,
+            progress=progress,
+            timeout=chosen.timeout,
+            mode=chosen.mode,
+        )
+    if report.torn:
+        say(f"{chosen.source} ends in a torn tail, which was left out")
+    if report.skipped:
+        places = f"{plural(report.skipped, 'place')} in {chosen.source}"
+        say(f"{places} that can't be read left out: see forelog verify")
+    if chosen.json:
+        print_json(report._asdict())
+    else:
+        what = "datapoint" if chosen.to == "m3" else "record"
+        size = f"{plural(report.segments, 'segment')}, {human_bytes(report.byte_count)}"
+        print(f"{chosen.target}: {plural(report.records, what)} in {size}, synced and read back")
+    return codes.FINE
+
+
+def _format(chosen: argparse.Namespace, source: Stream) -> Format:
+    if chosen.to == "m3":
+        if chosen.magic is not None or chosen.version_number is not None:
+            raise codes.UsageError(
+                "--magic and --version-number are for captain: logs in M3's format have neither"
+            )
+        from forelog.formats.m3 import M3
+
+        return M3()
+    given = source.format if isinstance(source.format, Captain) else Captain()
+    return Captain(
+        given.magic if chosen.magic is None else chosen.magic,
+        given.version if chosen.version_number is None else chosen.version_number,
+    )

@@ -1,0 +1,174 @@
+"""What the commands show of a log in M3's format: datapoints instead of payloads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from forelog.cli import codes
+from forelog.cli.log.dump import as_text
+from forelog.cli.output import human_count, plural
+from forelog.commitlog.check import EntriesReport
+from forelog.commitlog.entries import EntryWalk, entries_of
+from forelog.commitlog.exchange import as_fields
+from forelog.formats.m3 import Entry, Series
+from forelog.log.directory.segments import READ_LOCK
+from forelog.log.position import Position
+from forelog.log.stream import Stream
+from forelog.log.walk import Defect
+from forelog.times import format_time
+
+UNITS = {1: "s", 2: "ms", 3: "us", 4: "ns", 5: "min", 6: "h", 7: "day", 8: "year"}
+_FOLLOW_SECONDS = 1.0
+
+
+def dump(stream: Stream, chosen: argparse.Namespace) -> int:
+    """Show datapoints, one a line."""
+    if chosen.reverse:
+        raise codes.UsageError("--reverse is not for logs in M3's format: their files can be read forward only")
+    if chosen.raw:
+        raise codes.UsageError("--raw is not for logs in M3's format: a datapoint is no payload. Try --json")
+    start, since_ns = chosen.start, None
+    if isinstance(chosen.since, Position):
+        start = max(chosen.since, start or chosen.since)
+    else:
+        since_ns = chosen.since
+    walk = EntryWalk(stream, start=start, since=since_ns, until=chosen.until, on_corruption=chosen.on_corruption)
+    layout = as_json if chosen.json else as_hex if chosen.hex else as_line
+    _print(_entries(stream, walk, chosen), layout, chosen.limit, flush=chosen.follow)
+    return codes.FINE
+
+
+def _entries(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Iterator[tuple[Position, Entry]]:
+    """What there is, and with --follow what comes; cleaners may do their work while it waits."""
+    files = stream._directory.files
+    watch = files.watch(stream.path) if chosen.follow else None
+    try:
+        while True:
+            lock = files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=chosen.timeout)
+            try:
+                walk.revalidate()
+                for block in walk:
+                    yield from entries_of(block)
+            finally:
+                lock.release()
+            if watch is None or walk.done:
+                return
+            watch.wait(_FOLLOW_SECONDS)
+    finally:
+        walk.close()
+        if watch is not None:
+            watch.close()
+
+
+def _print(
+    entries: Iterator[tuple[Position, Entry]],
+    layout: Callable[[Position, Entry], str],
+    limit: int | None,
+    *,
+    flush: bool,
+) -> None:
+    sys.stdout.flush()
+    out = sys.stdout.buffer
+    try:
+        for count, (position, entry) in enumerate(entries):
+            if count == limit:
+                break
+            out.write(layout(position, entry).encode() + b"\n")
+            if flush:
+                out.flush()
+            if limit is not None and count + 1 == limit:
+                break
+    finally:
+        out.flush()
+
+
+def as_line(position: Position, entry: Entry) -> str:
+    """Position, created, namespace, id, tags, timestamp, value, unit, annotation."""
+    return _line(position, entry, as_text)
+
+
+def as_hex(position: Position, entry: Entry) -> str:
+    """The same, with all bytes as hexadecimal digits."""
+    return _line(position, entry, bytes.hex)
+
+
+def _line(position: Position, entry: Entry, show: Callable[[bytes], str]) -> str:
+    datapoint = entry.datapoint
+    return "\t".join(
+        (
+            str(position),
+            format_time(entry.created_ns, aligned=True),
+            _series(entry.series, show),
+            format_time(datapoint.timestamp_ns, aligned=True),
+            repr(datapoint.value),
+            UNITS.get(entry.unit, str(int(entry.unit))),
+            "-" if entry.annotation is None else show(entry.annotation),
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _series(series: Series, show: Callable[[bytes], str]) -> str:
+    tags = "-" if not series.tags else ",".join(f"{show(name)}={show(value)}" for name, value in series.tags)
+    return f"{show(series.namespace)}\t{show(series.id)}\t{tags}"
+
+
+def as_json(position: Position, entry: Entry) -> str:
+    """A datapoint as `convert` writes it, with where it is and when it was created."""
+    place = {
+        "position": str(position),
+        "segment": position.segment,
+        "offset": position.offset,
+        "created": format_time(entry.created_ns),
+        "created_ns": entry.created_ns,
+    }
+    return json.dumps({**place, **as_fields(entry)}, ensure_ascii=False)
+
+
+# -- for verify and stats
+
+
+def summary(report: EntriesReport) -> list[str]:
+    """What the entries of a log are, in lines."""
+    entries = f"{human_count(report.entries)} {'entry' if report.entries == 1 else 'entries'}"
+    lines = [
+        f"{entries} of {report.series:,} series in {plural(len(report.namespaces), 'namespace')}"
+        f"{f', {human_count(report.annotations)} of them annotated' if report.annotations else ''}"
+    ]
+    if report.timestamp_min_ns is not None and report.timestamp_max_ns is not None:
+        first, last = format_time(report.timestamp_min_ns), format_time(report.timestamp_max_ns)
+        lines.append(f"timestamps from {first} to {last}")
+    return lines
+
+
+def problems(report: EntriesReport, *, live: bool, chunks_torn: bool) -> list[str]:
+    """Messages that can't be read, one line each; a torn end that verify has told of isn't told again."""
+    lines = [str(defect) for defect in report.defects]
+    if report.torn is not None and not live and not chunks_torn:
+        lines.append(str(report.torn))
+    return lines
+
+
+def as_dict(report: EntriesReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    return {
+        "entries": report.entries,
+        "annotations": report.annotations,
+        "series": report.series,
+        "namespaces": {as_text(name): count for name, count in report.namespaces.items()},
+        "timestamp_min_ns": report.timestamp_min_ns,
+        "timestamp_max_ns": report.timestamp_max_ns,
+        "created_min_ns": report.created_min_ns,
+        "created_max_ns": report.created_max_ns,
+        "defects": [_defect(defect) for defect in report.defects],
+        "torn": None if report.torn is None else _defect(report.torn),
+    }
+
+
+def _defect(defect: Defect) -> dict[str, Any]:
+    return {**defect._asdict(), "position": str(defect.position)}

@@ -1,0 +1,304 @@
+"""What the options of commands have in common: sizes, times, positions, and how they are written.
+
+>>> byte_size("64MiB"), byte_size("1.5k"), byte_size("10MB"), byte_size("512")
+(67108864, 1536, 10000000, 512)
+>>> key_slice("0:16"), key_slice(":8")
+(slice(0, 16, None), slice(None, 8, None))
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from forelog.bounds import BYTES_MAX
+from forelog.cli import codes
+from forelog.errors import ForelogError
+from forelog.files.modes import PRIVATE, check_mode
+from forelog.formats import Captain
+from forelog.log.position import Position
+from forelog.log.stream import Stream
+from forelog.times import parse_duration, parse_time
+
+T = TypeVar("T")
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_POSITION = re.compile(r"\d{1,19}:\d+", re.ASCII)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that tells what is wrong in one line, as every error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(codes.USAGE, f"forelog: {message}: try {self.prog} --help\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options may stand between the other arguments, too, unless those are another parser's."""
+        if any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions()):
+            return super().parse_args(args, namespace)
+        chosen = self.parse_intermixed_args(args, namespace)
+        for action in self._actions:
+            if action.metavar in ("LOG", "PATH", "DIR") and getattr(chosen, action.dest, None) == "":
+                self.error(f"{action.metavar} is empty, as an unset variable is")
+        return chosen
+
+
+class SubcommandParser(CommandParser):
+    """A parser of a command with subcommands, which has the rest of the line parsed by that of the subcommand.
+
+    `subcommands` has a summary for each, and `subparser` makes its parser when it is asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        epilog: str,
+        subcommands: Mapping[str, str],
+        subparser: Callable[[str], argparse.ArgumentParser],
+    ) -> None:
+        summaries = "\n".join(f"  {one:<9} {summary}" for one, summary in subcommands.items())
+        super().__init__(
+            prog=f"forelog {name}",
+            description=f"{description}\n\n{summaries}",
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._subparser = subparser
+        add_common(self)
+        self.add_argument(
+            "subcommand", metavar="SUBCOMMAND", type=subcommand_of(subcommands), help="one of those above"
+        )
+        self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and not args:  # as without a command: what there is, and that one is missing
+            self.print_help(sys.stderr)
+            raise SystemExit(codes.USAGE)
+        outer = super().parse_args(args, namespace)
+        chosen = self._subparser(outer.subcommand).parse_args(outer.arguments)
+        chosen.json, chosen.verbose = chosen.json or outer.json, chosen.verbose or outer.verbose
+        chosen.subcommand = outer.subcommand
+        return chosen
+
+
+def subcommand_of(subcommands: Mapping[str, str]) -> Callable[[str], str]:
+    """A parser of a subcommand's name."""
+
+    def parse(text: str) -> str:
+        if text not in subcommands:
+            raise argparse.ArgumentTypeError(f"there is no {text!r}: choose from {', '.join(subcommands)}")
+        return text
+
+    return parse
+
+
+def command_parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that every command has."""
+    parser = CommandParser(
+        prog=f"forelog {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_common(parser)
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
+    parser.add_argument("--json", action="store_true", help="print results as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="what the log does, tracebacks of errors")
+
+
+def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option of every command that may wait for a lock."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help=f"how long to wait {what} (default: for ever)",
+    )
+
+
+def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files", *names: str) -> None:
+    """The option of every command that makes a log."""
+    parser.add_argument(
+        *(names or ("--mode",)),
+        dest="mode",
+        type=file_mode,
+        metavar="MODE",
+        default=PRIVATE,
+        help=f"of {what}, as chmod takes it: 640 lets the group read (default: 600)",
+    )
+
+
+def add_client_tls(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that connects to a server."""
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument("--tls-cert", metavar="FILE", help="speak TLS, and show this certificate")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+
+
+def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
+    """The options that say what a log's segments start with."""
+    parser.add_argument("--magic", type=u32, metavar="NUMBER", help=magic)
+    parser.add_argument("--version-number", type=u32, metavar="NUMBER", help=version)
+
+
+def add_known_header(parser: argparse.ArgumentParser) -> None:
+    """The same for a log that exists."""
+    add_header(
+        parser,
+        "the magic number of the log's segments, where damaged headers mislead (default: what its files say)",
+        "the version of the log's content, likewise",
+    )
+
+
+def open_log(path: str, chosen: argparse.Namespace) -> Stream:
+    """A log that exists, as its files say, or as was said by hand."""
+    found = Stream.open(path)
+    if chosen.magic is None and chosen.version_number is None:
+        return found
+    if not isinstance(found.format, Captain):
+        raise codes.UsageError(f"{path} is a log in the format {found.format.name}, which has no magic number")
+    return Stream(
+        path,
+        magic=found.format.magic if chosen.magic is None else chosen.magic,
+        version=found.format.version if chosen.version_number is None else chosen.version_number,
+    )
+
+
+def byte_size(text: str) -> int:
+    """A number of bytes: `4096`, `64KiB` or `64k` (of 1024), `10MB` (of 1000)."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: expected a number, or one such as 64MiB or 10GB")
+    number, unit, suffix = match.groups()
+    base = 1000 if (suffix or "").lower() == "b" else 1024
+    size = float(number) * base ** _POWERS.get((unit or "").lower(), 0)
+    if size > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX >> 40}TiB")
+    return int(size)
+
+
+def positive_size(text: str) -> int:
+    """A number of bytes that is not zero."""
+    size = byte_size(text)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is nothing: expected at least one byte")
+    return size
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, zero or more; also `500ms`, `2m`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = parse_or_explain(parse_duration, text) / 1e9
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait: expected seconds, zero or more")
+    return value
+
+
+def some_seconds(text: str) -> float:
+    """A number of seconds that is not zero."""
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all: expected more than zero seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number, zero or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count: expected a whole number, zero or more")
+    if len(text) > 15 or int(text) > BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX}")
+    return int(text)
+
+
+def file_mode(text: str) -> int:
+    """A file's mode, in octal digits."""
+    digits = text.removeprefix("0o")
+    try:
+        return check_mode(int(digits, 8) if re.fullmatch(r"[0-7]{3,4}", digits, re.ASCII) else -1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no mode of files that their owner may read and write: expected one such as 600 or 640"
+        ) from None
+
+
+def positive_count(text: str) -> int:
+    """A whole number, at least one."""
+    number = count(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at least one")
+    return number
+
+
+def u32(text: str) -> int:
+    """An unsigned 32 bit number, decimal or 0x...; or four characters, as in `cptn`."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = int.from_bytes(text.encode(), "big") if len(text.encode()) == 4 else -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no 32 bit number: expected 0x6370746e, or 4 characters")
+    return value
+
+
+def position(text: str) -> Position:
+    """A position such as 000000007:1048576."""
+    return parse_or_explain(Position.parse, text)
+
+
+def time_or_position(text: str) -> Position | int:
+    """A position, or a time in nanoseconds."""
+    if _POSITION.fullmatch(text.strip()):
+        return position(text)
+    return parse_or_explain(parse_time, text)
+
+
+def duration_text(text: str) -> str:
+    """A duration such as 24h, as it is."""
+    parse_or_explain(parse_duration, text)
+    return text
+
+
+def key_slice(text: str) -> slice:
+    """A part of the payload, START:STOP; either may be left out."""
+    start, colon, stop = text.partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+    if any(len(part) > 14 for part in (start, stop)):
+        raise argparse.ArgumentTypeError(f"{text!r} is past the end of any payload: expected one such as 0:16")
+    if stop and int(stop) <= int(start or 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is empty: expected START:STOP, as in 0:16")
+    return slice(int(start) if start else None, int(stop) if stop else None)
+
+
+def one_byte(text: str) -> bytes:
+    """A single byte: a character, or an escape such as \\t or \\x00."""
+    try:
+        data = text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+    except UnicodeError:
+        data = b""
+    if len(data) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a single byte: expected one such as = or \\t")
+    return data
+
+
+def parse_or_explain(parse: Callable[[str], T], text: str) -> T:
+    """A value, or what is wrong with its text, as argparse wants it."""
+    try:
+        return parse(text)
+    except ForelogError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

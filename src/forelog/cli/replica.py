@@ -1,0 +1,130 @@
+"""`forelog replica serve`: a server that keeps copies of state logs, and passes them on to followers."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from queue import SimpleQueue
+from typing import Any
+
+from forelog.cli import codes, options, serving
+from forelog.cli.output import say
+from forelog.copies.server.server import (
+    CONNECTIONS_MAX,
+    FRAMES_BYTES_MAX,
+    HELLO_SECONDS,
+    LOGS_MAX,
+    WAITING_MAX,
+    WAITING_PER_ADDRESS_MAX,
+    ReplicaServer,
+)
+from forelog.copies.targets import PORT
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = options.command_parser(
+        "replica",
+        "Keep copies of state logs, as their primaries send them, and pass them on to followers.",
+        epilog="examples:\n"
+        "  forelog replica serve --dir copies\n"
+        "  forelog replica serve --dir copies --listen 0.0.0.0:7070 --token-file token\n\n"
+        "A program has its log copied there with log.add_destination('replica://HOST:PORT/NAME').",
+    )
+    parser.add_argument("subcommand", metavar="serve", type=_serve, help="serve until a signal says stop")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=serving.address(PORT),
+        default=("127.0.0.1", PORT),
+        help=f"where (127.0.0.1:{PORT})",
+    )
+    parser.add_argument(
+        "--dir", required=True, metavar="DIR", help="where the copies are kept, in a folder per log"
+    )
+    options.add_mode(parser, "new copies' files")
+    parser.add_argument("--token-file", metavar="FILE", help="a file with a token for all logs")
+    parser.add_argument("--tokens", metavar="FILE", help="a file with tokens for the logs that patterns name")
+    parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain: TLS is needed then")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="let only those in that have a certificate of these authorities"
+    )
+    for name, default, text in (
+        ("--max-connections", CONNECTIONS_MAX, f"at a time ({CONNECTIONS_MAX})"),
+        ("--max-waiting", WAITING_MAX, f"connections that haven't said hello ({WAITING_MAX})"),
+        ("--max-waiting-per-address", WAITING_PER_ADDRESS_MAX, f"of one address ({WAITING_PER_ADDRESS_MAX})"),
+        ("--max-logs", LOGS_MAX, f"that copies are kept of ({LOGS_MAX})"),
+    ):
+        parser.add_argument(name, type=options.positive_count, default=default, metavar="N", help=text)
+    for name, text in (
+        ("--max-log-bytes", "that the copies of one log may take up, as in 10GB (no limit)"),
+        ("--max-bytes", "that all copies may take up (no limit)"),
+    ):
+        parser.add_argument(name, type=options.positive_size, metavar="SIZE", help=text)
+    parser.add_argument(
+        "--max-frames-bytes",
+        type=options.positive_size,
+        default=FRAMES_BYTES_MAX,
+        metavar="SIZE",
+        help="memory for frames over 1 MiB, of all connections (256MiB)",
+    )
+    parser.add_argument(
+        "--hello-timeout",
+        type=options.some_seconds,
+        default=HELLO_SECONDS,
+        metavar="SECONDS",
+        help=f"for a connection to say hello, from when it was accepted ({HELLO_SECONDS:g})",
+    )
+    parser.set_defaults(serves=True)
+    return parser
+
+
+def _serve(text: str) -> str:
+    if text != "serve":
+        raise argparse.ArgumentTypeError(f"there is no {text!r}: expected serve")
+    return text
+
+
+def run(chosen: Any) -> int:
+    if chosen.token_file is not None and chosen.tokens is not None:
+        raise codes.UsageError(
+            "--token-file is one token for all logs, --tokens has one for each: give one of them"
+        )
+    certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
+    token = serving.token(chosen.token_file)
+    host, port = chosen.listen
+    known = token is not None or chosen.tokens is not None or chosen.tls_client_ca is not None
+    if not known and not serving.is_loopback(host):
+        say(f"anyone who reaches {host} can write copies and read them: see --tokens and --tls-cert")
+    signals: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signals.put(number))
+    server = ReplicaServer(
+        chosen.dir,
+        host,
+        port,
+        token=token,
+        tokens=chosen.tokens,
+        tls=None if certificates is None else certificates.context,
+        connections_max=serving.clients_within_limits(chosen.max_connections),
+        waiting_max=chosen.max_waiting,
+        waiting_per_address_max=chosen.max_waiting_per_address,
+        hello_seconds=chosen.hello_timeout,
+        logs_max=chosen.max_logs,
+        log_bytes_max=chosen.max_log_bytes,
+        bytes_max=chosen.max_bytes,
+        frames_bytes_max=chosen.max_frames_bytes,
+        mode=chosen.mode,
+    )
+    with server:
+        say(f"keeping copies at {serving.shown(*server.address)}, in {chosen.dir}")
+        sys.stderr.flush()
+        while signals.get() == signal.SIGHUP:
+            serving.reload_all(
+                "tokens and certificates",
+                lambda: server.reload(token=serving.token(chosen.token_file), tokens=chosen.tokens),
+                *([] if certificates is None else [certificates.reload]),
+            )
+    say("stopped: everything is written")
+    return codes.FINE

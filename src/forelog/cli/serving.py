@@ -1,0 +1,128 @@
+"""What the commands that serve have in common: where they listen, who may come in, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import ssl
+import sys
+from collections.abc import Callable
+
+from forelog.cli import codes
+from forelog.cli.output import say
+from forelog.errors import ForelogError
+from forelog.serving.tls import Certificates, client_context
+
+_OWN_FILES = 64
+
+
+def address(port: int) -> Callable[[str], tuple[str, int]]:
+    """A parser of HOST:PORT, which shows this port as an example."""
+
+    def parse(text: str) -> tuple[str, int]:
+        host, colon, number = text.rpartition(":")
+        if not colon or not number.isdecimal() or int(number) > 65535:
+            raise argparse.ArgumentTypeError(f"{text!r} is no address: expected HOST:PORT, as in 127.0.0.1:{port}")
+        return host.strip("[]") or "0.0.0.0", int(number)
+
+    return parse
+
+
+def shown(host: str, port: int) -> str:
+    """An address as a person writes it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def token(path: str | None) -> bytes | None:
+    """The token in a file."""
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            found = file.read(4096).strip()
+    except OSError as error:
+        raise codes.UsageError(f"{path}: {error.strerror}") from None
+    if not found or not all(33 <= byte <= 126 for byte in found):
+        raise codes.UsageError(f"{path} has no token: expected one line of ASCII characters without spaces")
+    return found
+
+
+def certificates(certificate: str | None, key: str | None, client_ca: str | None = None) -> Certificates | None:
+    """A server's side of TLS, from the options `--tls-cert`, `--tls-key` and `--tls-client-ca`."""
+    if (certificate is None) != (key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
+    if certificate is None:
+        if client_ca is not None:
+            raise codes.UsageError("--tls-client-ca is for TLS: see --tls-cert and --tls-key")
+        return None
+    try:
+        return Certificates(certificate, key, client_authorities=client_ca)
+    except ssl.SSLError as error:
+        files = ", ".join(name for name in (certificate, key, client_ca) if name is not None)
+        raise codes.UsageError(f"{files}: no certificate with its key, or no authorities: {error}") from None
+    except OSError as error:
+        unreadable = [name for name in (certificate, key, client_ca) if name and not os.access(name, os.R_OK)]
+        raise codes.UsageError(f"{', '.join(unreadable or [certificate])}: {error.strerror}") from None
+
+
+def reload_all(what: str, *reloads: Callable[[], object]) -> None:
+    """SIGHUP: read files again. What isn't right stays as it was, and is told; the rest counts."""
+    fine = True
+    for reload in reloads:
+        try:
+            reload()
+        except (OSError, ForelogError, codes.UsageError) as error:
+            say(f"{codes.explain(error)[1]}: what can't be read stays as it was")
+            fine = False
+    if fine:
+        say(f"{what} are read again")
+    sys.stderr.flush()
+
+
+def client_tls(authorities: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """A client's side of TLS: whom it trusts, by default whom the system trusts, and its certificate, if any."""
+    if (certificate is None) != (key is None):
+        raise codes.UsageError("--tls-cert and --tls-key go together")
+    try:
+        return client_context(authorities, certificate, key)
+    except ssl.SSLError as error:
+        what = authorities if certificate is None else f"{certificate} or {authorities}"
+        raise codes.UsageError(f"{what} has no certificates: {error}") from None
+    except OSError as error:
+        raise codes.UsageError(f"{authorities or certificate}: {error.strerror}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def clients_within_limits(wanted: int) -> int:
+    """How many clients there can be at a time: as many as wanted, if the system lets us have as many files.
+
+    A connection is a file. Some files are left for the log: without them nothing could be written.
+    """
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit - _OWN_FILES >= wanted:
+        return wanted
+    allowed = max(limit - _OWN_FILES, 1)
+    if allowed < wanted // 2:
+        say(f"this system allows {limit} files, so that there can be {allowed} clients at a time: see ulimit -n")
+    return allowed

@@ -1,0 +1,58 @@
+"""`forelog state`: what a state log has, without the program that wrote it.
+
+state_inspect.py  inspect: generations, events, and of a PersistentDict what is in it
+state_restore.py  restore: a new log with the state at a time
+state_diff.py     diff: what differs between two states
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any
+
+from forelog.cli import options
+
+SUBCOMMANDS = {
+    "inspect": "generations and events of a state log, and what a restore would replay",
+    "restore": "make a new log with the state that another one has, or had at a time",
+    "diff": "what differs between two states: of one log at two times, or of two logs",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    return options.SubcommandParser(
+        "state",
+        "What a state log has, without the program that wrote it.",
+        "examples:\n"
+        "  forelog state inspect bank\n"
+        "  forelog state inspect bank --events --limit 10\n"
+        "  forelog state restore bank yesterday --as-of -24h\n"
+        "  forelog state diff prices --as-of -1h --and -1m\n\n"
+        "forelog state SUBCOMMAND --help shows the options of a subcommand.",
+        SUBCOMMANDS,
+        subparser,
+    )
+
+
+def subparser(name: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand."""
+    summary = SUBCOMMANDS[name]
+    parser = options.command_parser(
+        f"state {name}",
+        summary[0].upper() + summary[1:] + ".",
+        "Times are RFC 3339 as in 2026-11-15T18:00:00Z, or -15m for a time ago, with what was written at them;\n"
+        "positions are as printed, 000000007:1048576, with what comes before them.",
+    )
+    _module(name).add_options(parser)
+    options.add_timeout(parser, "for a cleaner to finish")
+    return parser
+
+
+def _module(name: str) -> Any:
+    return import_module(f"forelog.cli.state.{name}")
+
+
+def run(chosen: argparse.Namespace) -> int:
+    code: int = _module(chosen.subcommand).run(chosen)
+    return code

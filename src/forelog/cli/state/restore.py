@@ -1,0 +1,58 @@
+"""`forelog state restore`: a new log with the state at a time."""
+
+from __future__ import annotations
+
+import argparse
+
+from forelog.cli import codes, options
+from forelog.cli.output import human_bytes, plural, print_json
+from forelog.cli.progress import Progress
+from forelog.state.restore import PlaceTaken, restore
+from forelog.times import format_time
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("source", metavar="SOURCE", help="the log to read, which stays as it is")
+    parser.add_argument("target", metavar="DIR", help="the log to make: a directory that isn't there, or is empty")
+    parser.add_argument(
+        "--as-of", type=options.time_or_position, metavar="WHEN", help="as it was at a time, or a position"
+    )
+    options.add_mode(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Do it."""
+    target = chosen.target
+    with Progress(f"restoring {chosen.source}") as progress:
+        try:
+            report = restore(
+                chosen.source,
+                target,
+                chosen.as_of,
+                progress=progress,
+                timeout=chosen.timeout,
+                mode=chosen.mode,
+            )
+        except PlaceTaken as error:
+            raise codes.UsageError(str(error)) from None
+    if chosen.json:
+        print_json(
+            {
+                "target": target,
+                "generation": report.span.generation,
+                "whole": report.span.complete,
+                "events": report.events,
+                "segments": report.segments,
+                "bytes": report.byte_count,
+                "last_change": format_time(report.span.last_ns),
+                "to": str(report.span.end),
+            }
+        )
+    else:
+        size = f"{plural(report.segments, 'segment')}, {human_bytes(report.byte_count)}"
+        print(
+            f"{target}: {plural(report.events, 'event')} in {size}, synced and read back; "
+            f"the state as of {report.span.end}, {format_time(report.span.last_ns)}"
+        )
+    return codes.FINE

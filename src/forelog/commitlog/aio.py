@@ -1,0 +1,53 @@
+"""A commit log for tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from forelog.log import aio
+from forelog.log.position import Position
+
+if TYPE_CHECKING:
+    from forelog.commitlog.log import CommitLog, Write
+
+
+class AsyncCommitLog:
+    """The methods of a `CommitLog`, to be awaited; what doesn't wait is as it is there.
+
+    Tasks and threads can use one log at the same time, and share its syncs.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self.log = log
+        self.active_logs = log.active_logs
+        self.queue_length = log.queue_length
+        self.snapshot = log.snapshot
+
+    async def write(self, *args: Any, **kwargs: Any) -> Position | None:
+        """CommitLog.write()."""
+        positions = await self._put(self.log.entry_of(*args, **kwargs))
+        return None if positions is None else positions[0]
+
+    async def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
+        """CommitLog.write_batch()."""
+        return await self._put(self.log.entry_of_batch(items))
+
+    async def rotate_logs(self) -> str:
+        """CommitLog.rotate_logs()."""
+        return await aio.in_thread(self.log.rotate_logs)
+
+    async def flush(self) -> None:
+        """CommitLog.flush()."""
+        await aio.in_thread(self.log.flush)
+
+    async def close(self) -> None:
+        """CommitLog.close()."""
+        await aio.in_thread(self.log.close)
+
+    async def _put(self, entry: Write) -> Sequence[Position] | None:
+        if not entry.synced:
+            await aio.post(self.log.commit, entry)
+            return None
+        positions: Sequence[Position] = await aio.submit(self.log.commit, entry)
+        return positions

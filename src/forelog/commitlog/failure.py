@@ -1,0 +1,63 @@
+"""What a commit log does when its disk fails.
+
+Cassandra calls it the commit failure policy; M3 knows one only, the second.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+logger = logging.getLogger("forelog")
+
+
+class FailurePolicy(enum.StrEnum):
+    """What happens after a write or a sync has failed. Whoever waits for it gets the error, always."""
+
+    STOP = "stop"
+    """Every write from then on raises the error, until the log is reopened. Reading goes on."""
+    DIE = "die"
+    """The process ends at once, with exit status 74 (EX_IOERR) and a line on standard error."""
+    CALLBACK = "callback"
+    """`failure_callback(error)` decides, on the writer's thread: true to go on, anything else to stop."""
+    IGNORE = "ignore"
+    """Go on with the next write. Failed writes under `behind` are lost, counted and logged."""
+
+
+class Reaction:
+    """A policy that has been checked."""
+
+    def __init__(self, policy: FailurePolicy | str, callback: Callable[[Exception], object] | None) -> None:
+        try:
+            self._policy = FailurePolicy(policy)
+        except ValueError:
+            names = ", ".join(repr(str(one)) for one in FailurePolicy)
+            raise ValueError(f"on_failure is {policy!r}: expected one of {names}") from None
+        if (self._policy is FailurePolicy.CALLBACK) != (callback is not None):
+            raise ValueError("on_failure='callback' and failure_callback come together or not at all")
+        self._callback = callback
+
+    def goes_on(self, path: str, error: Exception) -> bool:
+        """Whether the log goes on after an error; under `die` it doesn't return."""
+        if self._policy is FailurePolicy.DIE:
+            _die(path, error)
+        logger.error("%s: %s (on_failure=%s)", path, error, self._policy)
+        return self._policy is FailurePolicy.IGNORE or self._asked_to_go_on(error)
+
+    def _asked_to_go_on(self, error: Exception) -> bool:
+        if self._callback is None:
+            return False
+        try:
+            return bool(self._callback(error))
+        except BaseException:  # also what would end a thread: it isn't the callback's
+            logger.exception("the failure callback failed itself: stopping")
+            return False
+
+
+def _die(path: str, error: Exception) -> None:
+    # Not sys.exit: that ends only this thread. Nothing that could wait for the disk runs any more.
+    print(f"forelog: {path}: {error}: ending the process, as on_failure='die' says", file=sys.stderr, flush=True)
+    os._exit(os.EX_IOERR)

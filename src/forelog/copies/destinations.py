@@ -1,0 +1,353 @@
+"""Where else a state log is kept: any number of copies, each kept up by a thread of its own.
+
+A destination that is slow or away holds up nothing and costs no memory: it reads the log at its own pace. It is
+marked unhealthy, with its error and since when, tried again, and goes on from where it was. Only who says
+`ack="received"` or `ack="synced"` has updates wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from forelog.bounds import check_number
+from forelog.copies.shipping import Owner, Target, View, ship
+from forelog.copies.store.storage import shown
+from forelog.copies.targets import make_target
+from forelog.errors import ForelogError, NotReplicated, Superseded
+from forelog.log.position import Position
+
+__all__ = ["DestinationHealth", "Destinations", "Health"]
+
+logger = logging.getLogger("forelog")
+
+ACK_SECONDS = 10.0
+REMOTE_INTERVAL_SECONDS = 10.0
+RETRY_SECONDS = (0.1, 5.0)  # before another attempt, at first and at most
+STOP_SECONDS = 5.0
+ACKS = ("none", "received", "synced")
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationHealth:
+    """How a copy is doing."""
+
+    where: str
+    state: str
+    """`connecting`, `live`, `unhealthy`, or `superseded`, which is for good."""
+    error: str | None
+    """Why it isn't live, if it has been tried."""
+    error_seconds: float | None
+    """For how long."""
+    position: Position | None
+    """Up to where it has everything."""
+    lag_bytes: int
+    lag_seconds: float
+    """Since it last had everything; 0 if it has."""
+    attempts: int
+    """To connect, since it was added."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it has everything, or is getting it."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a log is doing."""
+
+    error: str | None
+    """Of the log itself: a failed sync, or an enumeration that raised."""
+    destinations: Mapping[str, DestinationHealth] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all is well, everywhere."""
+        return self.error is None and all(one.healthy for one in self.destinations.values())
+
+
+class Destination:
+    """One copy, and the thread that keeps it up."""
+
+    def __init__(
+        self, source: Owner, where: str, target: Target, *, ack: str, ack_timeout: float | None, interval: float
+    ) -> None:
+        self.where = where
+        self.waits = ack != "none"
+        self._source = source
+        self._target = target
+        self._ack_timeout = ack_timeout
+        self._interval = interval
+        self._woken = threading.Event()
+        self._hurry = threading.Event()
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._position: Position | None = None
+        self._state = "connecting"
+        self._error: Exception | None = None
+        self._error_at = 0.0
+        self._caught_up_at = time.monotonic()
+        self._resting = False
+        """Whether it had everything when its thread last looked, and nothing was appended since."""
+        self._attempts = 0
+        self._thread = threading.Thread(target=self._run, name=f"forelog-copy-{where}", daemon=True)
+        self._thread.start()
+
+    # -- its thread
+
+    def _run(self) -> None:
+        pause = RETRY_SECONDS[0]
+        while not self._stopping:
+            self._attempts += 1
+            before = self._position
+            try:
+                ship(
+                    self._source,
+                    self._target,
+                    woken=self._woken,
+                    stopped=lambda: self._stopping,
+                    acknowledged=self._acknowledged,
+                    caught_up=self._caught_up,
+                    rest=self._rest if self._interval else None,
+                )
+            except Exception as error:  # whatever it is, the log is not to suffer from it
+                self._failed(error)
+                if isinstance(error, Superseded):
+                    break
+            finally:
+                with contextlib.suppress(Exception):
+                    self._target.close()
+            pause = RETRY_SECONDS[0] if self._position != before else min(pause * 2, RETRY_SECONDS[1])
+            self._hurry.wait(pause * random.uniform(0.5, 1))
+
+    def _rest(self) -> None:
+        self._hurry.wait(self._interval)
+
+    def _acknowledged(self, position: Position) -> None:
+        with self._changed:
+            if self._error is not None:
+                logger.info("%s: the copy is live again", self.where)
+            self._position = position
+            self._state, self._error = "live", None
+            self._changed.notify_all()
+
+    def _caught_up(self, moment: float) -> None:
+        self._caught_up_at = moment
+        self._resting = not self._woken.is_set()
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopping:
+            return
+        if not isinstance(error, OSError | ForelogError):
+            logger.error("%s: the copy isn't kept up", self.where, exc_info=error)
+        with self._changed:
+            if self._error is None:
+                self._error_at = time.monotonic()
+            if type(self._error) is not type(error):
+                level = logging.ERROR if isinstance(error, Superseded) else logging.WARNING
+                logger.log(level, "%s: the copy isn't kept up: %s", self.where, error)
+            self._state = "superseded" if isinstance(error, Superseded) else "unhealthy"
+            self._error = error
+            self._changed.notify_all()
+
+    # -- for the log
+
+    def wake(self) -> None:
+        """Something was appended."""
+        if self._resting:  # until now it had everything
+            self._caught_up_at, self._resting = time.monotonic(), False
+        self._woken.set()
+
+    def check(self) -> None:
+        """Raise if nothing may be appended now, because of this copy."""
+        error = self._error
+        if error is None:
+            return
+        if isinstance(error, Superseded):
+            raise Superseded(str(error)) from error
+        if self.waits:
+            raise NotReplicated(
+                f"{self.where} is to acknowledge updates, and is away: {error}. Nothing was written; it is tried "
+                "again, and remove_destination() goes on without it"
+            ) from error
+
+    def wait_for(self, position: Position) -> None:
+        """Return when the copy has the record at a position."""
+        deadline = None if self._ack_timeout is None else time.monotonic() + self._ack_timeout
+        with self._changed:
+            while self._position is None or self._position <= position:
+                left = None if deadline is None else deadline - time.monotonic()
+                if self._stopping or self._error is not None or (left is not None and left <= 0):
+                    why = str(self._error or "no acknowledgement in time")
+                    raise NotReplicated(
+                        f"{self.where} didn't acknowledge the update at {position}: {why}. The log has it",
+                        position=position,
+                    )
+                self._changed.wait(left)
+
+    def health(self, view: View | None) -> DestinationHealth:
+        """As of now."""
+        lag = 0 if view is None else _lag(view, self._position)
+        now = time.monotonic()
+        error = self._error
+        return DestinationHealth(
+            self.where,
+            self._state,
+            None if error is None else f"{type(error).__name__}: {error}",
+            None if error is None else now - self._error_at,
+            self._position,
+            lag,
+            now - self._caught_up_at if lag else 0.0,
+            self._attempts,
+        )
+
+    def stop(self) -> None:
+        """Let it be, once it has what there is, as long as it gets on."""
+        self._hurry.set()
+        self._woken.set()
+        seen, deadline = self._position, time.monotonic() + STOP_SECONDS
+        while self._error is None and self._thread.is_alive() and self._lag() and time.monotonic() < deadline:
+            time.sleep(0.005)
+            if self._position != seen:
+                seen, deadline = self._position, time.monotonic() + STOP_SECONDS
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._woken.set()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            self._target.close()  # it waits for the other side
+            self._thread.join(STOP_SECONDS)
+
+    def _lag(self) -> int:
+        view = self._source.view()
+        return 0 if view is None else _lag(view, self._position)
+
+
+class Destinations:
+    """All destinations of a log. Empty, it is false, and costs an update nothing."""
+
+    def __init__(self, log: Owner) -> None:
+        self._log = log
+        self._all: dict[str, Destination] = {}
+        self._waited: list[Destination] = []
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(
+        self,
+        where: str,
+        *,
+        name: str | None = None,
+        ack: str = "none",
+        ack_timeout: float | None = ACK_SECONDS,
+        interval: float | None = None,
+        token: str | bytes | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        mode: int | None = None,
+        first: Callable[[], object] | None = None,
+    ) -> str:
+        """A directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows; returns its name.
+
+        ack               what an update waits for: "none", "received", or "synced" by the copy
+        ack_timeout       for how long, in seconds, before NotReplicated is raised; None for ever
+        interval          seconds between two sendings; by default at once, and 10 for what fsspec reaches
+        token, tls        of a replica server; tls is True, or a context
+        storage_options   for fsspec
+        mode              of the files of a new copy in a directory, 0o600 by default
+        first             called once all of that is known to make sense, before the copy begins
+        """
+        if ack not in ACKS:
+            raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
+        check_number("ack_timeout", ack_timeout, or_none="to wait for ever")
+        check_number("interval", interval, or_none="for the usual one")
+        told = shown(where)
+        chosen = told if name is None else name
+        remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")
+        target = make_target(
+            where,
+            self._log,
+            synced=ack == "synced",
+            token=token,
+            tls=tls,
+            storage_options=storage_options,
+            mode=mode,
+        )
+        if first is not None:
+            first()
+        with self._lock:
+            if chosen in self._all:
+                raise ValueError(f"there is a destination {chosen!r} already: give this one another name")
+            destination = Destination(
+                self._log,
+                told,
+                target,
+                ack=ack,
+                ack_timeout=ack_timeout,
+                interval=REMOTE_INTERVAL_SECONDS if interval is None and remote else interval or 0,
+            )
+            self._all = {**self._all, chosen: destination}
+            self._waited = [one for one in self._all.values() if one.waits]
+        return chosen
+
+    def remove(self, name: str) -> None:
+        """One of them goes."""
+        with self._lock:
+            if name not in self._all:
+                raise LookupError(f"there is no destination {name!r}: there are {sorted(self._all) or 'none'}")
+            destination = self._all[name]
+            self._all = {key: value for key, value in self._all.items() if key != name}
+            self._waited = [one for one in self._all.values() if one.waits]
+        destination.stop()
+
+    def check(self) -> None:
+        """Raise if nothing may be appended now."""
+        for destination in self._all.values():
+            destination.check()
+
+    def told(self, position: Position) -> None:
+        """An update was appended: send it, and wait for who is to be waited for."""
+        for destination in self._all.values():
+            destination.wake()
+        for destination in self._waited:
+            destination.wait_for(position)
+
+    def wake(self) -> None:
+        """Something was appended."""
+        for destination in self._all.values():
+            destination.wake()
+
+    def health(self, error: str | None) -> Health:
+        """Of all of them."""
+        view = self._log.view()
+        return Health(error, {name: one.health(view) for name, one in self._all.items()})
+
+    def close(self) -> None:
+        """Stop all, together."""
+        with self._lock:
+            everyone, self._all, self._waited = list(self._all.values()), {}, []
+        for destination in everyone:
+            destination.stop()
+
+
+def _lag(view: View, position: Position | None) -> int:
+    """How many bytes of a log lie after a position."""
+    first = view.snapshot.begin
+    begin = first if position is None or view.stream.segment_bytes(position.segment) is None else position
+    total, number, start = 0, begin.segment, begin.offset
+    while (found := view.stream.segment_bytes(number)) is not None:
+        total += max(found - start, 0)
+        number, start = number + 1, first.offset
+    return total

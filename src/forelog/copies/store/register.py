@@ -1,0 +1,196 @@
+"""Which opening of a log writes to an object store. It is one at a time, though a store has no locks.
+
+An opening puts an object with its name there (manifest.py) before it writes anything else. Then it lists what is
+there, loads the last manifest, and is established. Each flush lists what is there after its manifest is written,
+and before it is acknowledged. So of two that write:
+
+- Whatever the older one has acknowledged was written before the younger one's name was there. The younger one
+  has loaded it, and goes on only if its log has it (claim.py). Whatever the older one writes later is not
+  acknowledged, because it sees the younger one's name.
+- Two of the same epoch see each other's names, unless one of them was established before. The other one then
+  removes its name again. If neither was, both do, and try again after a while.
+- Two processes with the same identity, as on a cloned machine, have the same name. Where the store can refuse to
+  write a name twice, only one of them can write the next manifest. Elsewhere each sees the other's manifest in
+  its list, and removes its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from typing import NamedTuple
+
+from forelog.copies.claim import Claim, Known, refuse_other
+from forelog.copies.identity import Identity
+from forelog.copies.mirror import TAIL_BYTES, Resume
+from forelog.copies.shipping import Owner
+from forelog.copies.store.manifest import (
+    FOLDER,
+    Manifest,
+    Named,
+    Part,
+    named_manifests,
+    named_openings,
+    newest,
+    opening_name,
+)
+from forelog.copies.store.storage import Storage
+from forelog.errors import ReplicaError, Superseded
+from forelog.times import format_time
+
+__all__ = ["Found", "Register", "Twin"]
+
+logger = logging.getLogger("forelog")
+
+
+class Found(NamedTuple):
+    """What a store has of a log."""
+
+    manifests: dict[Named, int]
+    openings: list[Identity]
+    parts: dict[str, int]
+    newest: list[Manifest]
+    """The two last manifests that count."""
+
+
+class Register:
+    """The openings and manifests at one place, as one opening of a log sees them."""
+
+    def __init__(self, storage: Storage, owner: Owner, claim: Claim) -> None:
+        self._storage = storage
+        self._owner = owner
+        self._claim = claim
+        self._established = False
+        self.exclusive = False
+        """Whether the store refuses to write a name twice."""
+        self._found: set[Named] = set()
+        """Manifests that were there when this opening was established."""
+        self.known: set[Named] = set()
+        """Manifests that were there when we connected, or that are ours."""
+        self.last: Named | None = None
+        """The manifest that we have written last, which nobody else may remove."""
+
+    def enter(self) -> Found:
+        """Be the one that writes here, or raise. What there is, to go on with."""
+        found = self._find()
+        self._check(found)
+        if not self._established:
+            self._announce()
+            try:
+                found = self._find()
+                self._check(found)
+            except ReplicaError:
+                self._withdraw()
+                raise
+            self._established = True
+            self._found = set(found.manifests)
+        self.known |= set(found.manifests)
+        self.last = None
+        return found
+
+    def look(self) -> None:
+        """Raise if another primary writes here that isn't older.
+
+        What an older one still writes isn't acknowledged: it sees this one's name first.
+        """
+        sizes, mine = self._storage.sizes(), self._owner.identity
+        listed = named_manifests(sizes)
+        self._check_younger(named_openings(sizes, mine.id), listed)
+        others = listed.keys() - self.known
+        if others and max(others).epoch == mine.epoch:
+            raise Twin(self._storage.where, mine, max(others).name)
+        if others:
+            logger.warning("%s: an older primary still writes there: %s", self._storage.where, max(others).name)
+            self.known |= others
+        if self.last is not None and self.last not in listed:
+            raise ReplicaError(f"{self._storage.where}: {self.last.name} was removed. The copy is looked at again")
+
+    # -- who is there
+
+    def _find(self) -> Found:
+        sizes, parts = self._storage.sizes(), self._storage.sizes(FOLDER)
+        listed, mine = named_manifests(sizes), self._owner.identity
+        if self._established:  # an older one that has written since is no part of this history
+            listed = {one: size for one, size in listed.items() if one.epoch >= mine.epoch or one in self._found}
+        openings = named_openings(sizes, mine.id)
+        return Found(listed, openings, parts, newest(self._storage, listed, parts, count=2))
+
+    def _check(self, found: Found) -> None:
+        """Raise unless this opening may write, and its log has what is there."""
+        mine, where = self._owner.identity, self._storage.where
+        last = found.newest[0] if found.newest else None
+        refuse_other(where, mine, None if last is None else last.identity)
+        self._check_younger(found.openings, found.manifests)
+        for other in found.openings:
+            if not self._established and other.epoch == mine.epoch and other.word != mine.word:
+                raise ReplicaError(
+                    f"{where}: another primary of epoch {mine.term}.{mine.run} is about to write there: "
+                    f"{other.opening}, and this one is {mine.opening}. Was the log copied and opened twice?"
+                )
+        known = [one for one in found.openings if one.epoch < mine.epoch or one.word == mine.word]
+        if last is None:
+            self._claim.check(Known(max(known, default=None)))
+            return
+        end = Resume(last.position, self.tail(last.parts[-1]))
+        self._claim.check(Known(max([*known, last.identity]), end, last.identity.term))
+
+    def _check_younger(self, openings: list[Identity], manifests: dict[Named, int]) -> None:
+        mine, where = self._owner.identity, self._storage.where
+        for named in manifests:
+            if named.epoch > mine.epoch:  # whether it is whole or not: somebody began to write it
+                raise Superseded(
+                    f"epoch {mine.term}.{mine.run} is over: {named.term}.{named.run} has written {named.name} to "
+                    f"{where}. This primary is {mine.opening}, and what it wrote since isn't there"
+                )
+        for other in openings:
+            if other.term > mine.term:
+                raise Superseded(
+                    f"epoch {mine.term}.{mine.run} is over: {other.opening} was promoted, and writes to {where}. "
+                    f"This primary is {mine.opening}, and what it wrote since isn't there"
+                )
+            if other.epoch > mine.epoch:  # it may find that its log isn't this one's, and go again
+                raise ReplicaError(
+                    f"{where}: a younger primary is about to write there: {other.opening}, and this one is "
+                    f"{mine.opening}. Nothing more is acknowledged meanwhile"
+                )
+
+    # -- being there
+
+    def _announce(self) -> None:
+        mine = self._owner.identity
+        name = opening_name(mine)
+        body = {"id": mine.id.hex(), "opening": mine.opening, "time": format_time(time.time_ns())}
+        data = json.dumps(body, sort_keys=True).encode()
+        if not self._storage.may_create:
+            self._storage.write(name, data)
+            return
+        with contextlib.suppress(FileExistsError):
+            self._storage.create(name, data)
+        try:
+            self._storage.create(name, data)  # there are stores that don't do what they are asked for
+        except FileExistsError:
+            self.exclusive = True
+
+    def _withdraw(self) -> None:
+        try:
+            self._storage.remove(opening_name(self._owner.identity))
+        except ReplicaError as error:
+            logger.warning("%s: an opening couldn't be taken away again: %s", self._storage.where, error)
+
+    def tail(self, part: Part) -> bytes:
+        """The last bytes of a part; nothing if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._storage.read(part.path, max(part.length - TAIL_BYTES, 0), part.length)
+        return b""
+
+
+class Twin(Superseded):
+    """Another process writes with the same identity, or with the same epoch."""
+
+    def __init__(self, where: str, identity: Identity, name: str) -> None:
+        super().__init__(
+            f"{where}: somebody else writes there as {identity.opening} too ({name}): was the log copied and "
+            "opened twice, or the machine cloned?"
+        )

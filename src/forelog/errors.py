@@ -1,0 +1,291 @@
+"""Every error that forelog raises, as one tree::
+
+    ForelogError
+    ├── LogNotFound             there is no log at the path (also a FileNotFoundError)
+    ├── UnknownFormat           the files are in no format that forelog knows, or in another than was said
+    ├── HeaderMismatch          a segment belongs to another kind of log, or its header is damaged
+    ├── CorruptRecord           bytes in a segment are not what was written
+    ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)
+    ├── AppenderFailed          nothing more can be appended until the log is reopened (also an OSError)
+    ├── AppenderClosed          append after close (also a ValueError)
+    ├── QueueFull               the queue of writes has no room, and its time to wait is over
+    ├── RecordTooLarge          a record or batch is over its limit (also a ValueError)
+    ├── LogFull                 there are no segment numbers left
+    ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
+    ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
+    ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
+    ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
+    ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
+    ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
+    ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
+    │   ├── BadFrame            what arrived is nothing that a copy can take
+    │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
+    │   └── Superseded          another primary writes the log: this one must not any more
+    ├── BadTokens               a line of a replica server's file of tokens makes no sense (also a ValueError)
+    ├── BadAccessFile           a line of a broker's file of users or of rules makes no sense (also a ValueError)
+    ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
+    ├── JobError                a job server didn't do what was asked
+    │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
+    │   ├── JobNotFound         it has no such job or queue (also a LookupError)
+    │   ├── JobTimeout          what was waited for didn't come in time (also a TimeoutError)
+    │   ├── ServerFailed        it can't do it now
+    │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
+    │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
+    │   ├── BadReply            what answers is no job server
+    │   └── BatchFailed         some commands of a batch have failed, and others may have not
+    └── MissingExtra            an optional dependency isn't installed (also an ImportError)
+
+`SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AppenderClosed",
+    "AppenderFailed",
+    "BadAccessFile",
+    "BadCommand",
+    "BadEvent",
+    "BadFrame",
+    "BadPacket",
+    "BadPosition",
+    "BadReply",
+    "BadTokens",
+    "BatchFailed",
+    "ConnectionLost",
+    "CorruptRecord",
+    "ForelogError",
+    "HeaderMismatch",
+    "JobError",
+    "JobNotFound",
+    "JobRefused",
+    "JobTimeout",
+    "LockTimeout",
+    "LogFull",
+    "LogNotFound",
+    "MissingExtra",
+    "NotReplicated",
+    "QueueFull",
+    "RecordTooLarge",
+    "ReplicaError",
+    "ServerFailed",
+    "ServerReadOnly",
+    "SkipSegment",
+    "Superseded",
+    "TargetTaken",
+    "TimeOutOfRange",
+    "UnknownFormat",
+    "WriteFailed",
+]
+
+
+class ForelogError(Exception):
+    """The base of all of them."""
+
+
+class LogNotFound(ForelogError, FileNotFoundError):
+    """There is no log at the path."""
+
+
+class UnknownFormat(ForelogError):
+    """The files are in no format that forelog knows."""
+
+
+class HeaderMismatch(ForelogError):
+    """A segment belongs to another kind of log, or its header is damaged."""
+
+
+class CorruptRecord(ForelogError):
+    """Bytes in a segment are not what was written.
+
+    `position` is where the damage starts, `reason` one word for what is wrong (`crc`, `length`, `time`,
+    `truncated`, `header`, `map`, `missing`), `path` the segment's file, `physical_offset` the place in it, and
+    `data` the first bytes found there.
+    """
+
+    def __init__(
+        self, message: str, *, position: object, reason: str, path: str, physical_offset: int, data: bytes
+    ) -> None:
+        super().__init__(message)
+        self.position = position
+        self.reason = reason
+        self.path = path
+        self.physical_offset = physical_offset
+        self.data = data
+
+
+class WriteFailed(ForelogError, OSError):
+    """An append didn't reach the file. What was written of it was cut off again: the log is as before."""
+
+
+class AppenderFailed(ForelogError, OSError):
+    """A sync failed, or a failed write couldn't be undone: what is on disk is unknown until it is reopened."""
+
+
+class AppenderClosed(ForelogError, ValueError):
+    """The appender was closed, or not opened yet."""
+
+
+class QueueFull(ForelogError):
+    """The queue of writes has no room, and none came while the writer was willing to wait."""
+
+
+class RecordTooLarge(ForelogError, ValueError):
+    """A record or a batch is over its limit."""
+
+
+class LogFull(ForelogError):
+    """Segment names have nine digits, and this log has used the last one."""
+
+
+class LockTimeout(ForelogError, TimeoutError):
+    """Another process or thread holds the lock."""
+
+
+class TimeOutOfRange(ForelogError, ValueError):
+    """The time can't be expressed as asked, or the clock says one that no record can be of."""
+
+
+class BadPosition(ForelogError, ValueError):
+    """A text is no position, or a position is in no log like this."""
+
+
+class TargetTaken(ForelogError, FileExistsError):
+    """There is something already where a new log was to be made."""
+
+
+class BadCommand(ForelogError, ValueError):
+    """A record's payload is no command of a job server, or a command has a value that can't be written.
+
+    `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`), and `offset` where
+    in the payload the field begins that is to blame; None when writing.
+    """
+
+    def __init__(self, message: str, *, reason: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.offset = offset
+
+
+class BadEvent(ForelogError, ValueError):
+    """An event can't be written, or a record is none that can be read; then `position` is where it is."""
+
+    def __init__(self, message: str, *, position: object = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class ReplicaError(ForelogError, ConnectionError):
+    """A copy of a state log can't be kept up, or read."""
+
+
+class BadFrame(ReplicaError):
+    """What arrived is nothing that a copy can take: not a frame, not records, or not those that come next."""
+
+
+class BadTokens(ForelogError, ValueError):
+    """A file of tokens isn't right: the message names the line."""
+
+
+class NotReplicated(ReplicaError):
+    """A replica that was to be waited for didn't acknowledge an update in time.
+
+    With a `position` the log has the update, and so should memory; whether the replica has it isn't known.
+    Without one it was refused before anything was written, because a replica is known to be away.
+    """
+
+    def __init__(self, message: str, *, position: object = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class Superseded(ReplicaError):
+    """Another primary writes the log: a younger one, or one of the same epoch. This one must not any more."""
+
+
+class BadAccessFile(ForelogError, ValueError):
+    """A line of a broker's file of users or of rules makes no sense; the message names it."""
+
+
+class BadPacket(ForelogError, ValueError):
+    """Bytes are no MQTT packet, or one that the protocol forbids; or a packet has a value that can't be written.
+
+    `reason_code` is MQTT 5's (0x81 for a malformed packet, 0x82 for a protocol error, ...), the one to tell the
+    other side before the connection is closed; `why` says it in words.
+    """
+
+    def __init__(self, reason_code: int, why: str) -> None:
+        super().__init__(f"{why} (0x{reason_code:02X})")
+        self.reason_code = reason_code
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[BadPacket], tuple[int, str]]:
+        return BadPacket, (self.reason_code, self.why)
+
+
+class JobError(ForelogError):
+    """A job server didn't do what was asked."""
+
+
+class JobRefused(JobError, ValueError):
+    """The server refuses the command. `reason` is why, in its words: `Invalid TTR`, `Duplicate job`."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class JobNotFound(JobError, LookupError):
+    """The server has no such job or queue: it never had, or the job is done with, deleted or expired."""
+
+
+class JobTimeout(JobError, TimeoutError):
+    """What was waited for didn't come in time: a job, or a result."""
+
+
+class ServerFailed(JobError):
+    """The server can't do it now.
+
+    `unknown` tells whether the command may have been done all the same.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class ServerReadOnly(ServerFailed):
+    """The server's command log can't be written. Nothing was changed, and nothing can be until it can."""
+
+
+class ConnectionLost(JobError, ConnectionError):
+    """There is no connection to the server, or it broke. The next call connects again.
+
+    `unknown` tells whether the command may have been done all the same.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
+
+
+class BadReply(JobError):
+    """What answers is no job server, or something between garbles it."""
+
+
+class BatchFailed(JobError):
+    """Some commands of a batch have failed. `outcomes` has, in order, what each gave: its value or its error."""
+
+    def __init__(self, message: str, *, outcomes: Sequence[object]) -> None:
+        super().__init__(message)
+        self.outcomes = outcomes
+
+
+class MissingExtra(ForelogError, ImportError):
+    """An optional dependency isn't installed."""
+
+
+class SkipSegment(Exception):
+    """Raised by a cleaning function to leave the current segment as it is."""

@@ -1,0 +1,295 @@
+"""The eight commands of a job server, as its command log has them: from and to bytes.
+
+A command log is a log in the captain format with a magic number of its own, and each record's payload is one
+command. The bytes are drawn in `forelog.kernel.plain.commands`; they are those of workq.
+
+>>> add = Add(parse_id("61000000-0001-4000-8000-000000000001"), "mail", ttr_ms=1000, ttl_ms=60_000, created_ns=0)
+>>> payload = encode(add)
+>>> decode(payload) == add
+True
+>>> decode(payload[:-1])
+Traceback (most recent call last):
+    ...
+forelog.errors.BadCommand: an add of 60 bytes is truncated: its field at byte 46 needs more than there is
+
+What a command says is taken as it is: whether a job may be called so, and whether there is one to complete,
+is for `forelog.jobs.log.replay` to judge. Two things are not kept. A time's zone only says how to show it, and is
+written as workq does it, as `ff ff`: an add whose time has another zone is to workq a scheduled job. And a
+complete or fail without a result, which its document describes and workq refuses, is read as one with an empty
+result.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from forelog.errors import BadCommand
+from forelog.formats.commands.encoding import (
+    SECOND_NS,
+    UNIX_EPOCH_SECONDS,
+    ZERO_TIME,
+    job_head,
+    time_bytes,
+    varint,
+)
+from forelog.kernel.plain.commands import (
+    ADD,
+    BAD_JOB_TIME,
+    BAD_RANGE,
+    BAD_TYPE,
+    COMPLETE,
+    DELETE,
+    EMPTY,
+    ERROR_WORDS,
+    EXPIRE,
+    FAIL,
+    ID_BYTES,
+    SCHEDULE,
+    SHORT,
+    START_ATTEMPT,
+    TIMEOUT_ATTEMPT,
+    TRAILING,
+    TRIES_MAX,
+    TTL_MS_MAX,
+    TTR_MS_MAX,
+    TYPE_WORDS,
+    Fields,
+    Malformed,
+    command_fields,
+)
+
+__all__ = [
+    "MAGIC",
+    "VERSION",
+    "Add",
+    "Command",
+    "Complete",
+    "Delete",
+    "Expire",
+    "Fail",
+    "Schedule",
+    "StartAttempt",
+    "TimeoutAttempt",
+    "decode",
+    "encode",
+    "format_id",
+    "parse_id",
+]
+
+MAGIC = 0x77717771  # "wqwq"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A job, to be run as soon as somebody leases it. Its ttl runs from `created_ns`."""
+
+    type: ClassVar[int] = ADD
+    word: ClassVar[str] = "add"
+
+    id: bytes
+    name: str
+    ttr_ms: int
+    ttl_ms: int
+    created_ns: int
+    payload: bytes = b""
+    priority: int = 0
+    max_attempts: int = 0
+    max_fails: int = 0
+    time_ns: int | None = None
+    """None, which is written as the zero time. A foreign writer may have set one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A job, not to be run before its time. Its ttl runs from `time_ns`."""
+
+    type: ClassVar[int] = SCHEDULE
+    word: ClassVar[str] = "schedule"
+
+    id: bytes
+    name: str
+    ttr_ms: int
+    ttl_ms: int
+    time_ns: int
+    created_ns: int
+    payload: bytes = b""
+    priority: int = 0
+    max_attempts: int = 0
+    max_fails: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The job was done, with this result."""
+
+    type: ClassVar[int] = COMPLETE
+    word: ClassVar[str] = "complete"
+
+    id: bytes
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job failed, with this result."""
+
+    type: ClassVar[int] = FAIL
+    word: ClassVar[str] = "fail"
+
+    id: bytes
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Somebody deleted the job."""
+
+    type: ClassVar[int] = DELETE
+    word: ClassVar[str] = "delete"
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The job's ttl is over, or that of a `run` whose client has its answer."""
+
+    type: ClassVar[int] = EXPIRE
+    word: ClassVar[str] = "expire"
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Somebody leased the job."""
+
+    type: ClassVar[int] = START_ATTEMPT
+    word: ClassVar[str] = "start-attempt"
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutAttempt:
+    """The lease's ttr is over."""
+
+    type: ClassVar[int] = TIMEOUT_ATTEMPT
+    word: ClassVar[str] = "timeout-attempt"
+
+    id: bytes
+
+
+Command = Add | Schedule | Complete | Fail | Delete | Expire | StartAttempt | TimeoutAttempt
+ID_ONLY: dict[int, type[Delete | Expire | StartAttempt | TimeoutAttempt]] = {
+    kind.type: kind for kind in (Delete, Expire, StartAttempt, TimeoutAttempt)
+}
+
+
+def parse_id(text: str) -> bytes:
+    """The sixteen bytes of an id such as 61000000-0001-4000-8000-000000000001."""
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        raise BadCommand(f"{text!r} is no id: expected a UUID", reason="range") from None
+
+
+def format_id(job_id: bytes) -> str:
+    """The text of an id of sixteen bytes."""
+    return str(UUID(bytes=job_id))
+
+
+def encode(command: Command) -> bytes:
+    """The command as a record's payload, or BadCommand if it has a value that its field can't hold."""
+    if len(command.id) != ID_BYTES:
+        raise BadCommand(f"{command.word}: an id has {ID_BYTES} bytes, not {len(command.id)}", reason="range")
+    head = bytes((command.type,)) + command.id
+    if isinstance(command, Add | Schedule):
+        return head + _encode_job(command)
+    if isinstance(command, Complete | Fail):
+        return head + varint(len(command.result)) + command.result
+    return head
+
+
+def _encode_job(job: Add | Schedule) -> bytes:
+    if not -(2**31) <= job.priority < 2**31:
+        raise BadCommand(f"{job.word}: priority is {job.priority}: expected an int32", reason="range")
+    for field, number, most in (
+        ("ttr_ms", job.ttr_ms, TTR_MS_MAX),
+        ("ttl_ms", job.ttl_ms, TTL_MS_MAX),
+        ("max_attempts", job.max_attempts, TRIES_MAX),
+        ("max_fails", job.max_fails, TRIES_MAX),
+    ):
+        if not 0 <= number <= most:
+            raise BadCommand(f"{job.word}: {field} is {number}: expected 0 to {most}", reason="range")
+    name = job.name.encode("utf-8", "surrogateescape")
+    return b"".join(
+        (
+            job_head(name, job.ttr_ms, job.ttl_ms, job.priority, job.max_attempts, job.max_fails),
+            varint(len(job.payload)),
+            job.payload,
+            ZERO_TIME if job.time_ns is None else _time(job, "time_ns", job.time_ns),
+            _time(job, "created_ns", job.created_ns),
+        )
+    )
+
+
+def _time(job: Add | Schedule, field: str, time_ns: int) -> bytes:
+    try:
+        return time_bytes(time_ns)
+    except struct.error:
+        raise BadCommand(f"{job.word}: {field} is {time_ns}: it doesn't fit into a time", reason="time") from None
+
+
+def decode(payload: bytes | bytearray | memoryview) -> Command:
+    """The command that a record's payload is, or BadCommand with the place and the reason."""
+    view = memoryview(payload).cast("B")
+    try:
+        fields = command_fields(view, 0, len(view))
+    except Malformed as malformed:
+        raise _refusal(view, malformed) from None
+    if fields.type <= SCHEDULE:
+        return _decode_job(view, fields)
+    if fields.type <= FAIL:
+        result = bytes(view[slice(*fields.result)])
+        return Complete(fields.id, result) if fields.type == COMPLETE else Fail(fields.id, result)
+    return ID_ONLY[fields.type](fields.id)
+
+
+def _decode_job(view: memoryview, fields: Fields) -> Add | Schedule:
+    name = str(view[slice(*fields.name)], "utf-8", "surrogateescape")
+    payload = bytes(view[slice(*fields.payload)])
+    created_ns = _from_time(fields.created)
+    limits = (payload, fields.priority, fields.max_attempts, fields.max_fails)
+    if fields.type == SCHEDULE:
+        time_ns = _from_time(fields.time)
+        return Schedule(fields.id, name, fields.ttr_ms, fields.ttl_ms, time_ns, created_ns, *limits)
+    set_ns = None if fields.time == (0, 0) else _from_time(fields.time)
+    return Add(fields.id, name, fields.ttr_ms, fields.ttl_ms, created_ns, *limits, set_ns)
+
+
+def _from_time(time: tuple[int, int]) -> int:
+    return (time[0] - UNIX_EPOCH_SECONDS) * SECOND_NS + time[1]
+
+
+def _refusal(view: memoryview, malformed: Malformed) -> BadCommand:
+    error, at = malformed.error, malformed.at
+    word = ERROR_WORDS[error] or "?"
+    if error == EMPTY:
+        return BadCommand("an empty record is no command", reason=word, offset=at)
+    if error == BAD_TYPE:
+        message = f"a record of {len(view)} bytes is no command: its type is {view[0]}, expected 1 to 8"
+        return BadCommand(message, reason=word, offset=at)
+    kind = TYPE_WORDS[view[0]] or "?"
+    whole = f"{'an' if kind[0] in 'ae' else 'a'} {kind} of {len(view)} bytes"
+    why = {
+        SHORT: f"is truncated: its field at byte {at} needs more than there is",
+        BAD_RANGE: f"has a number at byte {at} that its field can't hold",
+        BAD_JOB_TIME: f"has no time at byte {at}: expected version 1 and nanoseconds below {SECOND_NS}",
+        TRAILING: f"goes on after its end, at byte {at}",
+    }.get(error, f"has no 64 bit number at byte {at}")
+    return BadCommand(f"{whole} {why}", reason=word, offset=at)

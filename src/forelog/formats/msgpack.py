@@ -1,0 +1,166 @@
+"""The values that properties of messages have, to msgpack and back.
+
+Texts, bytes, numbers, booleans, None, lists and dicts; integers in their smallest form. What another program
+wrote besides is read as well: a float of four bytes, and an extension, as `Extension(kind, data)`. A list that is
+a key is a tuple, and a map that is a key a tuple of pairs.
+
+>>> pack({"qos": 1, "tags": ["a", b"b", None, -5, 0.5]}).hex(" ")
+'82 a3 71 6f 73 01 a4 74 61 67 73 95 a1 61 c4 01 62 c0 fb cb 3f e0 00 00 00 00 00 00'
+>>> unpack(pack({"qos": 1, "tags": ["a", b"b", None, -5, 0.5]}))
+{'qos': 1, 'tags': ['a', b'b', None, -5, 0.5]}
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from forelog.kernel.plain.messages import (
+    PROPERTIES_DEPTH_MAX,
+    element_children,
+    element_content,
+    element_head,
+    is_map,
+    is_text,
+)
+
+__all__ = ["Extension", "pack", "unpack"]
+
+
+class Extension(NamedTuple):
+    """A value of a type that an application has defined."""
+
+    kind: int
+    data: bytes
+
+
+def pack(value: Any) -> bytes:
+    """A value as msgpack. Raises TypeError or ValueError for what has no form there."""
+    out = bytearray()
+    _pack(value, out, 0)
+    return bytes(out)
+
+
+def _pack(value: Any, out: bytearray, depth: int) -> None:
+    if depth > PROPERTIES_DEPTH_MAX:
+        raise ValueError(f"values are nested deeper than {PROPERTIES_DEPTH_MAX}")
+    if value is None:
+        out.append(0xC0)
+    elif isinstance(value, bool):
+        out.append(0xC3 if value else 0xC2)
+    elif isinstance(value, int):
+        _pack_int(value, out)
+    elif isinstance(value, float):
+        out += struct.pack(">Bd", 0xCB, value)
+    elif isinstance(value, str):
+        _pack_sized(value.encode(), out, 0xD9, short=0xA0)
+    elif isinstance(value, bytes | bytearray | memoryview):
+        _pack_sized(bytes(value), out, 0xC4)
+    elif isinstance(value, Extension):
+        out += struct.pack(">BIb", 0xC9, len(value.data), value.kind) + value.data
+    else:
+        _pack_container(value, out, depth + 1)
+
+
+def _pack_container(value: Any, out: bytearray, depth: int) -> None:
+    if isinstance(value, Mapping):
+        _pack_count(len(value), out, 0x80, 0xDE)
+        parts = [part for pair in value.items() for part in pair]
+    elif isinstance(value, list | tuple):
+        _pack_count(len(value), out, 0x90, 0xDC)
+        parts = list(value)
+    else:
+        raise TypeError(f"{value!r:.80} has no form in msgpack: expected text, bytes, numbers, lists or dicts")
+    for part in parts:
+        _pack(part, out, depth)
+
+
+def _pack_int(value: int, out: bytearray) -> None:
+    if -32 <= value < 128:
+        out += struct.pack("B", value & 0xFF)
+        return
+    signed = value < 0
+    for power in range(4):
+        bits = 8 << power
+        if (-(1 << (bits - 1)) <= value) if signed else (value < 1 << bits):
+            out.append((0xD0 if signed else 0xCC) + power)
+            out += value.to_bytes(bits // 8, "big", signed=signed)
+            return
+    raise ValueError(f"{value} doesn't fit into 64 bits")
+
+
+def _pack_sized(data: bytes, out: bytearray, first: int, short: int | None = None) -> None:
+    size = len(data)
+    if short is not None and size < 32:
+        out.append(short | size)
+    elif size < 256:
+        out += struct.pack(">BB", first, size)
+    elif size < 65_536:
+        out += struct.pack(">BH", first + 1, size)
+    else:
+        out += struct.pack(">BI", first + 2, size)
+    out += data
+
+
+def _pack_count(count: int, out: bytearray, short: int, wide: int) -> None:
+    if count < 16:
+        out.append(short | count)
+    elif count < 65_536:
+        out += struct.pack(">BH", wide, count)
+    else:
+        out += struct.pack(">BI", wide + 1, count)
+
+
+def unpack(data: bytes) -> Any:
+    """A value from msgpack that a scan has found to be well-formed. Raises ValueError for anything else."""
+    try:
+        value, end = _unpack(data, 0, 0)
+    except (IndexError, struct.error, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise ValueError(f"this is no msgpack: {error}") from None
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes after the end of a value in msgpack")
+    return value
+
+
+def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    marker = data[at]
+    head = element_head(marker)
+    start = at + head
+    end = start + element_content(data, at)
+    children = element_children(data, at)
+    if head == 0 or end > len(data) or depth > PROPERTIES_DEPTH_MAX:
+        raise ValueError(f"no value in msgpack at byte {at}")
+    if children >= 0:
+        values = []
+        for _ in range(children):
+            value, end = _unpack(data, end, depth + 1)
+            values.append(value)
+        if not is_map(marker):
+            return values, end
+        return dict(zip(map(_as_key, values[::2]), values[1::2], strict=True)), end
+    return _scalar(data, at, start, end), end
+
+
+def _as_key(value: Any) -> Any:
+    """A value that a dict can have as its key: a list is a tuple there, and a dict a tuple of pairs."""
+    if isinstance(value, list):
+        return tuple(map(_as_key, value))
+    return tuple((key, _as_key(inner)) for key, inner in value.items()) if isinstance(value, dict) else value
+
+
+def _scalar(data: bytes, at: int, start: int, end: int) -> Any:
+    marker = data[at]
+    if marker < 0x80 or marker >= 0xE0:
+        return marker if marker < 0x80 else marker - 256
+    if is_text(marker):
+        return data[start:end].decode("utf-8", "replace")
+    if 0xC4 <= marker <= 0xC6:
+        return data[start:end]
+    if 0xC7 <= marker <= 0xC9 or 0xD4 <= marker <= 0xD8:
+        return Extension(int.from_bytes(data[start - 1 : start], "big", signed=True), data[start:end])
+    if marker <= 0xC3:
+        return {0xC0: None, 0xC2: False, 0xC3: True}[marker]
+    if marker in (0xCA, 0xCB):
+        return struct.unpack(">f" if marker == 0xCA else ">d", data[at + 1 : start])[0]
+    return int.from_bytes(data[at + 1 : start], "big", signed=marker >= 0xD0)

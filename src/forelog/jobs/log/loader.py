@@ -1,0 +1,163 @@
+"""A block of a command log into the machine, without an object for each command.
+
+And the way back, for cleaning: which records of a block the machine's jobs still need.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from forelog import kernel
+from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.jobs.machine.limits import TIME_NS_MAX
+from forelog.jobs.machine.machine import Machine
+from forelog.jobs.machine.queue import Job, new_job
+from forelog.kernel.plain.commands import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, TIMEOUT_ATTEMPT, Commands
+
+__all__ = ["Halt", "is_foreign", "load", "needed", "pieces_of"]
+
+_TIME_MAX = TIME_NS_MAX
+_ZONE_AT = 13  # in a record
+_CRC_BYTES = 4  # after its payload
+_FOREIGN_ZONE = b"\xff\xff"
+_ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
+
+Halt = tuple[int, str]
+Pieces = tuple[list[bytes], list[bytes], list[bytes]]
+"""The ids, names and payloads of a block's rows."""
+
+
+def pieces_of(commands: Commands, data: bytes) -> Pieces:
+    """Cut them out, once for a block: it is loaded in as many steps as it has rows that can't be."""
+    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
+    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
+    return kernel.active.even_pieces(commands.ids, 16), names, payloads
+
+
+def load(  # noqa: C901 - one loop, so that it is quick
+    machine: Machine,
+    commands: Commands,
+    pieces: Pieces,
+    segment: int,
+    data: bytes,
+    times: array[int],
+    offsets: array[int],
+    places: array[int],
+    ends: array[int],
+    base: int,
+    first: int,
+    row: int,
+    now_ns: int,
+) -> Halt:
+    """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
+    that says something which columns can't tell. `base` is the offset at which `data` begins, `offsets` are those
+    of the records in the file, `places` their logical ones, and `ends` where their payloads end in `data`."""
+    types, timed, dated = commands.types, commands.timed, commands.dated
+    ids, names, payloads = pieces
+    payload_ends = commands.payload_ends
+    due, created, ttrs, ttls = commands.times, commands.created, commands.ttr_ms, commands.ttl_ms
+    priorities, attempts, fails = commands.priorities, commands.max_attempts, commands.max_fails
+    rows = len(types)
+    while row < rows:
+        kind = types[row]
+        job_id = ids[row]
+        reason: str | None = None
+        if kind == 0:
+            return row, ""
+        if kind > SCHEDULE:
+            job = machine.jobs.get(job_id)
+            if job is None:
+                machine.unknown += 1
+            else:
+                final = (kind <= FAIL or kind == TIMEOUT_ATTEMPT) and is_foreign(data, offsets[first + row] - base)
+                result = data[commands.result_starts[row] : commands.result_ends[row]] if kind <= FAIL else b""
+                reason = machine.replay_change(job, kind, result, times[first + row], final)
+                if kind <= FAIL and reason is None and job.is_processed():
+                    size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
+                    machine.place_result(job, segment, places[first + row], size)
+                elif kind == TIMEOUT_ATTEMPT and job.is_processed():
+                    machine.keep(job)
+        else:
+            end = payload_ends[row]
+            scheduled_ns = NOT_SCHEDULED
+            if timed[row >> 3] >> (row & 7) & 1:
+                scheduled_ns = due[row]
+                if abs(scheduled_ns) > _TIME_MAX:
+                    return row, ""
+            elif kind != ADD or data[end + 1 : end + 13] != _ZERO_TIME:
+                return row, ""
+            if not dated[row >> 3] >> (row & 7) & 1 or abs(created[row]) > _TIME_MAX:
+                return row, ""
+            job = new_job(
+                job_id, machine.shared(names[row]), ttrs[row], ttls[row], created[row], payloads[row],
+                priorities[row], attempts[row], fails[row], scheduled_ns,
+            )  # fmt: skip
+            reason = machine.replay_job(job, now_ns)
+            if machine.jobs.get(job_id) is job:
+                size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
+                machine.place(job, segment, places[first + row], size)
+        if reason is not None:
+            return row, reason
+        row += 1
+    return rows, ""
+
+
+def is_foreign(data: bytes, offset: int) -> bool:
+    """Whether workq wrote the record at an offset: its times have a zone that ours haven't."""
+    return data[offset + _ZONE_AT : offset + _ZONE_AT + 2] == _FOREIGN_ZONE
+
+
+def needed(
+    machine: Machine,
+    commands: Commands,
+    segment: int,
+    places: array[int],
+    offsets: array[int],
+    stop: int,
+    first: int,
+    fresh: set[bytes],
+) -> tuple[bytearray, bool, int, int]:
+    """Which rows of a block a replay needs: 1 for those of jobs that are there, but not of earlier jobs with the
+    same ids; 2 for what was done with other jobs that this segment doesn't add: that is needed as long as the log
+    has their adds. Then whether this is certain, and how many bytes the ones and the others take.
+
+    It is uncertain about jobs of which something isn't written, or isn't known to be: their rows count as needed.
+    The rows' logical offsets are `places` from `first` on, those in the file `offsets`, of which `stop` is the
+    end. `fresh` has the ids of jobs that the segment adds and that are gone, from one block to the next. May be
+    called from another thread.
+    """
+    types, ids, leaving = commands.types, commands.ids, machine.leaving
+    rows = len(types)
+    mask = bytearray(rows)
+    certain = True
+    kept_bytes = other_bytes = 0
+    for row in range(rows):
+        kind = types[row]
+        place = places[first + row]
+        size = (offsets[first + row + 1] if first + row + 1 < len(offsets) else stop) - offsets[first + row]
+        job_id = ids[16 * row : 16 * row + 16]
+        job = machine.jobs.get(job_id)
+        # A job can come back between the first look and the second, but not between the second and the third.
+        if kind == 0 or _is_of(job, segment, place):
+            mask[row] = 1
+            kept_bytes += size
+            if job is not None and job.segment == 0:
+                certain = False
+        elif job_id in leaving or _is_of(machine.jobs.get(job_id), segment, place):
+            mask[row] = 1
+            kept_bytes += size
+            certain = False
+        elif kind <= SCHEDULE:
+            fresh.add(job_id)
+        elif job_id not in fresh:
+            mask[row] = 2
+            other_bytes += size
+        elif kind in (DELETE, EXPIRE):
+            fresh.discard(job_id)
+    return mask, certain, kept_bytes, other_bytes
+
+
+def _is_of(job: Job | None, segment: int, place: int) -> bool:
+    """Whether a record at this place is about this job. The log has no add of a `run`, so it needs nothing of
+    it."""
+    return job is not None and not job.volatile and job.is_in(segment, place)

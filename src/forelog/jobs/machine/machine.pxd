@@ -1,0 +1,74 @@
+# Types for the compiled form of machine.py.
+cimport cython
+
+from forelog.jobs.machine.ledger cimport Ledger, held_bytes
+from forelog.jobs.machine.limits cimport refuse
+from forelog.jobs.machine.queue cimport Job, Leaser, Queue, Waiter, new_job
+from forelog.jobs.machine.wheel cimport Timer, Wheel
+
+cdef int COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT
+cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
+cdef long long NOT_SCHEDULED, _MS_NS
+
+
+cdef class Machine(Ledger):
+    cdef public dict jobs
+    cdef public dict queues
+    cdef public Wheel wheel
+    cdef public list answered
+    cdef public Py_ssize_t evicted
+    cdef public Py_ssize_t expired
+    cdef public Py_ssize_t unknown
+    cdef dict _waiters
+    cdef dict _idle
+    cdef long long _order
+    cdef bint _fails_are_final
+
+    @cython.locals(queue=Queue)
+    cpdef Queue queue(self, bytes name)
+    @cython.locals(queue=Queue)
+    cpdef bytes shared(self, bytes name)
+    @cython.locals(idle=dict, old=Queue)
+    cdef _rest(self, Queue queue)
+    cpdef Job new_job(
+        self, bytes job_id, bytes name, unsigned int ttr_ms, long long ttl_ms, long long created_ns, bytes payload,
+        int priority=*, unsigned char max_attempts=*, unsigned char max_fails=*, long long scheduled_ns=*
+    )
+    cpdef bint add(self, Job job, long long now_ns)
+    @cython.locals(waiter=Waiter)
+    cpdef Waiter run(self, Job job, object client, long long now_ns)
+    @cython.locals(queue=Queue, found=Job)
+    cpdef Job lease(self, Leaser leaser, long long now_ns, long long wait_ms)
+    @cython.locals(job=Job, leased=bint)
+    cpdef int finish(self, bytes job_id, bytes result, bint success, long long now_ns)
+    @cython.locals(job=Job)
+    cpdef int delete(self, bytes job_id)
+    cpdef leave(self, Timer waiting)
+    cdef _ring(self, Job job, long long now_ns)
+    cdef _pass_over(self, Job job)
+    @cython.locals(job=Job, other=Job, there=bint)
+    cpdef rollback(self, tuple batch, long long now_ns)
+    cpdef replay_job(self, Job job, long long now_ns)
+    @cython.locals(queue=Queue)
+    cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
+    cdef _replay_start(self, Job job, long long time_ns)
+    @cython.locals(job=Job)
+    cpdef start(self, long long now_ns)
+    cdef _finish(self, Job job, bytes result, bint success, bint final)
+    cdef _time_out(self, Job job)
+    cdef _enter(self, Job job)
+    @cython.locals(queue=Queue)
+    cdef _enter_again(self, Job job)
+    @cython.locals(when_ns="long long", ends_ns="long long", queue=Queue, leaser=Leaser)
+    cdef _settle(self, Job job, long long now_ns, bint offer)
+    cdef _displace(self, Job job)
+    @cython.locals(job=Job)
+    cdef _hand(self, Queue queue, Leaser leaser, long long now_ns)
+    @cython.locals(ends_ns="long long", expires_ns="long long")
+    cdef _start(self, Job job, long long now_ns)
+    cdef _end(self, Job job)
+    @cython.locals(queue=Queue)
+    cdef _remove(self, Job job)
+    @cython.locals(waiter=Waiter)
+    cdef _answer(self, Job job, bint gone)
+    cdef _forget(self, Waiter waiter)

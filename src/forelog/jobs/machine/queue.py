@@ -1,0 +1,341 @@
+"""Jobs, and the queues in which they wait to be leased: highest priority first, then the oldest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge, nsmallest
+from itertools import chain, islice
+
+from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
+
+__all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter", "new_job"]
+
+NEW = 0
+COMPLETED = 1
+FAILED = 2
+PENDING = 3
+LEASED = 4
+_COMPLETED, _FAILED = COMPLETED, FAILED
+_ATTEMPTS_MAX = 255  # as many as can be told, also of a job that asks for any number of attempts
+_MS_NS = 1_000_000
+_STALE_MAX = 64  # entries that a queue may have too many before it is swept, however short it is
+
+
+class Job(Timer):
+    """A job. Its timer rings when its ttl is over, its lease is over, or it is due, whichever is next.
+
+    It refers to nothing but bytes and numbers, so that a million of them cost the garbage collector nothing.
+    """
+
+    __slots__ = (
+        "add_bytes",
+        "attempts",
+        "created_ns",
+        "fails",
+        "id",
+        "is_unloaded",
+        "kept_bytes",
+        "leased_ns",
+        "max_attempts",
+        "max_fails",
+        "name",
+        "offset",
+        "order",
+        "payload",
+        "priority",
+        "ready",
+        "result",
+        "result_bytes",
+        "result_offset",
+        "result_segment",
+        "scheduled_ns",
+        "segment",
+        "state",
+        "ttl_ms",
+        "ttr_ms",
+        "volatile",
+    )
+
+    def __init__(self) -> None:
+        self.when_ns = NEVER
+        self.slot = UNSET
+        self.place = 0
+        self.id = b""
+        self.name = b""
+        """Its queue's."""
+        self.ttr_ms = 0
+        self.ttl_ms = 0
+        self.created_ns = 0
+        self.payload = b""
+        self.priority = 0
+        self.max_attempts = 0
+        self.max_fails = 0
+        self.scheduled_ns = NOT_SCHEDULED
+        """When it is due, or NOT_SCHEDULED."""
+        self.order = 0
+        """Its age: who came earlier has less."""
+        self.state = NEW
+        self.ready = False
+        """Whether it is in its queue, to be leased."""
+        self.volatile = False
+        """Whether it is a `run`, which lives as long as its client waits: that is its ttl until it is leased."""
+        self.attempts = 0
+        self.fails = 0
+        self.result: bytes | None = None
+        self.leased_ns = 0
+        """When the last attempt began."""
+        self.segment = 0
+        """Of the log, where its add is; 0 if that isn't known to be written."""
+        self.offset = 0
+        """Of its add, in that segment."""
+        self.add_bytes = 0
+        """That its add takes there."""
+        self.result_segment = 0
+        """The same of the record with its result."""
+        self.result_offset = 0
+        self.result_bytes = 0
+        self.kept_bytes = 0
+        """Of payload and result, while they are in memory although the job is done; 0 if these are few."""
+        self.is_unloaded = False
+        """Whether payload and result are in the log only."""
+
+    def is_processed(self) -> bool:
+        """Whether it is completed or failed."""
+        return self.state == _COMPLETED or self.state == _FAILED
+
+    def is_in(self, segment: int, offset: int) -> bool:
+        """Whether a record with this job's id, at a place in the log, is about this job, and not about an earlier
+        one with the same id. A job whose own place isn't known claims them all."""
+        return self.segment < segment or (self.segment == segment and self.offset <= offset)
+
+    def is_like(self, other: Job) -> bool:
+        """Whether the two differ in nothing but id, payload and times."""
+        return (
+            self.name == other.name
+            and self.ttr_ms == other.ttr_ms
+            and self.ttl_ms == other.ttl_ms
+            and self.priority == other.priority
+            and self.max_attempts == other.max_attempts
+            and self.max_fails == other.max_fails
+        )
+
+    def is_spent(self) -> bool:
+        """Whether no further attempt is allowed."""
+        return self.attempts >= (self.max_attempts or _ATTEMPTS_MAX)
+
+    def expires_ns(self) -> int:
+        """When its ttl is over, which runs from its time, or from its creation."""
+        if self.scheduled_ns == NOT_SCHEDULED:
+            return self.created_ns + self.ttl_ms * _MS_NS
+        return self.scheduled_ns + self.ttl_ms * _MS_NS
+
+    def lease_ends_ns(self) -> int:
+        """When the ttr of a leased job is over."""
+        return self.leased_ns + self.ttr_ms * _MS_NS
+
+
+def new_job(
+    job_id: bytes,
+    name: bytes,
+    ttr_ms: int,
+    ttl_ms: int,
+    created_ns: int,
+    payload: bytes,
+    priority: int,
+    max_attempts: int,
+    max_fails: int,
+    scheduled_ns: int,
+) -> Job:
+    """A job of these. (Compiled, a function takes numbers as they are; a class would make objects of them.)"""
+    job = Job()
+    job.id = job_id
+    job.name = name
+    job.ttr_ms = ttr_ms
+    job.ttl_ms = ttl_ms
+    job.created_ns = created_ns
+    job.payload = payload
+    job.priority = priority
+    job.max_attempts = max_attempts
+    job.max_fails = max_fails
+    job.scheduled_ns = scheduled_ns
+    return job
+
+
+class Leaser(Timer):
+    """Someone who waits for a job of one of some queues."""
+
+    __slots__ = ("client", "job", "names", "waiting")
+
+    def __init__(self, client: object, names: list[bytes]) -> None:
+        self.when_ns = NEVER
+        self.slot = UNSET
+        self.place = 0
+        self.client = client
+        self.names = names
+        self.job: Job | None = None
+        """What the wait was for, if it came."""
+        self.waiting = False
+
+
+class Waiter(Timer):
+    """Someone who waits for a job's result."""
+
+    __slots__ = ("client", "gone", "inspects", "job", "owner", "read", "refused")
+
+    def __init__(self, client: object, job: Job, owner: bool) -> None:
+        self.when_ns = NEVER
+        self.slot = UNSET
+        self.place = 0
+        self.client = client
+        self.job = job
+        self.owner = owner
+        """Whether it is the one who runs the job."""
+        self.gone = False
+        """Whether the job was deleted, or expired, while it was waited for."""
+        self.inspects = False
+        """Whether it is the job itself that is asked for, and not its result."""
+        self.refused = False
+        """Whether there is no job: the client has shown a wrong token, and waits to be told."""
+        self.read: bytes | None = None
+        """What the log has of it, if that had to be read."""
+
+
+class _Shelf:
+    """The ready jobs of one priority. Of those that are no longer ready some may still lie here."""
+
+    __slots__ = ("fresh", "returned")
+
+    def __init__(self) -> None:
+        self.fresh: deque[Job] = deque()
+        """In order."""
+        self.returned: list[tuple[int, Job]] = []
+        """A heap of those that came back, or were due, after younger ones had come."""
+
+    def jobs(self) -> Iterator[Job]:
+        """In order, and none twice: one that came back may still lie where it lay before."""
+        before = 0
+        for job in merge(self.fresh, [entry[1] for entry in sorted(self.returned)], key=_order):
+            if job.ready and job.order != before:
+                before = job.order
+                yield job
+
+
+class Queue:
+    """The jobs of one name."""
+
+    __slots__ = (
+        "_entries",
+        "_leasers_max",
+        "_priorities",
+        "_shelves",
+        "jobs",
+        "leasers",
+        "name",
+        "ready",
+        "scheduled",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.jobs = 0
+        """How many jobs have this name, in any state."""
+        self.ready = 0
+        """How many can be leased."""
+        self.scheduled: dict[bytes, Job] = {}
+        """Those that are not yet due, by id."""
+        self.leasers: deque[Leaser] = deque()
+        """Those who wait here, and some who no longer do."""
+        self._leasers_max = _STALE_MAX
+        self._shelves: dict[int, _Shelf] = {}
+        self._priorities: list[int] = []
+        """A heap of the shelves' priorities, negated."""
+        self._entries = 0
+
+    def is_idle(self) -> bool:
+        """Whether nothing would be lost with this queue."""
+        while self.leasers and not self.leasers[0].waiting:
+            self.leasers.popleft()
+        return self.jobs == 0 and not self.leasers
+
+    def push(self, job: Job) -> None:
+        """Let the job be leased, when its turn comes."""
+        shelf = self._shelves.get(job.priority)
+        if shelf is None:
+            shelf = self._shelves[job.priority] = _Shelf()
+            heappush(self._priorities, -job.priority)
+        if not shelf.fresh or shelf.fresh[-1].order < job.order:
+            shelf.fresh.append(job)
+        else:
+            heappush(shelf.returned, (job.order, job))
+        job.ready = True
+        self.ready += 1
+        self._entries += 1
+
+    def pop(self) -> Job | None:
+        """The next job, which is then no longer in the queue."""
+        while self._priorities:
+            shelf = self._shelves[-self._priorities[0]]
+            while shelf.fresh or shelf.returned:
+                if not shelf.returned or (shelf.fresh and shelf.fresh[0].order < shelf.returned[0][0]):
+                    job = shelf.fresh.popleft()
+                else:
+                    job = heappop(shelf.returned)[1]
+                self._entries -= 1
+                if job.ready:
+                    job.ready = False
+                    self.ready -= 1
+                    return job
+            del self._shelves[-heappop(self._priorities)]
+        return None
+
+    def remove(self, job: Job) -> None:
+        """Take a job out of the middle. Its entry stays until it is met, or until there are too many of them."""
+        job.ready = False
+        self.ready -= 1
+        if self._entries > 2 * self.ready + _STALE_MAX:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._entries = 0
+        for shelf in self._shelves.values():
+            shelf.fresh = deque(list(shelf.jobs()))
+            shelf.returned = []
+            self._entries += len(shelf.fresh)
+
+    def ready_jobs(self, offset: int, limit: int) -> list[Job]:
+        """Some of the jobs that can be leased, in their order."""
+        if offset >= self.ready:
+            return []
+        shelves = [self._shelves[priority] for priority in sorted(self._shelves, reverse=True)]
+        return list(islice(chain.from_iterable(shelf.jobs() for shelf in shelves), offset, offset + limit))
+
+    def scheduled_jobs(self, offset: int, limit: int) -> list[Job]:
+        """Some of the jobs that are not yet due: highest priority first, then the earliest."""
+        if offset >= len(self.scheduled):
+            return []
+        return nsmallest(offset + limit, self.scheduled.values(), key=_schedule_order)[offset:]
+
+    def wait(self, leaser: Leaser) -> None:
+        """Let someone wait here. Who no longer waits is swept out now and then."""
+        if len(self.leasers) >= self._leasers_max:
+            self.leasers = deque([other for other in self.leasers if other.waiting])
+            self._leasers_max = max(_STALE_MAX, 2 * len(self.leasers))
+        self.leasers.append(leaser)
+
+    def next_leaser(self) -> Leaser | None:
+        """Who has waited longest."""
+        while self.leasers:
+            leaser = self.leasers.popleft()
+            if leaser.waiting:
+                return leaser
+        return None
+
+
+def _order(job: Job) -> int:
+    return job.order
+
+
+def _schedule_order(job: Job) -> tuple[int, int, int]:
+    return -job.priority, job.scheduled_ns, job.order

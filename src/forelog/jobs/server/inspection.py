@@ -1,0 +1,121 @@
+"""What a client can look at: jobs, queues, the server itself. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from forelog.jobs.machine.limits import is_name
+from forelog.jobs.machine.machine import Machine
+from forelog.jobs.machine.queue import Job
+from forelog.jobs.server.replies import (
+    ARGS,
+    BAD_ID,
+    BAD_LIMIT,
+    BAD_NAME,
+    BAD_OFFSET,
+    NOT_FOUND,
+    UNKNOWN_COMMAND,
+    inspected,
+    queue_lines,
+    second,
+)
+from forelog.jobs.server.words import number, parse_id
+
+__all__ = ["Seen", "asked_for", "inspect"]
+
+REPLY_BYTES_MAX = 2 << 20
+"""Of payloads in one answer: it has fewer jobs than were asked for rather than more bytes."""
+_OFFSET_MAX = 2**32 - 1
+_LIMIT_MAX = 100
+
+
+class Seen(Protocol):
+    """What is told of a server."""
+
+    started_ns: int
+
+    def clients(self) -> int:
+        """How many there are."""
+
+
+def inspect(machine: Machine, server: Seen, args: list[bytes], flags: dict[bytes, bytes] | None) -> bytes:
+    """The answer to `inspect`."""
+    what = args[0] if args else b""
+    count = {b"job": 2, b"jobs": 4, b"scheduled-jobs": 4, b"queue": 2, b"queues": 3, b"server": 1}.get(what)
+    if not args or (count is not None and (len(args) != count or flags)):
+        return ARGS
+    if what == b"server":
+        return _inspect_server(machine, server)
+    if what == b"job":
+        return _inspect_job(machine, args[1])
+    if what == b"queue":
+        return _inspect_queue(machine, args[1])
+    if what == b"queues":
+        return _inspect_queues(machine, args[1], args[2])
+    if count is not None:
+        return _inspect_jobs(machine, what, args[1], args[2], args[3])
+    return UNKNOWN_COMMAND
+
+
+def asked_for(machine: Machine, args: list[bytes], flags: dict[bytes, bytes] | None) -> Job | None:
+    """The job that an `inspect job` is about, if there is one."""
+    if len(args) != 2 or args[0] != b"job" or flags:
+        return None
+    job_id = parse_id(args[1])
+    return None if job_id is None else machine.jobs.get(job_id)
+
+
+def _inspect_server(machine: Machine, server: Seen) -> bytes:
+    return b"+OK 1\r\nserver 3\r\nactive-clients %d\r\nevicted-jobs %d\r\nstarted %b\r\n" % (
+        server.clients(),
+        machine.evicted,
+        second(server.started_ns),
+    )
+
+
+def _inspect_job(machine: Machine, text: bytes) -> bytes:
+    job_id = parse_id(text)
+    if job_id is None:
+        return BAD_ID
+    job = machine.jobs.get(job_id)
+    return NOT_FOUND if job is None else b"+OK 1\r\n" + inspected(job)
+
+
+def _inspect_queue(machine: Machine, name: bytes) -> bytes:
+    if not is_name(name):
+        return BAD_NAME
+    queue = machine.queues.get(name)
+    return NOT_FOUND if queue is None else b"+OK 1\r\n" + queue_lines(queue)
+
+
+def _inspect_queues(machine: Machine, offset_word: bytes, limit_word: bytes) -> bytes:
+    offset, limit = number(offset_word), number(limit_word)
+    if not 0 <= offset <= _OFFSET_MAX:
+        return BAD_OFFSET
+    if not 0 < limit <= _LIMIT_MAX:
+        return BAD_LIMIT
+    queues = machine.queues
+    names = sorted(queues)[offset : offset + limit]
+    return b"+OK %d\r\n" % len(names) + b"".join([queue_lines(queues[name]) for name in names])
+
+
+def _inspect_jobs(machine: Machine, what: bytes, name: bytes, offset_word: bytes, limit_word: bytes) -> bytes:
+    offset, limit = number(offset_word), number(limit_word)
+    if not is_name(name):
+        return BAD_NAME
+    if not 0 <= offset <= _OFFSET_MAX:
+        return BAD_OFFSET
+    if not 0 < limit <= _LIMIT_MAX:
+        return BAD_LIMIT
+    queue = machine.queues.get(name)
+    if queue is None:
+        return NOT_FOUND
+    jobs = queue.ready_jobs(offset, limit) if what == b"jobs" else queue.scheduled_jobs(offset, limit)
+    texts: list[bytes] = []
+    size = 0
+    for job in jobs:
+        size += len(job.payload)
+        if texts and size > REPLY_BYTES_MAX:
+            break
+        texts.append(inspected(job))
+    return b"+OK %d\r\n" % len(texts) + b"".join(texts)

@@ -1,0 +1,85 @@
+"""A job server inside this process, on a thread of its own: for tests, and for programs that need no other.
+
+    with LocalServer("cmdlog") as server:
+        client = Client(server.address)
+
+It is the same server as `workq-server`, behind an address of this machine that no other program expects. What is
+to serve other processes for long is better off in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+from forelog.bounds import check_whole
+from forelog.jobs.log.journal import Journal
+from forelog.jobs.server.server import Server
+
+__all__ = ["LocalServer"]
+
+
+class LocalServer:
+    """A job server. Without a path for its command log it forgets everything when it is closed."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        sync: str = "os",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: bytes | None = None,
+        mode: int | None = None,
+    ) -> None:
+        check_whole("port", port, least=0, most=65_535)
+        self._journal = Journal(None if path is None else os.fspath(path), sync=sync, mode=mode)
+        self._token = token
+        self._host, self._port = host, port
+        self._ready = threading.Event()
+        self._errors: list[BaseException] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self.address = ""
+        """Where it serves, once it does."""
+        self.server: Server | None = None
+        """What serves, on that thread."""
+        self._thread = threading.Thread(target=self._run, name="forelog-job-server", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._errors:
+            self._thread.join()
+            raise self._errors[0]
+
+    def __enter__(self) -> LocalServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what was begun, sync, stop."""
+        if self._thread.is_alive() and self._loop is not None and self._stopped is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self.server = server = Server(self._journal, token=self._token)
+        try:
+            host, port = (await server.start(self._host, self._port))[0]
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self._ready.set()
+            await self._stopped.wait()
+        finally:
+            await server.stop()

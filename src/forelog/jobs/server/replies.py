@@ -1,0 +1,105 @@
+"""The job server's answers, as bytes."""
+
+from __future__ import annotations
+
+from forelog import kernel
+from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.jobs.machine.queue import COMPLETED, Job, Queue
+from forelog.times import format_time
+
+_SECOND_NS = 1_000_000_000
+_KNOWN_MAX = 4096
+_known_numbers: dict[int, bytes] = {}
+_text = kernel.active.uuid_text
+
+OK = b"+OK\r\n"
+TIMEOUT = b"-TIMEOUT\r\n"
+NOT_FOUND = b"-NOT-FOUND\r\n"
+READ_ONLY = b"-SERVER-ERROR Read only: the command log can't be written\r\n"
+OUT_OF_MEMORY = b"-SERVER-ERROR Out of memory: there are too many jobs, see -max-memory\r\n"
+UNREADABLE = b"-SERVER-ERROR Unreadable: the command log has the job, and can't be read\r\n"
+UNKNOWN_OUTCOME = b"-SERVER-ERROR Unknown outcome: the command log failed while it was written\r\n"
+
+
+def _client_error(why: str) -> bytes:
+    return b"-CLIENT-ERROR " + why.encode() + b"\r\n"
+
+
+ARGS = _client_error("Invalid command args")
+FLAGS = _client_error("Invalid command flags")
+UNKNOWN_COMMAND = _client_error("Unknown command")
+BAD_ID = _client_error("Invalid ID")
+BAD_NAME = _client_error("Invalid Name")
+BAD_TTR = _client_error("Invalid TTR")
+BAD_TTL = _client_error("Invalid TTL")
+BAD_TIME = _client_error("Invalid Time")
+BAD_SIZE = _client_error("Invalid payload size")
+BAD_RESULT_SIZE = _client_error("Invalid result size")
+BAD_PRIORITY = _client_error("Invalid Priority")
+BAD_ATTEMPTS = _client_error("Invalid Max Attempts")
+BAD_FAILS = _client_error("Invalid Max Fails")
+BAD_WAIT = _client_error("Invalid wait timeout")
+BAD_OFFSET = _client_error("Invalid cursor offset")
+BAD_LIMIT = _client_error("Invalid limit")
+DUPLICATE_JOB = _client_error("Duplicate job")
+DUPLICATE_RESULT = _client_error("Duplicate result")
+LONG_LINE = _client_error("Line too long")
+NO_TOKEN = _client_error("Unauthorized")
+
+
+def second(time_ns: int) -> bytes:
+    """A time without its fraction."""
+    return format_time(time_ns // _SECOND_NS * _SECOND_NS).encode()
+
+
+def lease_reply(job: Job) -> bytes:
+    """A job that was leased."""
+    payload = job.payload
+    numbers = _numbers(job.ttr_ms, len(payload))
+    return b"".join((b"+OK 1\r\n", _text(job.id), b" ", job.name, numbers, payload, b"\r\n"))
+
+
+def _numbers(ttr_ms: int, size: int) -> bytes:
+    """The last words of a lease's line, remembered: many jobs are alike."""
+    key = ttr_ms << 32 | size
+    found = _known_numbers.get(key)
+    if found is None:
+        if len(_known_numbers) >= _KNOWN_MAX:
+            _known_numbers.clear()
+        found = _known_numbers[key] = b" %d %d\r\n" % (ttr_ms, size)
+    return found
+
+
+def result_reply(job: Job, read: bytes | None = None) -> bytes:
+    """A job's result, which may have been read from the log."""
+    result = (job.result or b"") if read is None else read
+    return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), job.state == COMPLETED, len(result), result)
+
+
+def queue_lines(queue: Queue) -> bytes:
+    """A queue, as `inspect` shows it."""
+    return b"%b 2\r\nready-len %d\r\nscheduled-len %d\r\n" % (queue.name, queue.ready, len(queue.scheduled))
+
+
+def inspected(job: Job, read: bytes | None = None) -> bytes:
+    """A job, as `inspect` shows it. Its payload may have been read from the log."""
+    scheduled = job.scheduled_ns != NOT_SCHEDULED
+    payload = job.payload if read is None else read
+    lines = [
+        b"%b %d" % (_text(job.id), 13 if scheduled else 12),
+        b"name %b" % job.name,
+        b"ttr %d" % job.ttr_ms,
+        b"ttl %d" % (0 if job.volatile else job.ttl_ms),
+        b"payload-size %d" % len(payload),
+        b"payload %b" % payload,
+        b"max-attempts %d" % job.max_attempts,
+        b"attempts %d" % job.attempts,
+        b"max-fails %d" % job.max_fails,
+        b"fails %d" % job.fails,
+        b"priority %d" % job.priority,
+        b"state %d" % job.state,
+        b"created %b" % second(job.created_ns),
+    ]
+    if scheduled:
+        lines.append(b"time %b" % second(job.scheduled_ns))
+    return b"\r\n".join(lines) + b"\r\n"

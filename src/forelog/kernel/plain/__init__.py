@@ -1,0 +1,281 @@
+"""Loops over bytes, in plain Python.
+
+This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
+compiled, and the oracle that the compiled ones are tested against. Here are those for columns; those for records
+in the captain format are in `_kernel_captain_py`, those for M3's commit log in `_kernel_m3_py`, those for messages
+in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a broker in `_kernel_broker_py`, those for
+a job server's commands in `_kernel_commands_py`, those for msgpack in `_kernel_msgpack_py`, and what scans of all
+formats share in `_kernel_scan`.
+
+No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
+larger than it is allocated.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from forelog.kernel.plain.append import AppendCore
+from forelog.kernel.plain.broker import (
+    message_columns,
+    messages_flags,
+    mqtt_deliver,
+    rows_where,
+    topic_codes,
+)
+from forelog.kernel.plain.captain import (
+    CRC_BYTES,
+    RECORD_BYTES_MIN,
+    TIME_BYTES,
+    UNIX_EPOCH_SECONDS,
+    captain_encode,
+    captain_encode_many,
+    captain_find,
+    captain_hop,
+    captain_scan,
+)
+from forelog.kernel.plain.commands import (
+    Commands,
+    commands_decode,
+    even_pieces,
+    job_encode,
+    next_line,
+    pieces,
+    pieces_after,
+    uuid_parse,
+    uuid_text,
+    uuid_texts,
+)
+from forelog.kernel.plain.crc import crc32c, crc32c_hardware, crc32c_portable
+from forelog.kernel.plain.inbox import Inbox
+from forelog.kernel.plain.m3 import (
+    M3Checker,
+    M3Decoder,
+    M3Encoder,
+    m3_chunks,
+    m3_find,
+    m3_hop,
+    m3_message,
+    m3_scan,
+    m3_time,
+)
+from forelog.kernel.plain.messages import (
+    message_split,
+    messages_columns,
+    messages_encode,
+    messages_encode_many,
+    messages_find,
+    messages_hop,
+    messages_scan,
+)
+from forelog.kernel.plain.messages_json import messages_json
+from forelog.kernel.plain.mqtt import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
+from forelog.kernel.plain.msgpack import msgpack_array
+from forelog.kernel.plain.queue import BoundedQueue, Gate, open_first
+from forelog.kernel.plain.sockets import SocketSet, socket_send
+from forelog.kernel.types import (
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_TIME,
+    END,
+    FOUND,
+    LIMIT,
+    NEED_MAX,
+    TIME_MAX,
+    TIME_MIN,
+    TRUNCATED,
+    Scan,
+)
+
+__all__ = [
+    "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
+    "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
+    "BoundedQueue", "Commands", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan",
+    "SocketSet", "ascends", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
+    "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
+    "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
+    "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
+    "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
+    "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
+    "msgpack_array", "next_line", "open_first", "pieces", "pieces_after", "relocate", "rows_where", "select",
+    "socket_send", "time_run", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
+]  # fmt: skip
+
+COMPILED = False
+
+
+def gather(
+    buffer: Any, starts: array[int], ends: array[int], first: int, last: int, offsets: Any, data: Any
+) -> int:
+    """Copy the ranges `first` to `last` into `data`, back to back, and their int32 offsets into `offsets`."""
+    view = memoryview(buffer).cast("B")
+    out, places = memoryview(data).cast("B"), memoryview(offsets).cast("B").cast("i")
+    _check_rows(starts, ends, first, last)
+    if len(places) < last - first + 1:
+        raise ValueError("offsets has too little room")
+    at = places[0] = 0
+    for i in range(first, last):
+        size = ends[i] - starts[i]
+        if starts[i] < 0 or size < 0 or ends[i] > len(view) or at + size > len(out) or at + size > 0x7FFFFFFF:
+            raise ValueError(f"range {i} lies outside of its buffer")
+        out[at : at + size] = view[starts[i] : ends[i]]
+        at += size
+        places[i - first + 1] = at
+    return at
+
+
+def _check_rows(starts: array[int], ends: array[int], first: int, last: int) -> None:
+    if not 0 <= first <= last <= min(len(starts), len(ends)):
+        raise ValueError(f"rows {first}..{last} of {min(len(starts), len(ends))}")
+
+
+def microseconds(times: array[int], first: int, last: int, out: Any) -> bool:
+    """Nanoseconds to whole microseconds, towards 0; whether none of them is outside of what a time can be."""
+    target = memoryview(out).cast("B").cast("q")
+    if not 0 <= first <= last <= len(times):
+        raise ValueError(f"rows {first}..{last} of {len(times)}")
+    if len(target) < last - first:
+        raise ValueError("out has too little room")
+    rows = times[first:last]
+    for i, time in enumerate(rows):
+        target[i] = time // 1000 if time >= 0 else -(-time // 1000)
+    return all(TIME_MIN < time < TIME_MAX for time in rows)
+
+
+def first_since(times: array[int], start: int, time_min: int) -> int:
+    """The first row from `start` on whose time is `time_min` or later; the number of rows if none is."""
+    if not 0 <= start <= len(times):
+        raise ValueError(f"row {start} of {len(times)}")
+    for row in range(start, len(times)):
+        if times[row] >= time_min:
+            return row
+    return len(times)
+
+
+def time_run(times: array[int], start: int, time_min: int, time_last: int) -> tuple[int, int]:
+    """The next rows from `start` on whose times are in a range: the first, and the one after the last of them."""
+    first = start
+    if not 0 <= start <= len(times):
+        raise ValueError(f"row {start} of {len(times)}")
+    while first < len(times) and not time_min <= times[first] <= time_last:
+        first += 1
+    last = first
+    while last < len(times) and time_min <= times[last] <= time_last:
+        last += 1
+    return first, last
+
+
+def ascends(times: array[int], after: int) -> bool:
+    """Whether no time is earlier than `after`, nor than the one before it."""
+    for time in times:
+        if time < after:
+            return False
+        after = time
+    return True
+
+
+def keep_since(times: array[int], time_min: int) -> bytearray:
+    """A mask, 1 where the time is `time_min` or later."""
+    return bytearray(time >= time_min for time in times)
+
+
+class KeySet:
+    """The keys seen so far. keep_latest() walks backward, so that the first one seen is the latest."""
+
+    def __init__(self) -> None:
+        self._keys: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def keep_latest(
+        self, buffer: Any, starts: array[int], ends: array[int], key_start: int, key_stop: int, delimiter: int
+    ) -> bytearray:
+        """A mask, 1 for each payload whose key is new, from the last to the first.
+
+        The key is payload[key_start:key_stop], cut at the first `delimiter` byte unless that is negative. A
+        payload that ends before its key would begin has none, and stays.
+        """
+        view = memoryview(buffer).cast("B")
+        mask = bytearray(len(starts))
+        _check_rows(starts, ends, 0, len(starts))
+        for i in range(len(starts) - 1, -1, -1):
+            if not 0 <= starts[i] <= ends[i] <= len(view):
+                raise ValueError(f"range {i} lies outside of its buffer")
+            if 0 < key_start >= ends[i] - starts[i]:
+                mask[i] = 1
+                continue
+            key = bytes(view[starts[i] : ends[i]][max(key_start, 0) : max(key_stop, 0)])
+            if delimiter >= 0:
+                key = key.split(bytes((delimiter,)), 1)[0]
+            if key not in self._keys:
+                self._keys.add(key)
+                mask[i] = 1
+        return mask
+
+
+def compact(buffer: Any, offsets: array[int], base: int, end: int, keep: bytearray, out: bytearray) -> int:
+    """Copy the frames that `keep` marks into `out`, back to back; returns how many bytes.
+
+    Frames are contiguous: each one ends where the next one starts, and the last one at `end`.
+    """
+    view = memoryview(buffer).cast("B")
+    if len(keep) != len(offsets):
+        raise ValueError("keep has another length than offsets")
+    at = 0
+    for i, kept in enumerate(keep):
+        start, stop = offsets[i] - base, offsets[i + 1] - base if i + 1 < len(offsets) else end
+        if not 0 <= start <= stop <= len(view):
+            raise ValueError(f"frame {i} lies outside of its buffer")
+        if kept:
+            if at + stop - start > len(out):
+                raise ValueError("out has too little room")
+            out[at : at + stop - start] = view[start:stop]
+            at += stop - start
+    return at
+
+
+def select(column: array[int], keep: bytearray) -> array[int]:
+    """The rows of a column that `keep` marks."""
+    if len(keep) != len(column):
+        raise ValueError("keep has another length than the column")
+    return array("q", (value for value, kept in zip(column, keep, strict=True) if kept))
+
+
+def kept_runs(
+    logical: array[int],
+    physical: array[int],
+    end: int,
+    keep: bytearray,
+    place: int,
+    expected: int,
+    runs: array[int],
+) -> tuple[int, int]:
+    """Note in `runs` a pair (logical offset, new physical offset) wherever the kept frames don't just go on.
+
+    `end` is the physical end of the last frame; `place` is where the first kept frame will be written and
+    `expected` the logical offset that would need no new run. Returns both for the next call.
+    """
+    if not len(logical) == len(physical) == len(keep):
+        raise ValueError("columns of different lengths")
+    for i, kept in enumerate(keep):
+        if kept:
+            if logical[i] != expected:
+                runs.append(logical[i])
+                runs.append(place)
+            size = (physical[i + 1] if i + 1 < len(physical) else end) - physical[i]
+            place += size
+            expected = logical[i] + size
+    return place, expected
+
+
+def relocate(physical: array[int], runs: array[int]) -> array[int]:
+    """The logical offsets of ascending physical ones, by the pairs that kept_runs() noted."""
+    logical = array("q")
+    run, count = -1, len(runs) // 2
+    for offset in physical:
+        while run + 1 < count and runs[2 * (run + 1) + 1] <= offset:
+            run += 1
+        logical.append(offset if run < 0 else runs[2 * run] + offset - runs[2 * run + 1])
+    return logical

@@ -1,0 +1,369 @@
+"""Records of the messages format, in plain Python: the twin of `messages.pxi` and its neighbours.
+
+A message is a msgpack array of five::
+
+    | 95 | time | topic | payload | properties | crc |
+      |    uint   str     bin       map          uint, CRC-32C of the four elements before it
+      the head of an array of five; not in the checksum, since no other byte is taken for it
+
+The time is written in nine bytes and the checksum in five, whatever they are; any width is read. Properties
+are looked at only as far as to tell that they are a map with texts as keys, well-formed and not too deep.
+
+>>> frame = messages_encode((b"t", b"hi", bytes([0x80])), 1)
+>>> frame.hex(" ")
+'95 cf 00 00 00 00 00 00 00 01 a1 74 c4 02 68 69 80 ce 73 be 2a 22'
+>>> message_split(frame)
+('t', b'hi', b'\\x80')
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from forelog.errors import TimeOutOfRange
+from forelog.kernel.plain.crc import crc32c
+from forelog.kernel.types import BAD_CRC, BAD_LENGTH, BAD_TIME, END, FOUND, LIMIT, TRUNCATED, Scan, check_range
+
+MESSAGE_HEAD = 0x95
+MESSAGE_BYTES_MIN = 7
+TOPIC_BYTES_MAX = 65_535
+PAYLOAD_BYTES_MAX = 257 << 20
+PROPERTIES_BYTES_MAX = 1 << 20
+PROPERTIES_DEPTH_MAX = 16
+MESSAGE_TIME_MAX = 2**62 - 1
+BAD_TOPIC = 7  # the topic is no UTF-8
+BAD_PROPERTIES = 8  # the properties are no map with texts as keys, or too large or too deep
+
+_NOT_AN_ITEM = "a message is a tuple of topic, payload and properties, all bytes: see Messages.item()"
+_HEADS = {
+    0xC0: 1, 0xC2: 1, 0xC3: 1, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xC7: 3, 0xC8: 4, 0xC9: 6, 0xCA: 5, 0xCB: 9, 0xCC: 2,
+    0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9, 0xD4: 2, 0xD5: 2, 0xD6: 2, 0xD7: 2, 0xD8: 2,
+    0xD9: 2, 0xDA: 3, 0xDB: 5, 0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5,
+}  # fmt: skip
+_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+
+
+class Places(NamedTuple):
+    """Where the parts of a message are; or, with a reason other than END, why that can't be told."""
+
+    reason: int
+    need: int = 0
+    seen: int = 0
+    """How many bytes of properties were looked at."""
+    time: int = 0
+    topic: int = 0
+    topic_end: int = 0
+    payload: int = 0
+    payload_end: int = 0
+    properties_end: int = 0
+    end: int = 0
+    crc: int = 0
+
+
+def _uint(view: memoryview, at: int, stop: int) -> tuple[int, int, int]:
+    """A msgpack uint in any width: END, its end and its value; TRUNCATED and where it would end; or BAD_LENGTH."""
+    if at >= stop:
+        return TRUNCATED, at + 1, 0
+    if view[at] < 0x80:
+        return END, at + 1, view[at]
+    if not 0xCC <= view[at] <= 0xCF:
+        return BAD_LENGTH, 0, 0
+    end = at + 1 + (1 << (view[at] - 0xCC))
+    return (TRUNCATED, end, 0) if end > stop else (END, end, int.from_bytes(view[at + 1 : end], "big"))
+
+
+def _sized(view: memoryview, at: int, stop: int, largest: int, *, text: bool) -> tuple[int, int, int]:
+    """Reason, start and end of a str's or bin's bytes, by its head; for TRUNCATED, where that would end."""
+    first = 0xD9 if text else 0xC4
+    if at >= stop:
+        return TRUNCATED, 0, at + 1
+    if text and 0xA0 <= view[at] <= 0xBF:
+        return END, at + 1, at + 1 + (view[at] & 0x1F)
+    if not first <= view[at] <= first + 2:
+        return BAD_LENGTH, 0, 0
+    start = at + 1 + (1 << (view[at] - first))
+    if start > stop:
+        return TRUNCATED, 0, start
+    length = int.from_bytes(view[at + 1 : start], "big")
+    return (BAD_LENGTH, 0, 0) if length > largest else (END, start, start + length)
+
+
+def element_head(marker: int) -> int:
+    """How many bytes an element of msgpack has before its content; 0 for what is no element."""
+    return 1 if marker < 0xC0 or marker >= 0xE0 else _HEADS.get(marker, 0)
+
+
+def element_content(view: Any, at: int) -> int:
+    """How many bytes of content follow an element's head."""
+    marker = view[at]
+    if 0xA0 <= marker <= 0xBF:
+        return int(marker & 0x1F)
+    if 0xD4 <= marker <= 0xD8:
+        return 1 << int(marker - 0xD4)
+    return int.from_bytes(view[at + 1 : at + 1 + _SIZED.get(marker, 0)], "big")
+
+
+def element_children(view: Any, at: int) -> int:
+    """How many elements a map or an array has inside, both keys and values; -1 for anything else."""
+    marker = int(view[at])
+    if 0x80 <= marker <= 0x8F:
+        return 2 * (marker & 0x0F)
+    if 0x90 <= marker <= 0x9F:
+        return marker & 0x0F
+    if 0xDC <= marker <= 0xDF:
+        count = int.from_bytes(view[at + 1 : at + _HEADS[marker]], "big")
+        return 2 * count if marker >= 0xDE else count
+    return -1
+
+
+def is_map(marker: int) -> bool:
+    return 0x80 <= marker <= 0x8F or marker in (0xDE, 0xDF)
+
+
+def is_text(marker: int) -> bool:
+    return 0xA0 <= marker <= 0xBF or 0xD9 <= marker <= 0xDB
+
+
+def _element(view: Any, place: int, limit: int, stop: int) -> tuple[int, int, int]:
+    """Reason, where an element ends without what is inside of it, and how many elements are inside, or -1."""
+    if place >= limit or place >= stop:
+        return (BAD_PROPERTIES if place >= limit else TRUNCATED), place + 1, -1
+    head = element_head(view[place])
+    if head == 0:
+        return BAD_PROPERTIES, place + 1, -1
+    if place + head > limit or place + head > stop:
+        return (BAD_PROPERTIES if place + head > limit else TRUNCATED), place + head, -1
+    after = place + head + element_content(view, place)
+    children = element_children(view, place)
+    if after > limit or children > limit - after:
+        return BAD_PROPERTIES, after, -1
+    return (TRUNCATED if after > stop else END), after, children
+
+
+def skip_properties(view: Any, at: int, stop: int) -> tuple[int, int]:
+    """Reason, and where a map with texts as keys ends; for TRUNCATED, where what is missing would."""
+    limit = at + PROPERTIES_BYTES_MAX
+    left: list[int] = []
+    if at < stop and not is_map(view[at]):
+        return BAD_PROPERTIES, at + 1
+    place = at
+    while True:
+        if len(left) == 1 and left[0] % 2 == 0 and place < min(stop, limit) and not is_text(view[place]):
+            return BAD_PROPERTIES, place + 1
+        reason, place, children = _element(view, place, limit, stop)
+        if reason != END:
+            return reason, place
+        if left:
+            left[-1] -= 1
+        if children >= 0:
+            if len(left) == PROPERTIES_DEPTH_MAX:
+                return BAD_PROPERTIES, place
+            left.append(children)
+        while left and left[-1] == 0:
+            left.pop()
+        if not left:
+            return END, place
+
+
+def message_places(view: memoryview, at: int, stop: int) -> Places:
+    """Where the parts of a message are, its checksum not looked at."""
+    if at < stop and view[at] != MESSAGE_HEAD:
+        return Places(BAD_TIME)
+    reason, end, time_ns = _uint(view, at + 1, stop)
+    if reason == TRUNCATED:
+        return Places(TRUNCATED, end - at)
+    if reason != END or time_ns > MESSAGE_TIME_MAX:
+        return Places(BAD_TIME)
+    reason, topic, topic_end = _sized(view, end, stop, TOPIC_BYTES_MAX, text=True)
+    if reason == TRUNCATED or (reason == END and topic_end > stop):
+        return Places(TRUNCATED, topic_end - at)
+    if reason != END:
+        return Places(reason)
+    reason, payload, payload_end = _sized(view, topic_end, stop, PAYLOAD_BYTES_MAX, text=False)
+    if reason == END and payload_end + 2 > stop:
+        # Properties and checksum have a byte each at least.
+        return Places(TRUNCATED, payload_end + 2 - at)
+    if reason != END:
+        return Places(reason, payload_end - at if reason == TRUNCATED else 0)
+    reason, properties_end = skip_properties(view, payload_end, stop)
+    seen = min(properties_end, stop) - payload_end
+    if reason != END:
+        return Places(reason, properties_end - at if reason == TRUNCATED else 0, seen)
+    reason, end, crc = _uint(view, properties_end, stop)
+    if reason == END and crc > 0xFFFFFFFF:
+        reason = BAD_LENGTH
+    if reason != END:
+        return Places(reason, end - at if reason == TRUNCATED else 0, seen)
+    return Places(END, 0, seen, time_ns, topic, topic_end, payload, payload_end, properties_end, end, crc)
+
+
+def _is_utf8(data: Any) -> bool:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _message(view: memoryview, at: int, stop: int) -> Places:
+    """The same, and the checksum and the topic are right."""
+    found = message_places(view, at, stop)
+    if found.reason != END:
+        return found
+    if crc32c(view[at + 1 : found.properties_end]) != found.crc:
+        return Places(BAD_CRC)
+    return found if _is_utf8(view[found.topic : found.topic_end]) else Places(BAD_TOPIC)
+
+
+def messages_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
+    """Decode messages from `start`, at most `limit`, until `stop` or the first that isn't whole and right."""
+    view = memoryview(buffer).cast("B")
+    check_range("scan of", start, stop, len(view))
+    offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
+    at = start
+    while True:
+        if at == stop:
+            return Scan(offsets, starts, ends, times, at, END, 0)
+        if len(offsets) >= limit:
+            return Scan(offsets, starts, ends, times, at, LIMIT, 0)
+        found = _message(view, at, stop)
+        if found.reason != END:
+            return Scan(offsets, starts, ends, times, at, found.reason, found.need)
+        offsets.append(base + at)
+        starts.append(found.payload)
+        ends.append(found.payload_end)
+        times.append(found.time)
+        at = found.end
+
+
+def messages_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:
+    """Go from message to message, without checking, to the first at or past both bounds.
+
+    Returns (end, reason, need) as a scan does: a message that isn't all in the buffer can't be passed over,
+    because its properties, which come last, tell where it ends.
+    """
+    view = memoryview(buffer).cast("B")
+    check_range("hop over", start, stop, len(view))
+    at = start
+    while at < stop:
+        found = message_places(view, at, stop)
+        if found.reason != END:
+            return at, found.reason, found.need
+        if at >= offset_min and found.time >= time_min:
+            return at, FOUND, 0
+        at = found.end
+    return at, END, 0
+
+
+def messages_find(buffer: Any, start: int, stop: int, final: bool) -> int:
+    """Where the next message starts at or after `start`, when what is at `start` can't be trusted; or -1.
+
+    It counts only with a right successor, or if it ends exactly at `stop` and `final` says that this is the end
+    of the file. The work is bounded: hostile bytes end the search early.
+    """
+    view = memoryview(buffer).cast("B")
+    check_range("find in", start, stop, len(view))
+    budget = 64 * (stop - start) + 65_536
+    raw = bytes(view[start:stop])
+    at = raw.find(MESSAGE_HEAD)
+    while at >= 0:
+        place = start + at
+        found = message_places(view, place, stop)
+        budget -= found.end - place if found.reason == END else found.seen
+        if budget < 0:
+            return -1
+        if found.reason == END and _message(view, place, stop).reason == END:
+            if found.end == stop:
+                if final:
+                    return place
+            elif _message(view, found.end, stop).reason == END:
+                return place
+        at = raw.find(MESSAGE_HEAD, at + 1)
+    return -1
+
+
+def messages_columns(
+    buffer: Any, offsets: array[int], base: int, first: int, last: int
+) -> tuple[array[int], array[int], array[int], array[int]]:
+    """Where the topics and the properties of scanned messages start and end."""
+    view = memoryview(buffer).cast("B")
+    if not 0 <= first <= last <= len(offsets):
+        raise ValueError(f"rows {first}..{last} of {len(offsets)}")
+    columns = array("q"), array("q"), array("q"), array("q")
+    for offset in offsets[first:last]:
+        at = offset - base
+        found = message_places(view, at, len(view)) if 0 <= at <= len(view) else Places(BAD_LENGTH)
+        if found.reason != END:
+            raise ValueError(f"there is no message at byte {at}")
+        places = found.topic, found.topic_end, found.payload_end, found.properties_end
+        for column, place in zip(columns, places, strict=True):
+            column.append(place)
+    return columns
+
+
+def message_split(frame: Any) -> tuple[str, bytes, bytes]:
+    """Topic, payload and encoded properties of one message, which a scan has found right."""
+    view = memoryview(frame).cast("B")
+    found = message_places(view, 0, len(view))
+    if found.reason != END:
+        raise ValueError("this is no message")
+    return (
+        str(view[found.topic : found.topic_end], "utf-8"),
+        bytes(view[found.payload : found.payload_end]),
+        bytes(view[found.payload_end : found.properties_end]),
+    )
+
+
+def _check_message(item: Any, time_ns: int) -> None:
+    if type(item) is not tuple or len(item) != 3 or any(type(part) is not bytes for part in item):
+        raise TypeError(_NOT_AN_ITEM)
+    topic, payload, properties = item
+    if not 0 <= time_ns <= MESSAGE_TIME_MAX:
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+    if len(topic) > TOPIC_BYTES_MAX or not _is_utf8(topic):
+        raise ValueError(f"a topic is UTF-8 of at most {TOPIC_BYTES_MAX} bytes")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes")
+    if skip_properties(properties, 0, len(properties)) != (END, len(properties)):
+        raise ValueError("properties are a map in msgpack with texts as keys, not too large and not too deep")
+
+
+def _size_head(first: int, size: int) -> bytes:
+    if size < 256:
+        return bytes((first, size))
+    return struct.pack(">BH", first + 1, size) if size < 65_536 else struct.pack(">BI", first + 2, size)
+
+
+def messages_encode(item: tuple[bytes, bytes, bytes], time_ns: int) -> bytes:
+    """One message, of a topic, a payload, and properties that are encoded already."""
+    _check_message(item, time_ns)
+    topic, payload, properties = item
+    topic_head = bytes((0xA0 | len(topic),)) if len(topic) < 32 else _size_head(0xD9, len(topic))
+    body = b"".join(
+        (
+            b"\xcf",
+            time_ns.to_bytes(8, "big"),
+            topic_head,
+            topic,
+            _size_head(0xC4, len(payload)),
+            payload,
+            properties,
+        )
+    )
+    return bytes((MESSAGE_HEAD,)) + body + struct.pack(">BI", 0xCE, crc32c(body))
+
+
+def messages_encode_many(given: Iterable[tuple[bytes, bytes, bytes]], time_ns: int) -> tuple[bytes, array[int]]:
+    """Messages of consecutive nanoseconds from `time_ns` on, back to back, and where each one starts."""
+    batch = list(given)
+    if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(batch):
+        raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")
+    out = bytearray()
+    starts = array("q")
+    for row, item in enumerate(batch):
+        starts.append(len(out))
+        out += messages_encode(item, time_ns + row)
+    return bytes(out), starts

@@ -1,0 +1,370 @@
+"""The segment that is appended to: synced, sealed, and replaced by the next.
+
+Who writes holds the core, the appender's lock; who syncs or closes a segment holds the sync lock; who takes
+or replaces the tail together with its offset holds the tail lock. In that order. A signal handler that syncs
+while its own thread does finds them held by itself, which the core refuses and the other two can bear.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+from typing import NoReturn
+
+from forelog.errors import AppenderFailed, WriteFailed
+from forelog.files import File
+from forelog.kernel.plain import AppendCore
+from forelog.log.directory.end import EndMark
+from forelog.log.directory.index import IndexBuilder, write_index
+from forelog.log.directory.journal import Journal, open_journal
+from forelog.log.directory.segments import Directory, read_exactly
+from forelog.log.directory.spare import Spare, spare_path
+from forelog.log.directory.tail import HalfMadeSegment, Tail, check_number, create_segment
+from forelog.log.directory.watermark import Watermark
+from forelog.log.metrics import Metrics
+
+logger = logging.getLogger("forelog")
+
+
+class ActiveSegment:
+    """The tail of a log that is open to append, and those before it that are being sealed."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        metrics: Metrics,
+        core: AppendCore,
+        watermark: Watermark,
+        end: EndMark,
+        tail: Tail,
+        *,
+        waits: bool,
+        segment_bytes: int,
+        journal_bytes: int,
+        spare: bool,
+    ) -> None:
+        self._directory = directory
+        self._metrics = metrics
+        self._core = core
+        self._watermark = watermark
+        self._end = end
+        self._waits = waits
+        self._segment_bytes = segment_bytes
+        self._sync_lock = threading.RLock()
+        self._tail_lock = threading.RLock()
+        self._noted = (0, 0)
+        self._sealing: int | None = None
+        self._records_before = 0
+        self._bytes_before = 0
+        self.error: AppenderFailed | None = None
+        """Why nothing more can be appended, once that is so."""
+        self.told = True
+        """Whether whoever appends knows of it."""
+        self.was_cut = False
+        """Whether a write was cut off: then nothing more goes into this segment."""
+        self._use(tail)
+        core.share_end(end.shared, waits)
+        self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
+        self._spare = Spare(directory) if spare else None
+        metrics.add_source(self.counts)
+
+    def _use(self, tail: Tail) -> None:
+        core = self._core
+        with self._tail_lock:
+            self.tail = tail
+            self.encoder = self._directory.format.encoder(tail.number)
+            self.synced_offset = tail.offset
+            self._settled_offset = tail.offset  # the same, not counting what only the journal has
+            core.segment = tail.number
+            core.offset = tail.offset
+            core.time_ns = tail.time_ns
+            if self._directory.format.numbered_by_time:
+                core.time_ns = max(tail.time_ns, tail.number - 1)  # no record before a segment's number
+            core.records = 0
+            core.write = tail.file.write
+            core.descriptor = tail.file.descriptor()
+            self.was_cut = False
+            core.rest_at = self.next_rest()
+            self._end.move(tail.number, tail.offset)
+
+    def next_rest(self) -> int:
+        """Up to which offset appends need no more than the core does."""
+        if self._directory.format.encode is None or self.was_cut:
+            return -1
+        return min(self._segment_bytes, self.tail.index.next_mark)
+
+    @property
+    def path(self) -> str:
+        return self._directory.segment_path(self.tail.number)
+
+    def paths(self) -> list[str]:
+        """The segments that are being written or sealed, in order."""
+        with self._tail_lock:
+            numbers = [self.tail.number] if self._sealing is None else [self._sealing, self.tail.number]
+        return [self._directory.segment_path(number) for number in numbers]
+
+    def unsynced_bytes(self) -> int:
+        with self._tail_lock:
+            return self._core.offset - self.synced_offset
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "records_appended": self._records_before + self._core.records,
+            "bytes_appended": self._bytes_before + self._core.offset - self.tail.offset,
+        }
+
+    # -- failing and closing
+
+    def check(self) -> None:
+        """Raise if it has failed."""
+        if self.error is not None:
+            self.told = True
+            raise AppenderFailed(*self.error.args) from self.error
+
+    def fail(self, error: OSError, what: str) -> NoReturn:
+        """Nothing more can be appended, because of an error."""
+        raise self._note_failure(error, what) from error
+
+    def _note_failure(self, error: OSError, what: str) -> AppenderFailed:
+        self.error = AppenderFailed(
+            error.errno,
+            f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
+            "until the log is reopened, which recovers what is really there",
+        )
+        self._core.rest_at = -1
+        logger.error("%s", self.error)
+        return self.error
+
+    def disown(self, error: AppenderFailed) -> None:
+        """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
+        self.error = error
+        self._core.rest_at = -1
+        self._spare = None
+
+    def close(self, *, in_order: bool) -> None:
+        """Release the files; `in_order` if everything has been synced."""
+        if in_order:
+            self._note_mark(self.tail.number, self._core.offset, closed=True)
+        if self._spare is not None:
+            self._spare.close()
+        if self._journal is not None:
+            with contextlib.suppress(OSError):  # one that stays behind has nothing that the segment lacks
+                self._journal.close(remove=in_order)
+        self._metrics.remove_source(self.counts)
+        self._core.descriptor = -1
+        self._core.share_end(None)
+        self._end.close(in_order=in_order)
+        self.tail.file.close()
+        self._watermark.close()
+
+    # -- cutting and syncing
+
+    def cut_back(self, offset: int, why: str) -> None:
+        """Cut off what was written past `offset`, for good, if anything was.
+
+        The next record begins a new segment, unless this one is empty: another program may have read what was cut
+        off, and its positions must not come to mean something else.
+        """
+        try:
+            with self._sync_lock:
+                if self.tail.file.size() != offset:
+                    self.tail.file.truncate(offset)
+                    self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                    self.was_cut = offset > self._directory.format.header_bytes
+                self._core.torn = False
+                self._core.rest_at = self.next_rest()
+        except OSError as error:
+            self.fail(error, f"{self.path}: {why} couldn't be undone")
+
+    def sync_to(self, segment: int, offset: int, *, settle: bool = False) -> None:
+        """Return when everything up to there is synced, by whomever; one sync at a time.
+
+        To `settle` is to have it synced in the segment itself, so that the journal isn't needed for it.
+        """
+        while not self._try_sync_to(segment, offset, settle):
+            pass
+
+    def _try_sync_to(self, segment: int, offset: int, settle: bool) -> bool:
+        """The same, or False if the segment was swapped meanwhile."""
+        if self._spare is not None:
+            self._spare.wait_named()  # nothing is safe before what came before it is
+        with self._sync_lock:
+            with self._tail_lock:
+                tail, synced = self.tail, self.synced_offset
+                done = self._settled_offset if settle else synced
+                end = self._core.offset  # what has been written meanwhile is covered too
+                if self._spare is not None and not self._spare.named:
+                    return False
+            self.check()
+            if (tail.number, done) >= (segment, offset):
+                return True
+            try:
+                with self._metrics.timed("sync"):
+                    settled = settle or not self._sync_journal(tail, synced, end)
+                    if settled:
+                        tail.file.sync()
+            except OSError as error:
+                self._metrics.add(syncs_failed=1)
+                self.fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
+            self._metrics.add(syncs=1)
+            if self._waits:
+                self._end.commit(tail.number, end)
+            with self._tail_lock:
+                if self.tail is tail:
+                    self.synced_offset = max(end, self.synced_offset)
+                    if settled:
+                        self._settled_offset = self.synced_offset
+            if settled:
+                self._note_mark(tail.number, end)
+                if self._journal is not None:
+                    self._journal.begin(tail.number)
+            return True
+
+    def _sync_journal(self, tail: Tail, start: int, end: int) -> bool:
+        """Have what was written since the last sync synced in the journal, if there is one and it has room."""
+        if self._journal is None or not self._journal.cover(tail.file, tail.number, start, end):
+            return False
+        self._metrics.add(journal_syncs=1)
+        return True
+
+    def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
+        if (number, offset) >= self._noted:
+            self._noted = (number, offset)
+            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+                self._watermark.note(number, offset, closed=closed)
+
+    def wait_sealed(self, timeout: float | None) -> bool:
+        """Until all segments before the tail are sealed, and it has its name; False after `timeout`."""
+        if self._spare is not None and not self._spare.wait_named(timeout):
+            return False
+        self.check()
+        return True
+
+    def wait_ready(self, timeout: float | None) -> bool:
+        """Until a roll would wait for nothing; False after `timeout`."""
+        return self._spare is None or self._spare.wait_idle(timeout)
+
+    # -- the next segment; with the core held
+
+    def start_over(self) -> None:
+        """Go on with an encoder that knows nothing: in an empty segment."""
+        if self._core.offset > self._directory.format.header_bytes:
+            self.roll()
+        else:
+            self.encoder = self._directory.format.encoder(self.tail.number)
+
+    def roll(self, time_ns: int | None = None) -> None:
+        """Go on in the next segment; `time_ns` is its first record's, if that is known already."""
+        if time_ns is None:
+            time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
+        number = self._directory.format.next_number(self._core.segment, time_ns)
+        if self._waits and self.unsynced_bytes():
+            # What counts of a segment that has a successor is all of it.
+            self.sync_to(self._core.segment, self._core.offset)
+        with self._metrics.timed("roll"):
+            file = self._spare.take() if self._spare is not None else None
+            self.check()  # what was waited for may have failed
+            if file is not None:
+                self._swap(file, number)
+            else:
+                self._start_segment(number)
+                if self._spare is not None:
+                    self._spare.renew()
+            self._metrics.add(rolls=1)
+
+    def renumber(self, number: int) -> None:
+        """Have an empty segment's place taken by another one, with the number that its first record asks for."""
+        if self._spare is not None:
+            self._spare.wait_named()
+        self.check()
+        tail = self._create(number)
+        with self._sync_lock:
+            old = self.tail
+            self._use(tail)
+            self._note_mark(tail.number, tail.offset)
+            old.file.close()
+        # Not renamed: who reads the old one must not take what comes for records of the old number.
+        with contextlib.suppress(OSError):  # one that is empty and stays behind does no harm
+            self._directory.files.remove(self._directory.segment_path(old.number))
+
+    def _start_segment(self, number: int) -> None:
+        """Seal the segment and create the next, one after the other."""
+        self.sync_to(self._core.segment, self._core.offset, settle=True)
+        tail = self._create(number)
+        with self._sync_lock:
+            old = self.tail
+            self._write_index(old, self._finish_index())
+            self._use(tail)
+            self._note_mark(tail.number, tail.offset)
+            old.file.close()
+
+    def _create(self, number: int) -> Tail:
+        try:
+            return create_segment(self._directory, number, self._core.time_ns)
+        except HalfMadeSegment as error:
+            self.fail(error, f"{self._directory.path}: starting a segment failed halfway")
+        except OSError as error:
+            raise WriteFailed(
+                error.errno,
+                f"{error.strerror or error}: couldn't start a segment, nothing was appended",
+                self._directory.segment_path(number),
+            ) from error
+
+    def _swap(self, file: File, number: int) -> None:
+        """Go on in the spare at once; the segment before it is sealed in the background."""
+        core, old = self._core, self.tail
+        check_number(self._directory, number)
+        index = self._finish_index()
+        tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)
+        assert self._spare is not None
+        try:
+            self._sealing = old.number
+            self._spare.begin(lambda: self._seal_behind(old, index, tail))
+            self._use(tail)
+        except BaseException as error:
+            self._note_failure(OSError(errno.EINTR, "interrupted"), f"{self._directory.path}: starting a segment")
+            self._spare.give_up()
+            raise error
+
+    def _seal_behind(self, old: Tail, index: IndexBuilder, tail: Tail) -> None:
+        """Sync the old segment, and only then let the new one have its name. On the spare's thread."""
+        directory = self._directory
+        try:
+            with self._metrics.timed("sync"):
+                old.file.sync()
+            self._metrics.add(syncs=1)
+            directory.files.rename(spare_path(directory), directory.segment_path(tail.number))
+            directory.sync()
+        except OSError as error:
+            self._note_failure(error, f"{directory.segment_path(old.number)}: sealing failed")
+        else:
+            with self._sync_lock:
+                self._note_mark(tail.number, tail.offset)
+            self._write_index(old, index)
+        with self._sync_lock:
+            old.file.close()
+        self._sealing = None
+
+    def _finish_index(self) -> IndexBuilder:
+        tail, core = self.tail, self._core
+        index = tail.index
+        index.records = tail.records + core.records
+        if not tail.records and index.marks:  # else the earliest of those that were there
+            index.first_time = index.marks[1]  # its first mark is the first record's
+        if core.records:  # or it has only what it had when it was opened, and may end before an earlier one
+            index.last_time = max(index.last_time, core.time_ns) if tail.records else core.time_ns
+        index.end = core.offset
+        counts = self.counts()
+        self._records_before, self._bytes_before = counts["records_appended"], counts["bytes_appended"]
+        return index
+
+    def _write_index(self, tail: Tail, index: IndexBuilder) -> None:
+        """Leave an index beside a finished segment. Without it everything works, only slower."""
+        try:
+            last_bytes = read_exactly(tail.file, 4, index.end - 4)
+            path = self._directory.index_path(tail.number, index.end)
+            write_index(self._directory.files, path, index.build(index.end, index.end, last_bytes), sync=False)
+        except OSError as error:
+            logger.warning("%s: no index for segment %d: %s", self._directory.path, tail.number, error)

@@ -1,0 +1,83 @@
+"""The parts of the engine that need asyncio, kept apart so that `import forelog` doesn't load it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
+
+from forelog.files import Watch
+from forelog.log.commit import Entry, GroupCommit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.05
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what may block on a thread of the loop's executor."""
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[list[Entry[Any]]], None]] = WeakKeyDictionary()
+
+
+def _delivery(loop: asyncio.AbstractEventLoop) -> Callable[[list[Entry[Any]]], None]:
+    """How results get to the tasks of a loop: all those of a round with one call into it."""
+    if (known := _deliveries.get(loop)) is not None:
+        return known
+    reference = ref(loop)
+
+    def deliver(entries: list[Entry[Any]]) -> None:
+        running = reference()
+        if running is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                running.call_soon_threadsafe(_settle, entries)
+
+    _deliveries[loop] = deliver
+    return deliver
+
+
+def _settle(entries: list[Entry[Any]]) -> None:
+    for entry in entries:
+        future: asyncio.Future[Any] = entry.future
+        if future.done():
+            continue  # its task was cancelled meanwhile
+        if entry.error is not None:
+            future.set_exception(entry.error)
+        else:
+            future.set_result(entry.result)
+
+
+async def submit(commit: GroupCommit[T], entry: Entry[T]) -> T:
+    """GroupCommit.submit() for a task."""
+    loop = asyncio.get_running_loop()
+    future = entry.future = loop.create_future()
+    entry.deliver = _delivery(loop)
+    await post(commit, entry)
+    return cast(T, await future)
+
+
+async def post(commit: GroupCommit[T], entry: Entry[T]) -> None:
+    """GroupCommit.post() for a task: if the queue is full, room is waited for on another thread."""
+    if not commit.post(entry, wait=False):
+        await in_thread(commit.post, entry)
+
+
+async def wait_for_change(watch: Watch, timeout: float) -> None:
+    """Return after a change or after `timeout` seconds, without holding up the event loop."""
+    descriptor = watch.fileno()
+    if descriptor is None:
+        await asyncio.sleep(min(timeout, _POLL_SECONDS))
+        return
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+    loop.add_reader(descriptor, changed.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), timeout)
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,192 @@
+"""A copy of a log as of one moment, whole and checked, while others append, read and wait to clean.
+
+::
+
+    TARGET.part/                   while it is being made; removed if that fails
+      000000001.log                segments, byte for byte, in ascending order; the last as far as it counts
+      000000001.67108991.idx       what is known of them: positions in the copy are those of the log
+      append.synced                says that it was closed in order, and up to where: damage to it will be noticed
+    TARGET/                        when all of it is on stable storage and was read back
+
+Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they append later isn't in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forelog.errors import CorruptRecord, TargetTaken
+from forelog.files import File, Files, OSFiles, write_all
+from forelog.files.modes import PRIVATE
+from forelog.log.directory.segments import READ_LOCK, Directory, SegmentReader, read_exactly
+from forelog.log.directory.watermark import Watermark, read_own_from
+from forelog.log.position import Position
+from forelog.log.walk import Walk
+
+__all__ = ["Backup", "back_up"]
+
+_COPY_BYTES = 4 << 20
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup has."""
+
+    path: str
+    segments: int
+    records: int
+    byte_count: int
+    """Of its segments."""
+    end: Position
+    """The position after its last record."""
+
+
+def back_up(
+    directory: Directory,
+    target: str,
+    *,
+    progress: Progress | None = None,
+    timeout: float | None = None,
+    mode: int = PRIVATE,
+) -> Backup:
+    """Copy a log to a directory that isn't there yet, or is empty."""
+    target = os.path.abspath(target)
+    part = f"{target}.part"
+    _check_target(directory, target)
+    files = OSFiles(mode)
+    files.make_dir(os.path.dirname(target))
+    shutil.rmtree(part, ignore_errors=True)
+    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
+    try:
+        files.make_dir(part)
+        copy = Directory(files, part, directory.format)
+        end = _copy_segments(directory, copy, progress)
+        _mark(directory, copy, end)
+        copy.sync()
+        segments, records, byte_count = _read_back(copy, end)
+        files.rename(part, target)
+        files.sync_dir(os.path.dirname(target))
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    finally:
+        lock.release()
+    return Backup(target, segments, records, byte_count, end)
+
+
+def _check_target(directory: Directory, target: str) -> None:
+    if isinstance(directory.files, OSFiles):
+        log = os.path.realpath(directory.path)
+        if os.path.realpath(target) == log or os.path.realpath(target).startswith(f"{log}/"):
+            raise TargetTaken(f"{target} is the log itself, or inside of it: choose another directory")
+    if os.path.lexists(target) and (not os.path.isdir(target) or OSFiles().list_dir(target)):
+        raise TargetTaken(f"{target} is there already and not empty: choose another directory for the backup")
+
+
+def _copy_segments(directory: Directory, copy: Directory, progress: Progress | None) -> Position:
+    numbers = directory.numbers()
+    sizes = {number: directory.files.stat(directory.segment_path(number)) for number in numbers}
+    total = sum(found[0] for found in sizes.values() if found is not None)
+    done, end = 0, Position(0, 0)
+    for number in numbers:
+        try:
+            reader = SegmentReader(directory, number)
+        except FileNotFoundError:
+            continue  # an empty one, whose place another one has taken
+        try:
+            file = copy.files.open_append(copy.segment_path(number))
+            try:
+                for place in range(0, reader.size, _COPY_BYTES):
+                    write_all(file, _exactly(reader, min(_COPY_BYTES, reader.size - place), place))
+                    if progress is not None:
+                        progress(min(done + place, total), total)
+                file.sync()
+            finally:
+                file.close()
+            if reader.index is not None and not reader.index.foreign_end:
+                _copy_file(
+                    directory.files, reader.index_path, copy.files, f"{copy.path}/{_name(reader.index_path)}"
+                )
+            done += reader.size
+            end = Position(number, reader.end())
+        finally:
+            reader.close()
+    if progress is not None:
+        progress(total, total)
+    return end
+
+
+def _exactly(reader: SegmentReader, count: int, place: int) -> bytes:
+    data = read_exactly(reader.file, count, place)
+    if len(data) != count:
+        raise CorruptRecord(
+            f"{reader.path} was cut while it was copied: it has less than {place + count} bytes",
+            position=reader.position(place),
+            reason="truncated",
+            path=reader.path,
+            physical_offset=place + len(data),
+            data=b"",
+        )
+    return data
+
+
+def _copy_file(files: Files, source: str, target_files: Files, target: str) -> None:
+    before: File = files.open_read(source)
+    try:
+        after = target_files.open_append(target)
+        try:
+            write_all(after, read_exactly(before, before.size(), 0))
+            after.sync()
+        finally:
+            after.close()
+    finally:
+        before.close()
+
+
+def _mark(directory: Directory, copy: Directory, end: Position) -> None:
+    """Leave the copy as a log that was closed in order."""
+    found = copy.files.stat(copy.segment_path(end.segment))
+    size = found[0] if found else 0
+    mark = Watermark(copy)
+    try:
+        mark.begin(end.segment, size)
+        own_from = read_own_from(directory)
+        if own_from is not None:
+            mark.note_own_from(own_from)
+        mark.note(end.segment, size, closed=True)
+    finally:
+        mark.close()
+
+
+def _read_back(copy: Directory, end: Position) -> tuple[int, int, int]:
+    """How many segments, records and bytes the copy has. Damage raises, as in any reader."""
+    walk = Walk(copy)
+    records = 0
+    try:
+        for block in walk:
+            records += block.last - block.first
+        torn = walk.torn
+    finally:
+        walk.close()
+    if torn is not None and torn.byte_count:
+        raise CorruptRecord(
+            f"the log ends in half a record: {torn}. Opening it to append cuts that off",
+            position=torn.position,
+            reason=torn.reason,
+            path=torn.path,
+            physical_offset=torn.physical_offset,
+            data=b"",
+        )
+    numbers = copy.numbers()
+    sizes = [copy.files.stat(copy.segment_path(number)) for number in numbers]
+    assert not numbers or numbers[-1] == end.segment, "what was copied last is the last segment"
+    return len(numbers), records, sum(found[0] for found in sizes if found is not None)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,175 @@
+"""Up to where a log counts while it is written: the file `append.end`.
+
+A write takes time, and may fail halfway. Its bytes are in the segment before anybody knows whether they stay:
+on a full disk they are cut off again. So readers don't go by the size of the file. The appender tells them, in
+eight words of memory that it shares with every process, up to where the last segment counts:
+
+    write begins     intended = where it will end
+    bytes arrive     the file grows; no reader looks past `committed`
+    write is done    committed = where it has ended; under `always` only after the sync
+
+::
+
+    word  0        1, 2                      3         4        5          6         7
+          magic    a digest of the boot      sequence  segment  committed  intended  sequence
+
+Offsets have a check of sixteen bits above them, since nothing else would tell of a flipped bit there. To change
+the segment the appender stores word 7, then the others, then word 3: a reader that finds the two alike has seen
+no half of a change. Segment 0 means that nobody appends, and that the files count as they are.
+
+A process that is killed leaves its words behind. Readers still stop at `committed`, and the next opening cuts
+off what was only half written. After a reboot the words mean nothing, which the digest tells. Where the file is
+longer than `intended`, another program has written to it since, and its size counts.
+
+>>> import forelog, tempfile
+>>> stream = forelog.Stream(tempfile.mkdtemp())
+>>> with stream.appender() as log:
+...     _ = log.append(b"one")
+...     read_end(stream._directory)[1:]
+(1, 31, 31)
+>>> read_end(stream._directory).segment
+0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import struct
+from typing import NamedTuple
+
+from forelog import kernel
+from forelog.files import File
+from forelog.kernel.plain.append import END_COMMITTED, END_INTENDED, checked_offset
+from forelog.log.directory.place import Place
+
+NAME = "append.end"
+WORDS = 8
+_MAGIC, _BOOT, _LAST, _SEGMENT, _FIRST = 0, 1, 3, 4, 7
+_LAYOUT = struct.Struct("=8s16s5Q")
+_MAGIC_BYTES = b"CLEND\0\0\1"
+_LOOKS_MAX = 16
+_OFFSET_MASK = (1 << 48) - 1
+
+
+class End(NamedTuple):
+    """What an end mark says."""
+
+    sequence: int
+    """How often it was changed, but for the offsets."""
+    segment: int
+    """The segment that is appended to; 0 if there is none, or if the mark is of another boot."""
+    committed: int
+    """Up to where it counts."""
+    intended: int
+    """Up to where the last write goes, if it is still under way or was never finished."""
+
+
+NO_END = End(0, 0, 0, 0)
+
+
+class EndMark:
+    """The end mark of a log that is open to append."""
+
+    def __init__(self, directory: Place) -> None:
+        self.found = read_end(directory)
+        """What the last appender has left."""
+        self.shared = directory.files.open_shared(f"{directory.path}/{NAME}", WORDS)
+        self._sequence = self.found.sequence
+        self._segment = self._committed = 0
+        if not self.found.segment:
+            self.move(0, 0)  # before it is said to be of this boot
+        self._set(_MAGIC, _MAGIC_BYTES)
+        boot = boot_digest(directory.files.boot_id())
+        self._set(_BOOT, boot[:8])
+        self._set(_BOOT + 1, boot[8:])
+
+    def _set(self, index: int, data: bytes) -> None:
+        self.shared.store(index, struct.unpack("=Q", data)[0])
+
+    def move(self, segment: int, offset: int) -> None:
+        """From now on this segment is appended to, and counts up to `offset`."""
+        self._sequence += 1
+        for index, value in (
+            (_FIRST, self._sequence),
+            (_SEGMENT, segment),
+            (END_COMMITTED, checked_offset(offset)),
+            (END_INTENDED, checked_offset(offset)),
+            (_LAST, self._sequence),
+        ):
+            self.shared.store(index, value)
+        self._segment, self._committed = segment, offset
+
+    def intend(self, offset: int) -> None:
+        """A write is about to begin that ends there."""
+        self.shared.store(END_INTENDED, checked_offset(offset))
+
+    def commit(self, segment: int, offset: int) -> None:
+        """The segment counts up to `offset`, if it is still the one that is appended to."""
+        if segment == self._segment and offset > self._committed:
+            self._committed = offset
+            self.shared.store(END_COMMITTED, checked_offset(offset))
+
+    def close(self, *, in_order: bool) -> None:
+        """Let go of it; `in_order` if whatever is in the files counts."""
+        if in_order:
+            self.move(0, 0)
+        # The core of an appender that couldn't be opened may still have the words.
+        with contextlib.suppress(BufferError):
+            self.shared.close()
+
+
+def read_end(directory: Place) -> End:
+    """What the end mark of a log says now."""
+    try:
+        file = directory.files.open_read(f"{directory.path}/{NAME}")
+    except (FileNotFoundError, NotADirectoryError):
+        return NO_END
+    try:
+        return _read(file, boot_digest(directory.files.boot_id()))
+    finally:
+        file.close()
+
+
+def _read(file: File, boot: bytes) -> End:
+    buffer = bytearray(_LAYOUT.size)
+    before = None
+    for _ in range(_LOOKS_MAX):
+        if file.read_into(memoryview(buffer), 0) != len(buffer):
+            return NO_END
+        magic, found, last, segment, committed, intended, first = _LAYOUT.unpack(buffer)
+        if magic != _MAGIC_BYTES:
+            return NO_END
+        if first == last and before == (first, segment):  # twice: a copy of memory has no order
+            offsets = committed & _OFFSET_MASK, intended & _OFFSET_MASK
+            if found != boot or (committed, intended) != tuple(map(checked_offset, offsets)):
+                segment = 0
+            return End(first, segment, offsets[0], max(offsets)) if segment else End(first, 0, 0, 0)
+        before = (first, segment) if first == last else None
+    # The appender was stopped while it changed the segment. Nothing is being written then: the files count.
+    return End(first, 0, 0, 0)
+
+
+def visible_bytes(directory: Place, number: int, file: File) -> int:
+    """How many bytes of a segment's file count now."""
+    end = read_end(directory)
+    while True:
+        size, before, end = file.size(), end, read_end(directory)
+        if end.segment == number:
+            if size > end.intended:
+                return size  # no appender of ours writes past what it intends to: another program did
+            if before.segment == number and before.sequence == end.sequence:
+                return min(size, before.committed)  # the mark's from before: the file had as much by then
+        if end.segment == 0:
+            if end == before:
+                return size  # nobody has appended between the two looks
+        elif end.segment < number or before.segment > number:
+            # Begun after the mark was stored, by another program or without records yet; or finished before.
+            return size
+
+
+@functools.lru_cache(maxsize=16)
+def boot_digest(boot_id: str) -> bytes:
+    """A boot's name, in sixteen bytes."""
+    parts = (kernel.active.crc32c(f"{salt}{boot_id}".encode()) for salt in "abcd")
+    return b"".join(part.to_bytes(4, "big") for part in parts)

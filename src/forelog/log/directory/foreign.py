@@ -1,0 +1,85 @@
+"""Segments that another program has rewritten.
+
+The cleaner of Captain's Log knows nothing of positions that stay valid: it drops records, and those after them
+move. What it leaves looks like any segment; but it is shorter than its index says, or than `append.synced` does,
+and no index or map fits it. Where a record used to be in such a segment nobody can tell.
+
+Its records are read all the same, under positions that nothing ever had: past the end of the segment as we knew
+it, in a range that is another one for each size that the file may have. A position from before the rewriting lies
+outside of that range, and is refused (`check_position`). If somebody has removed the index, too, nothing tells.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from forelog.errors import BadPosition
+from forelog.files import File
+from forelog.log.directory.end import read_end
+from forelog.log.directory.index import SegmentIndex, decode_index
+from forelog.log.directory.place import Place
+from forelog.log.directory.watermark import read_mark
+from forelog.log.position import Position
+
+_OFFSET_MAX = 1 << 62
+
+
+def foreign_index(directory: Place, number: int, size: int, file: File) -> SegmentIndex | None:
+    """An index that gives new positions to a segment that is shorter than it was; None if it isn't."""
+    known = _known_end(directory, number, size)
+    if known is None or file.size() > size:  # it has only grown, since its size was looked at
+        return None
+    before_bytes, before_end = known
+    header = directory.format.header_bytes
+    base = before_end * (1 + before_bytes - size)
+    if base > _OFFSET_MAX:
+        base = _OFFSET_MAX  # no log of ours has had such a segment
+    runs = array("q", (base, header))
+    return SegmentIndex(number, size, base + size - header, runs=runs, foreign_end=before_end)
+
+
+def _known_end(directory: Place, number: int, size: int) -> tuple[int, int] | None:
+    """How many bytes a segment used to have, and the logical offset of its end then, if it had more than now."""
+    mark = read_mark(directory)
+    if mark is None or number > mark.segment or read_end(directory).segment == number:
+        return None  # another program's from the first, or the one that is appended to
+    indexed = directory.indexed_sizes().get(number, 0)
+    if indexed > size:
+        return indexed, _logical_end(directory, number, indexed)
+    if number == mark.segment and mark.closed and mark.offset > size:
+        return mark.offset, mark.offset
+    return None
+
+
+def _logical_end(directory: Place, number: int, size: int) -> int:
+    """Where a segment of this size ended, by its index or map."""
+    for path in (directory.map_path(number, size), directory.index_path(number, size)):
+        try:
+            file = directory.files.open_read(path)
+        except FileNotFoundError:
+            continue
+        try:
+            buffer = bytearray(file.size())
+            index = decode_index(bytes(buffer[: file.read_into(memoryview(buffer), 0)]))
+        finally:
+            file.close()
+        if index is not None:
+            return index.logical_end
+    return size
+
+
+def check_position(position: Position, index: SegmentIndex | None, path: str, header_bytes: int) -> Position:
+    """A position in a segment; that of its end, if it is where the segment ended before it was rewritten.
+
+    BadPosition if nobody can tell what it means, because another program has rewritten the segment.
+    """
+    if index is None or not index.foreign_end or position.offset <= header_bytes:
+        return position
+    if position.offset == index.foreign_end:
+        return Position(position.segment, index.logical_end)  # all of it had been read
+    if index.runs[0] <= position.offset <= index.logical_end:
+        return position
+    raise BadPosition(
+        f"position {position} can't be told: another program has rewritten {path} since it was given out. "
+        f"Start at {Position(position.segment, 0)} to read what is left of this segment, or in a later one"
+    )

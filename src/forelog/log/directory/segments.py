@@ -1,0 +1,343 @@
+"""A log's directory: which segments there are, and one segment open to read.
+
+::
+
+    orders.log/
+      000000001.log            segments, in order of their numbers; gaps are fine
+      000000001.67108991.idx   what is known of a sealed segment (index.py)
+      000000001.52428800.map   the same of a rewritten one, with the map of its positions
+      000000002.log            the last segment is the one that is appended to
+      append.lock read.lock    locks, always empty
+      append.synced            how far the log was synced (watermark.py)
+      append.end               up to where it counts, while it is open to append (end.py)
+      append.journal           its end once more, while it is open, for quicker syncs (journal.py)
+      000000002.torn           what recovery cut off, kept as evidence
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Self
+
+from forelog.errors import LockTimeout, LogNotFound, UnknownFormat
+from forelog.files import File, Files
+from forelog.formats import FORMATS, Format, named_format
+from forelog.kernel.plain import TIME_MAX, TRUNCATED
+from forelog.log.directory.end import read_end, visible_bytes
+from forelog.log.directory.foreign import foreign_index
+from forelog.log.directory.index import SegmentIndex, index_name, map_name, read_index
+from forelog.log.directory.place import read_exactly as read_exactly
+from forelog.log.position import Position
+
+logger = logging.getLogger("forelog")
+
+APPEND_LOCK = "append.lock"
+READ_LOCK = "read.lock"
+_FIRST_RECORD_BYTES = 4096
+_PROBES_MAX = 32
+
+
+class Directory:
+    """The files of one log."""
+
+    def __init__(self, files: Files, path: str, fmt: Format) -> None:
+        self.files = files
+        self.path = path
+        self.format = fmt
+        self.ends_at_mark = True
+        """Whether readers stop where the end mark says; recovery and verification look at everything."""
+        self._listed: tuple[object, list[int]] | None = None
+        """The last listing, and the directory's word from before it."""
+        self._indexed: tuple[object, dict[int, int]] | None = None
+        """The same of indexes."""
+
+    def whole(self) -> Self:
+        """The same, with everything that the files have, whether it counts or not."""
+        other = copy.copy(self)
+        other.ends_at_mark = False
+        return other
+
+    def names(self) -> list[str]:
+        """All names in the directory."""
+        try:
+            return self.files.list_dir(self.path)
+        except FileNotFoundError:
+            raise LogNotFound(f"there is no log at {self.path}: an appender would create it") from None
+        except NotADirectoryError:
+            raise LogNotFound(f"{self.path} is a file: a log is a directory of segments") from None
+
+    def check(self, *, to_append: bool = False) -> None:
+        """There is a log of this format: LogNotFound if there is none at all, UnknownFormat if it is another.
+
+        An appender makes one where there is none; but not where one of another format is.
+        """
+        try:
+            names = self.names()
+        except LogNotFound:
+            if to_append and self.files.stat(self.path) is None:
+                return
+            raise
+        if any(self.format.segment_number(name) is not None for name in names):
+            return
+        other = segments_elsewhere(self.files, self.path, self.format) if set(names) - {READ_LOCK} else None
+        if other is not None:
+            raise UnknownFormat(
+                f"{other[1]} is a log of the format {other[0].name!r}, and it was opened as one of "
+                f"{self.format.name!r}: say format={other[0].name!r}, or read it with Stream.open({self.path!r}), "
+                "which takes what is there"
+            )
+        if not to_append and APPEND_LOCK not in names:
+            raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")
+
+    def numbers(self) -> list[int]:
+        """The numbers of the segments, ascending: all that there are, up to the last one in the list.
+
+        One listing may have a segment and lack one that was there before it. Segments begin in ascending order,
+        so when a listing has ended, all are there that come before the last one in it: a second listing has them.
+        What one listing has and the other lacks is looked for by its name.
+        """
+        try:
+            word = self.files.changed(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            word = None  # listing it tells what is wrong
+        known = self._listed
+        if word is not None and known is not None and known[0] == word:
+            return list(known[1])
+        numbers = self._list(known[1] if known is not None else [])
+        self._listed = (word, numbers)
+        return list(numbers)
+
+    def _list(self, known: list[int]) -> list[int]:
+        first, numbers = self._list_once(), list[int]()
+        while not numbers:
+            again = self._list_once()
+            if not first and not again:
+                return []
+            last, sure = max(first, default=0), first & again
+            unsure = {number for number in (first ^ again).union(known) - sure if number <= last}
+            numbers = sorted(number for number in sure | unsure if number in sure or self.has(number))
+            first = again  # all that the first one had may be gone by now
+        if self.format.numbered_by_time:
+            return numbers
+        # A rename onto a name can hide it from both listings. Where little is missing it is cheap to look.
+        gaps = [
+            low + 1 + step for low, high in pairwise(numbers) for step in range(min(high - low - 1, _PROBES_MAX))
+        ]
+        return sorted([*numbers, *(number for number in gaps[-_PROBES_MAX:] if self.has(number))])
+
+    def _list_once(self) -> set[int]:
+        parse = self.format.segment_number
+        return {number for name in self.names() if (number := parse(name)) is not None}
+
+    def indexed_sizes(self) -> dict[int, int]:
+        """For each segment that has an index or a map, or has had one, the largest size that one is for."""
+        known, word = self._indexed, self.files.changed(self.path)
+        if known is not None and word is not None and known[0] == word:
+            return known[1]
+        stems: dict[str, int] = {}
+        for name in self.names():
+            if name.endswith((".idx", ".map")):
+                stem, _, size = name[:-4].rpartition(".")
+                if size.isdecimal():
+                    stems[stem] = max(int(size), stems.get(stem, 0))
+        parse = self.format.segment_number
+        sizes = {
+            number: size
+            for stem, size in stems.items()
+            if (number := parse(f"{stem}.log") or parse(stem)) is not None
+        }
+        self._indexed = (word, sizes)
+        return sizes
+
+    def last(self) -> int:
+        """The number of the last segment; 0 if there is none."""
+        numbers = self.numbers()
+        return numbers[-1] if numbers else 0
+
+    def has(self, number: int) -> bool:
+        """Whether a segment is there now."""
+        return self.files.stat(self.segment_path(number)) is not None
+
+    def following(self, number: int) -> int | None:
+        """The segment after this one, there or gone by now; None if there is none yet.
+
+        Mostly nothing is listed: the next number is the next segment's unless one was left out, and the end mark
+        tells which segment is the last.
+        """
+        known = [] if self._listed is None else self._listed[1]
+        if known and number < known[-1]:
+            return known[bisect_right(known, number)]
+        by_time = self.format.numbered_by_time
+        if not by_time and self.has(number + 1):
+            return number + 1
+        tail = read_end(self).segment if self.ends_at_mark else 0
+        if tail and (tail == number or (tail == number + 1 and not by_time)):
+            return None  # the last one, or one before a segment that has no name yet
+        numbers = self.numbers()
+        place = bisect_right(numbers, number)
+        return numbers[place] if place < len(numbers) else None
+
+    def segment_name(self, number: int) -> str:
+        return self.format.segment_name(number)
+
+    def segment_path(self, number: int) -> str:
+        return f"{self.path}/{self.format.segment_name(number)}"
+
+    def index_path(self, number: int, physical_bytes: int) -> str:
+        return f"{self.path}/{index_name(self.format.segment_name(number), physical_bytes)}"
+
+    def map_path(self, number: int, physical_bytes: int) -> str:
+        return f"{self.path}/{map_name(self.format.segment_name(number), physical_bytes)}"
+
+    def side_path(self, number: int, suffix: str) -> str:
+        """`000000007` with a suffix, such as `.torn`."""
+        return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
+
+    def owner(self, name: str) -> int | None:
+        """The number of the segment that a file such as `000000007.torn` lies beside; None for any other file."""
+        parts = name.split(".")
+        for count in range(1, len(parts)):
+            stem = ".".join(parts[:count])
+            for segment_name in (f"{stem}.log", stem):
+                number = self.format.segment_number(segment_name)
+                if number is not None and name != segment_name:
+                    return number
+        return None
+
+    def open_segment(self, number: int, *, append: bool = False) -> File:
+        """Open a segment's file to read, or also to append."""
+        path = self.segment_path(number)
+        try:
+            return self.files.open_append(path) if append else self.files.open_read(path)
+        except IsADirectoryError:
+            # Not passed over: its number would be given to a segment that can't be made.
+            raise UnknownFormat(f"{path} is a directory with the name of a segment: move it away") from None
+
+    def make(self) -> None:
+        """Make the directory, durably, and the file that readers lock: those of another user couldn't make it."""
+        self.files.make_dir(self.path)
+        with contextlib.suppress(LockTimeout):
+            self.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=0).release()
+
+    def sync(self) -> None:
+        self.files.sync_dir(self.path)
+
+
+def segments_elsewhere(files: Files, path: str, fmt: Format) -> tuple[Format, str] | None:
+    """A format other than this one that has segments here, and where: its commit logs have a folder for them."""
+    for name in FORMATS:
+        if name == fmt.name:
+            continue
+        other = named_format(name)
+        for folder in dict.fromkeys((path, f"{path}/{other.folder}".rstrip("/"))):
+            try:
+                if Directory(files, folder, other).numbers():
+                    return other, folder
+            except LogNotFound:
+                continue
+    return None
+
+
+class SegmentReader:
+    """One segment, open to read. Its size is what counts of it, when it was opened or last refreshed."""
+
+    def __init__(self, directory: Directory, number: int) -> None:
+        self.directory = directory
+        self.number = number
+        self.path = directory.segment_path(number)
+        self.file = directory.open_segment(number)
+        try:
+            self.header_bytes = directory.format.header_bytes
+            self._look()
+            head = read_exactly(self.file, min(self.size, self.header_bytes), 0)
+            self.header_blank = not any(head)
+            self.header_defect = directory.format.header_defect(head)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _look(self) -> None:
+        """Find out how much of it counts. A segment with an index was finished: then all of it does."""
+        directory, number = self.directory, self.number
+        self.size = self.file.size()
+        self.map_damaged = False
+        self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
+        self.index = self._read_index()
+        if self.index is None and not self.map_damaged:
+            if directory.ends_at_mark:
+                self.size = visible_bytes(directory, number, self.file)
+            self.index = foreign_index(directory, number, self.size, self.file)
+
+    def _read_index(self) -> SegmentIndex | None:
+        if self.size < self.header_bytes + self.directory.format.record_bytes_min:
+            return None  # no record, nor anything known of any
+        tail = read_exactly(self.file, 4, self.size - 4)
+        files, map_path = self.directory.files, self.directory.map_path(self.number, self.size)
+        mapped = files.stat(map_path) is not None
+        if mapped:
+            self.index_path = map_path
+        try:
+            index = read_index(files, self.index_path, self.number, self.size, tail)
+        except OSError as error:
+            if mapped:
+                raise
+            logger.warning("%s can't be read, and is done without: %s", self.index_path, error)
+            return None
+        self.map_damaged = mapped and index is None
+        return index
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether cleaning or repair has taken bytes out of it, as far as is known."""
+        return self.map_damaged or (self.index is not None and self.index.rewritten)
+
+    def refresh(self) -> bool:
+        """Take a new look at how much of it counts; whether that is another size."""
+        if self.index is not None and self.index.foreign_end:
+            return False
+        before, marked = self.size, self.directory.ends_at_mark and self.index is None
+        self.size = visible_bytes(self.directory, self.number, self.file) if marked else self.file.size()
+        if self.size != before:
+            self.index = None  # it was that of another size, and a segment that grows was never rewritten
+        return self.size != before
+
+    def replaced(self) -> bool:
+        """Whether the file under this name is another one by now, or gone."""
+        found = self.directory.files.stat(self.path)
+        return found is None or found[1] != self.file.identity()
+
+    def physical(self, logical: int) -> int:
+        place = max(logical, self.header_bytes)
+        return self.index.physical(place) if self.index else place
+
+    def logical(self, physical: int) -> int:
+        return self.index.logical(physical) if self.index else physical
+
+    def position(self, physical: int) -> Position:
+        return Position(self.number, self.logical(physical))
+
+    def end(self) -> int:
+        """The logical offset of the end."""
+        return self.index.logical_end if self.index else max(self.size, self.header_bytes)
+
+    def first_time(self) -> int | None:
+        """The time of the first record; None if there is none that is right and has one."""
+        if self.index and self.index.records and self.index.first_time:  # 0 may be of a record without a time
+            return self.index.first_time
+        fmt = self.directory.format
+        data = read_exactly(
+            self.file, min(_FIRST_RECORD_BYTES, max(self.size - self.header_bytes, 0)), self.header_bytes
+        )
+        scan = fmt.scan(data, 0, len(data), 0, 1)
+        long = scan.reason == TRUNCATED and scan.need <= self.size - self.header_bytes  # not looked at to its end
+        if self.header_defect or not (scan.offsets or (long and len(data) >= fmt.record_bytes_min)):
+            return None
+        time_ns = fmt.exact_time(data)
+        return None if time_ns == TIME_MAX else time_ns
+
+    def close(self) -> None:
+        self.file.close()

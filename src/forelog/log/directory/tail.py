@@ -1,0 +1,70 @@
+"""The segment that is appended to, and how a new one is made."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from dataclasses import dataclass
+
+from forelog.errors import LogFull
+from forelog.files import File, write_all
+from forelog.log.directory.index import IndexBuilder
+from forelog.log.directory.segments import Directory
+
+__all__ = ["HalfMadeSegment", "Tail", "check_number", "create_segment"]
+
+_NEW = "append.new"
+
+
+class HalfMadeSegment(OSError):
+    """A new segment couldn't be started, and may be there all the same: nothing may be appended before it."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """The segment that is appended to."""
+
+    number: int
+    file: File
+    offset: int
+    index: IndexBuilder
+    records: int
+    """How many it held when it was opened."""
+    time_ns: int
+    """No record after this may have an earlier time."""
+
+
+def check_number(directory: Directory, number: int) -> None:
+    """Raise if a segment's number can't be in a file name."""
+    if number > directory.format.segment_number_max:
+        raise LogFull(f"{directory.path}: segment {number - 1} was the last that a name can hold")
+
+
+def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
+    """Start a segment: its header and its directory entry are on disk when this returns.
+
+    It gets its name only when it is whole, and keeps it: a reader that has seen a segment may rely on it.
+    """
+    check_number(directory, number)
+    path, new = directory.segment_path(number), f"{directory.path}/{_NEW}"
+    files, header = directory.files, directory.format.header()
+    there = files.stat(path)
+    if there is not None and there[0] > len(header):
+        raise FileExistsError(errno.EEXIST, "another program has begun this segment", path)
+    file = files.open_append(new)
+    try:
+        file.truncate(0)  # what an attempt that failed in the middle may have left
+        write_all(file, header)
+        file.sync()
+        files.rename(new, path)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):
+            files.remove(new)
+        raise
+    try:
+        directory.sync()
+    except OSError as error:
+        file.close()
+        raise HalfMadeSegment(error.errno, f"{error.strerror}: a segment may be there or not", path) from error
+    return Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)

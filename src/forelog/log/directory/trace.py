@@ -1,0 +1,53 @@
+"""Recognising a log at a position: a digest of the bytes before it.
+
+Whoever stores a position and goes on there later can't see whether it is still the same log: one that was cut,
+restored from an older backup, or written anew has other records at the same positions. With a trace, stored beside
+the position, it can.
+
+>>> import forelog, tempfile
+>>> stream = forelog.Stream(tempfile.mkdtemp())
+>>> with stream.appender() as log:
+...     end = log.append(b"one")._replace(offset=31)
+>>> kept = trace(stream._directory, end)
+>>> agrees(stream._directory, end, kept), agrees(stream._directory, end, "00000000")
+(True, False)
+"""
+
+from __future__ import annotations
+
+from forelog import kernel
+from forelog.log.directory.place import tail_before
+from forelog.log.directory.segments import Directory, SegmentReader
+from forelog.log.position import Position
+
+__all__ = ["agrees", "trace"]
+
+_CUT = "cut"
+
+
+def trace(directory: Directory, position: Position) -> str | None:
+    """A digest of what comes right before a position in its segment.
+
+    None if nothing does, or if that can't be compared any more: the segment is gone, or cleaning has rewritten it.
+    """
+    if position.offset <= directory.format.header_bytes:
+        return None
+    try:
+        reader = SegmentReader(directory, position.segment)
+    except FileNotFoundError:
+        return None
+    try:
+        if reader.rewritten:
+            by_another = reader.index is not None and reader.index.foreign_end
+            return _CUT if by_another else None
+        if reader.file.size() < position.offset:
+            return _CUT
+        return f"{kernel.active.crc32c(tail_before(reader.file, position.offset)):08x}"
+    finally:
+        reader.close()
+
+
+def agrees(directory: Directory, position: Position, known: str | None) -> bool:
+    """Whether a log has before a position what it had when its trace was taken, as far as that can be told."""
+    found = None if known is None else trace(directory, position)
+    return found is None or found == known

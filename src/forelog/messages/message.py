@@ -1,0 +1,40 @@
+"""A message as it is read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from forelog import kernel
+from forelog.formats.msgpack import unpack
+from forelog.log.position import Position, Record
+from forelog.times import to_datetime
+
+__all__ = ["Message", "message_of"]
+
+
+class Message(NamedTuple):
+    """A message: when it was written, to which topic, what it says, and where in the log it is.
+
+    No two messages of a log have the same time: it names a message as well as its position does.
+    """
+
+    time_ns: int
+    topic: str
+    payload: bytes
+    properties: dict[str, Any]
+    position: Position
+    next_position: Position
+    """The place after it: what to store when it has been dealt with."""
+
+    @property
+    def time(self) -> datetime:
+        """The time in UTC, cut to microseconds."""
+        return to_datetime(self.time_ns)
+
+
+def message_of(record: Record) -> Message:
+    """The message in a record that holds the whole frame."""
+    topic, payload, packed = kernel.active.message_split(record.payload)
+    properties = unpack(packed) if len(packed) > 1 else {}
+    return Message(record.time_ns, topic, payload, properties, record.position, record.next_position)

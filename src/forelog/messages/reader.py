@@ -1,0 +1,168 @@
+"""Reading messages: one after the other, from where one left off or from a time.
+
+>>> import tempfile
+>>> from forelog.broker import MessageLogWriter
+>>> folder = tempfile.mkdtemp()
+>>> with MessageLogWriter(folder) as log:
+...     times = [log.write("plant/7/temp", payload) for payload in (b"21.5", b"21.6", b"21.7")]
+>>> with MessageLogReader(folder) as reader:
+...     reader.recv_as_of(times[1]).payload, reader.recv().payload, reader.recv()
+(b'21.6', b'21.7', None)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from forelog.files import Files
+from forelog.log.cursor import Cursor
+from forelog.log.position import Position
+from forelog.log.stream import PathLike, PositionLike, Stream, as_position
+from forelog.log.walk import Defect, OnCorruption
+from forelog.messages.message import Message, message_of
+from forelog.times import TimeLike
+
+__all__ = ["MessageLogReader"]
+
+
+class MessageLogReader:
+    """Reads a log of messages, also while it is written.
+
+    It starts at `start`, a position that another reader left off at, or at the beginning. `recv` returns None
+    at the end; with `follow` it waits there for more. A `filter`, called with each topic, says which messages
+    are wanted. Damage raises CorruptRecord, or is passed over with `on_corruption="skip"`, and listed in
+    `defects`.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        start: PositionLike | None = None,
+        follow: bool = False,
+        filter: Callable[[str], bool] | None = None,  # noqa: A002 - the name that users know
+        on_corruption: OnCorruption = "raise",
+        timeout: float | None = None,
+        files: Files | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.stream = Stream(path, format="messages", files=files, clock=clock)
+        self._follow = follow
+        self._filter = filter
+        self._on_corruption: OnCorruption = on_corruption
+        self._timeout = timeout
+        self._cursor = self._open(start=None if start is None else as_position(start))
+
+    def _open(self, *, start: Position | None = None, since_ns: int | None = None) -> Cursor:
+        return Cursor(
+            self.stream._directory,
+            self.stream.metrics,
+            start=start,
+            since_ns=since_ns,
+            follow=self._follow,
+            on_corruption=self._on_corruption,
+            timeout=self._timeout,
+            frames=True,
+        )
+
+    # -- receiving
+
+    def recv(self, timeout: float | None = None) -> Message | None:
+        """The next message; None at the end, or if none came for `timeout` seconds to who follows."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            rest = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            record = self._cursor.read(rest)
+            if record is None:
+                return None
+            message = message_of(record)
+            if self._filter is None or self._filter(message.topic):
+                return message
+
+    def recv_as_of(self, as_of: TimeLike, timeout: float | None = None) -> Message | None:
+        """The first message of a time or later; `recv` goes on after it.
+
+        A time is RFC 3339 as in `2026-11-15T18:00:00Z`, nanoseconds since 1970, a datetime with a zone, or `-15m`
+        for a time ago. The file is found by names, the place in it by its index.
+        """
+        self.seek_time(as_of)
+        return self.recv(timeout)
+
+    def seek(self, position: PositionLike) -> None:
+        """Go on at a position, such as a message's `position` or `next_position`."""
+        self._replace(self._open(start=as_position(position)))
+
+    def seek_time(self, as_of: TimeLike) -> None:
+        """Go on at the first message of a time or later."""
+        self._replace(self._open(since_ns=self.stream._time(as_of)))
+
+    def _replace(self, cursor: Cursor) -> None:
+        self._cursor.close()
+        self._cursor = cursor
+
+    async def recv_async(self, timeout: float | None = None) -> Message | None:
+        """recv() for tasks."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            rest = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            record = await self._cursor.read_async(rest)
+            if record is None:
+                return None
+            message = message_of(record)
+            if self._filter is None or self._filter(message.topic):
+                return message
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.recv()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = await self.recv_async()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    # -- what it tells
+
+    @property
+    def position(self) -> Position:
+        """Where to resume: after the last message that was looked at."""
+        return self._cursor.position
+
+    @property
+    def defects(self) -> list[Defect]:
+        """The damage that was skipped since it was opened or sought, the first thousand places of it."""
+        return self._cursor.defects
+
+    # -- closing
+
+    def close(self) -> None:
+        """Release files and locks."""
+        self._cursor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

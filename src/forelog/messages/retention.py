@@ -1,0 +1,95 @@
+"""Which files of a log of messages may go: whole ones, oldest first, by age and by size.
+
+Names tell how old a file's messages are, since the next file's name is later than all of them: nothing is
+read. The last file, which is being written, always stays. So does what somebody still needs, unless that is
+overruled, and then it is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from forelog.log.directory.segments import READ_LOCK, Directory
+from forelog.log.position import Position
+from forelog.log.rewrite import remove_segment
+from forelog.log.stream import Stream
+
+__all__ = ["Retained", "retain"]
+
+logger = logging.getLogger("forelog")
+
+
+@dataclass(slots=True)
+class Retained:
+    """What a look at the files did."""
+
+    removed: list[str] = field(default_factory=list)
+    """The files that are gone."""
+    removed_bytes: int = 0
+    kept: list[str] = field(default_factory=list)
+    """Those that are too old or too many, and still needed."""
+    forced: list[str] = field(default_factory=list)
+    """Those of the removed ones that were still needed."""
+
+
+def retain(
+    stream: Stream,
+    *,
+    before_ns: int | None = None,
+    keep_bytes: int | None = None,
+    keep_from: Position | None = None,
+    force: bool = False,
+    timeout: float | None = None,
+) -> Retained:
+    """Remove files whose messages are all older than `before_ns`, and the oldest beyond `keep_bytes`.
+
+    At least `keep_bytes` stay: the file in which that limit falls is kept. A file with messages from `keep_from`
+    on stays, and so do those after it, unless `force`. Waits up to `timeout` seconds until nobody reads.
+    """
+    directory = stream._directory
+    done = Retained()
+    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=True, timeout=timeout)
+    try:
+        for number, following, size in _due(directory, before_ns, keep_bytes):
+            path = directory.segment_path(number)
+            needed = keep_from is not None and keep_from < Position(following, 0)
+            if (needed and not force) or done.kept:
+                done.kept.append(path)
+                continue
+            remove_segment(directory, number)
+            done.removed.append(path)
+            done.removed_bytes += size
+            if needed:
+                done.forced.append(path)
+    finally:
+        lock.release()
+    if done.forced:
+        logger.warning(
+            "%s: removed %d files from %s on, although messages from %s on are still needed: they are lost to "
+            "whoever hadn't read them",
+            directory.path,
+            len(done.forced),
+            done.forced[0],
+            keep_from,
+        )
+    stream.metrics.add(segments_removed=len(done.removed), bytes_cleaned=done.removed_bytes)
+    return done
+
+
+def _due(directory: Directory, before_ns: int | None, keep_bytes: int | None) -> list[tuple[int, int, int]]:
+    """The files that age or size are over for, each with the number after it, and its size."""
+    numbers = directory.numbers()
+    found = {number: directory.files.stat(directory.segment_path(number)) for number in numbers}
+    sizes = {number: stat[0] if stat else 0 for number, stat in found.items()}
+    total = sum(sizes.values())
+    due = []
+    for number, following in pairwise(numbers):
+        old = before_ns is not None and following <= before_ns
+        beyond = keep_bytes is not None and total - sizes[number] >= keep_bytes
+        if not old and not beyond:
+            break
+        due.append((number, following, sizes[number]))
+        total -= sizes[number]
+    return due

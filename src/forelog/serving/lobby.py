@@ -1,0 +1,152 @@
+"""Where a socket waits on an event loop until its TLS handshake is done.
+
+A server that listens with TLS accepts plain sockets, and hands them here. Each has a deadline from then on, and
+there is a number of places. If all are taken, the socket that has waited longest goes: whoever shakes hands at
+once gets in. A client that doesn't speak TLS is told so in its own protocol, where that is possible, and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from forelog.serving.notices import Notices
+from forelog.serving.tls import explain
+
+__all__ = ["Lobby", "handshake_error", "speaks_tls"]
+
+HANDSHAKE_SECONDS = 10.0
+PLACES = 1000
+_HANDSHAKE = 0x16
+
+
+class Lobby:
+    """`loop.create_server(lobby.accept, ...)`: clients get a protocol that `make` makes once they speak TLS."""
+
+    def __init__(
+        self,
+        tls: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        notices: Notices,
+        *,
+        seconds: float = HANDSHAKE_SECONDS,
+        places: int = PLACES,
+        to_plain: bytes = b"",
+    ) -> None:
+        self._tls = tls
+        self._make = make
+        self._notices = notices
+        self._seconds = seconds
+        self._places = places
+        self._to_plain = to_plain
+        """What a client that doesn't speak TLS is sent."""
+        self._waiting: dict[asyncio.Task[None], str] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many sockets are here."""
+        return len(self._waiting)
+
+    def accept(self) -> asyncio.Protocol:
+        """A protocol for a socket that was accepted."""
+        return _Accepted(self)
+
+    def close(self) -> None:
+        """Let everybody go."""
+        for task in list(self._waiting):
+            task.cancel()
+
+    def take(self, sock: socket.socket, peer: str) -> None:
+        """A socket has come."""
+        if len(self._waiting) >= self._places:
+            first = next(iter(self._waiting))
+            gone = self._waiting.pop(first)
+            first.cancel()
+            self._notices.warning("no TLS handshake", _host(gone), from_=gone, reason="others need its place")
+        task = asyncio.get_running_loop().create_task(self._shake_hands(sock, peer))
+        self._waiting[task] = peer
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._waiting.pop(task, None)
+            if task.cancelled():  # it may not have begun
+                sock.close()
+
+        task.add_done_callback(done)
+
+    async def _shake_hands(self, sock: socket.socket, peer: str) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not await speaks_tls(sock):
+                    with contextlib.suppress(OSError):
+                        sock.recv(1 << 16)  # or closing it would be a reset, and the answer lost
+                        sock.send(self._to_plain)
+                        sock.shutdown(socket.SHUT_WR)
+                    raise ssl.SSLError("the client does not speak TLS, which is expected here")
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    self._make, sock, ssl=self._tls, ssl_handshake_timeout=self._seconds
+                )
+        except (OSError, TimeoutError) as error:
+            sock.close()
+            self._notices.warning("TLS refused", _host(peer), from_=peer, reason=handshake_error(error))
+
+
+class _Accepted(asyncio.Protocol):
+    """A socket of which nothing was read yet."""
+
+    def __init__(self, lobby: Lobby) -> None:
+        self._lobby = lobby
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The socket goes on under another transport, with TLS.
+        own = transport.get_extra_info("socket")
+        name = transport.get_extra_info("peername") or ("-", 0)
+        try:
+            sock = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
+        except OSError:  # there are no more files
+            return
+        finally:
+            cast(asyncio.Transport, transport).abort()
+        sock.setblocking(False)
+        host = f"[{name[0]}]" if ":" in str(name[0]) else name[0]
+        self._lobby.take(sock, f"{host}:{name[1]}")
+
+
+async def speaks_tls(sock: socket.socket) -> bool:
+    """Whether the first byte that comes is one of a TLS handshake; it stays there. OSError if none comes."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            await _readable(loop, sock)
+            continue
+        if not first:
+            raise ConnectionResetError("closed before the TLS handshake")
+        return first[0] == _HANDSHAKE
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock.fileno(), lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock.fileno())
+
+
+def handshake_error(error: BaseException) -> str:
+    """Why there was no TLS handshake."""
+    if isinstance(error, TimeoutError):
+        return "not in time"
+    if isinstance(error, ssl.SSLError):
+        return explain(error)
+    return str(error) or type(error).__name__
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]

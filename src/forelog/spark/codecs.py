@@ -1,0 +1,276 @@
+"""The columns that a table has: those of every record, and what its payload says.
+
+A codec names its columns with Spark's types, and makes Arrow arrays of them from a slice of a log, block by
+block, without a Python object per row. Faces add theirs with `register_codec`.
+
+    records      segment, offset, time, payload; on request time_ns and length
+    commands     the job server's command log: what each command did to which job
+    datapoints   M3's commit log: a row for each datapoint
+    messages     a broker's log: a row for each message
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from forelog import kernel
+from forelog.log.directory.segments import READ_LOCK
+from forelog.log.scan import column_of, load_pyarrow
+from forelog.log.walk import Block, Defect, OnCorruption, Walk
+from forelog.spark.options import BadOption
+from forelog.spark.planning import Slice
+from forelog.times import in_column
+
+RECORD_COLUMNS = {
+    "segment": "int",
+    "offset": "bigint",
+    "time": "timestamp",
+    "payload": "binary",
+    "time_ns": "bigint",
+    "length": "bigint",
+}
+
+
+class Codec(ABC):
+    """How the records of a log become rows."""
+
+    name: ClassVar[str]
+    columns: ClassVar[dict[str, str]]
+    """Every column there is, with Spark's type of it."""
+    default: ClassVar[Sequence[str]]
+    """Those that a table has unless others are asked for."""
+    splits: ClassVar[bool] = True
+    """Whether a segment can be read from any record on."""
+
+    @abstractmethod
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        """The columns of a slice as Arrow arrays, some rows at a time; damage that was skipped is noted."""
+
+
+_codecs: dict[str, Codec] = {}
+
+
+def register_codec(codec: Codec) -> None:
+    """Make a codec known by its name."""
+    _codecs[codec.name] = codec
+
+
+def codec_names() -> list[str]:
+    return sorted(_codecs)
+
+
+def codec_of(name: str) -> Codec:
+    if name not in _codecs:
+        raise BadOption(f"there is no codec {name!r}: expected one of {', '.join(codec_names())}")
+    return _codecs[name]
+
+
+def blocks_of(piece: Slice, rows: int, on_corruption: OnCorruption, defects: list[Defect]) -> Iterator[Block]:
+    """The records of a slice, with the read lock held so that nothing is cleaned away meanwhile."""
+    directory = piece.log.stream()._directory
+    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
+    walk = Walk(
+        directory,
+        start=piece.start,
+        stop=piece.stop,
+        since_ns=piece.since_ns,
+        until_ns=piece.until_ns,
+        on_corruption=on_corruption,
+        block_rows=rows,
+    )
+    try:
+        yield from walk
+    finally:
+        defects += walk.defects
+        walk.close()
+        lock.release()
+
+
+def as_timestamps(pa: Any, times: Any) -> Any:
+    """Nanoseconds as Spark's timestamps, which have microseconds."""
+    return times.cast(pa.timestamp("us", tz="UTC"), safe=False)
+
+
+def _timestamps_of(pa: Any, block: Block) -> Any:
+    """The times of a block's records: in one pass, unless there are some that no timestamp can be."""
+    rows = block.last - block.first
+    times = pa.allocate_buffer(8 * rows)
+    if kernel.active.microseconds(block.scan.times, block.first, block.last, times):
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, times])
+    return as_timestamps(pa, column_of(pa, "time", block))
+
+
+def record_column(pa: Any, name: str, block: Block) -> Any:
+    """A column that every record has."""
+    if name == "time":
+        return _timestamps_of(pa, block)
+    if name == "time_ns":
+        return column_of(pa, "time", block).view(pa.int64())
+    return column_of(pa, name, block)
+
+
+class Records(Codec):
+    """Records as they are."""
+
+    name = "records"
+    columns = RECORD_COLUMNS
+    default = ("segment", "offset", "time", "payload")
+
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        pa = load_pyarrow()
+        for block in blocks_of(piece, rows, on_corruption, defects):
+            yield {name: record_column(pa, name, block) for name in columns}
+
+
+class Datapoints(Codec):
+    """M3's datapoints. A file is read from its start, because that is where its series are named."""
+
+    name = "datapoints"
+    columns = {  # noqa: RUF012 - declared by the base
+        "namespace": "binary",
+        "id": "binary",
+        "shard": "bigint",
+        "tags": "map<binary,binary>",
+        "timestamp": "timestamp",
+        "value": "double",
+        "unit": "smallint",
+        "annotation": "binary",
+        "created": "timestamp",
+        "segment": "int",
+        "offset": "bigint",
+        "timestamp_ns": "bigint",
+        "created_ns": "bigint",
+    }
+    default = tuple(columns)[:11]
+    splits = False
+
+    def batches(
+        self,
+        piece: Slice,
+        columns: Sequence[str],
+        rows: int,  # noqa: ARG002 - a block of chunks has as many entries as it has
+        on_corruption: OnCorruption,
+        defects: list[Defect],
+    ) -> Iterator[dict[str, Any]]:
+        from forelog.commitlog.datapoints import scan_datapoints
+
+        pa = load_pyarrow()
+        asked = list(dict.fromkeys([*(name.removesuffix("_ns") for name in columns), "created"]))
+        for batch in scan_datapoints(
+            piece.log.stream(),
+            asked,
+            start=piece.start,
+            until=piece.stop,
+            on_corruption=on_corruption,
+            defects=defects,
+        ):
+            yield {name: self._column(pa, name, _within(pa, batch, piece)) for name in columns}
+
+    def _column(self, pa: Any, name: str, batch: Any) -> Any:
+        if name.endswith("_ns"):
+            return batch[name.removesuffix("_ns")].view(pa.int64())
+        return as_timestamps(pa, batch[name]) if self.columns[name] == "timestamp" else batch[name]
+
+
+def _within(pa: Any, batch: Any, piece: Slice) -> Any:
+    """The entries that were created inside of a slice's times."""
+    import pyarrow.compute as pc
+
+    created = batch["created"].view(pa.int64())
+    if piece.since_ns is not None:
+        batch = batch.filter(pc.greater_equal(created, in_column(piece.since_ns)))
+        created = batch["created"].view(pa.int64())
+    return batch if piece.until_ns is None else batch.filter(pc.less(created, in_column(piece.until_ns)))
+
+
+class Commands(Codec):
+    """The command log of a job server: what happened to which job."""
+
+    name = "commands"
+    columns = {  # noqa: RUF012 - declared by the base
+        **RECORD_COLUMNS,
+        "command": "string",
+        "id": "string",
+        "name": "string",
+        "ttr_ms": "bigint",
+        "ttl_ms": "bigint",
+        "priority": "int",
+        "max_attempts": "int",
+        "max_fails": "int",
+        "job_payload": "binary",
+        "result": "binary",
+        "scheduled": "timestamp",
+        "created": "timestamp",
+        "error": "string",
+    }
+    default = ("segment", "offset", "time", *(name for name in columns if name not in RECORD_COLUMNS))
+
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        from forelog.jobs.log.columns import decode_block
+
+        pa = load_pyarrow()
+        told = [name for name in columns if name not in RECORD_COLUMNS]
+        for block in blocks_of(piece, rows, on_corruption, defects):
+            arrays = {name: record_column(pa, name, block) for name in columns if name in RECORD_COLUMNS}
+            yield arrays | decode_block(block, told)
+
+
+class OfMessages(Codec):
+    """A broker's messages. Properties are JSON; their bytes are in base64."""
+
+    name = "messages"
+    columns = {  # noqa: RUF012 - declared by the base
+        "segment": "bigint",
+        "offset": "bigint",
+        "time": "timestamp",
+        "topic": "string",
+        "payload": "binary",
+        "properties": "string",
+        "time_ns": "bigint",
+        "length": "bigint",
+    }
+    default = tuple(columns)[:6]
+
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        pa = load_pyarrow()
+        for block in blocks_of(piece, rows, on_corruption, defects):
+            topic, properties = _message_columns(pa, block) if _TOLD & set(columns) else (None, None)
+            told = {"topic": topic, "properties": properties}
+            yield {name: told[name] if name in told else self._column(pa, name, block) for name in columns}
+
+    def _column(self, pa: Any, name: str, block: Block) -> Any:
+        return column_of(pa, name, block, wide=True) if name == "segment" else record_column(pa, name, block)
+
+
+_TOLD = {"topic", "properties"}
+
+
+def _message_columns(pa: Any, block: Block) -> tuple[Any, Any]:
+    """Topics and properties of a block's wanted rows."""
+    count = block.last - block.first
+    topic_starts, topic_ends, starts, ends = kernel.active.messages_columns(
+        block.buffer, block.scan.offsets, block.base, block.first, block.last
+    )
+    places = pa.allocate_buffer(4 * (count + 1))
+    data = pa.allocate_buffer(topic_ends[-1] - topic_starts[0])
+    size = kernel.active.gather(block.buffer, topic_starts, topic_ends, 0, count, places, data)
+    topics = pa.Array.from_buffers(pa.string(), count, [None, places, data.slice(0, size)])
+    json_places, json = kernel.active.messages_json(block.buffer, starts, ends)
+    buffers = [None, pa.py_buffer(json_places), pa.py_buffer(json)]
+    return topics, pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+register_codec(Records())
+register_codec(Commands())
+register_codec(Datapoints())
+register_codec(OfMessages())

@@ -1,0 +1,190 @@
+"""What a reader or a writer was asked for, checked: a wrong option is told by name, with what there is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forelog.bounds import BYTES_MAX, COUNT_MAX
+from forelog.errors import ForelogError
+from forelog.files.modes import check_mode
+from forelog.log.position import Position
+from forelog.log.walk import OnCorruption
+from forelog.times import parse_time
+
+PARTITION_BYTES = 64 << 20
+BATCH_ROWS = 16_384
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class BadOption(ForelogError, ValueError):
+    """An option of the Spark source that there isn't, or a value that it can't have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of `spark.read` and `spark.readStream`."""
+
+    path: str
+    codec: str = "records"
+    recursive: bool = False
+    since_ns: int | None = None
+    until_ns: int | None = None
+    pushed_since_ns: int | None = None
+    """What a filter asks for: only an economy, because Spark applies the filter to every row."""
+    pushed_until_ns: int | None = None
+    start: Position | None = None
+    """Where to start: a position; None for the earliest."""
+    latest: bool = False
+    """Start a stream at the end."""
+    on_corruption: OnCorruption = "raise"
+    defects: bool = False
+    """Read the places that are damaged, instead of the records."""
+    partition_bytes: int = PARTITION_BYTES
+    batch_rows: int = BATCH_ROWS
+    records_per_batch: int | None = None
+    bytes_per_batch: int | None = None
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of `df.write` and `df.writeStream`."""
+
+    path: str
+    key: str | None = None
+    segment_bytes: int = 64 << 20
+    magic: int | None = None
+    version: int | None = None
+    mode: int | None = None
+    """Of new files; None for as open as the folder is, and private if there is none."""
+
+
+_READ = (
+    "path", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
+    "partitionBytes", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
+)  # fmt: skip
+_WRITE = ("path", "key", "segmentBytes", "magic", "version", "fileMode", "checkpointLocation")
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Options as Spark hands them over, whatever their case."""
+    options = _named(given, _READ)
+    start = options.get("startingPosition", "earliest")
+    return ReadOptions(
+        path=_path(options),
+        codec=options.get("codec", "records"),
+        recursive=_flag(options, "recursive", default=False),
+        since_ns=_time(options, "since"),
+        until_ns=_time(options, "until"),
+        start=None if start in ("earliest", "latest") else _position(start),
+        latest=start == "latest",
+        on_corruption=_on_corruption(options.get("onCorruption", "fail")),
+        defects=_flag(options, "defects", default=False),
+        partition_bytes=_size(options, "partitionBytes", PARTITION_BYTES),
+        batch_rows=_size(options, "batchRows", BATCH_ROWS, COUNT_MAX),
+        records_per_batch=_size(options, "maxRecordsPerBatch", None),
+        bytes_per_batch=_size(options, "maxBytesPerBatch", None),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Options as Spark hands them over, whatever their case."""
+    options = _named(given, _WRITE)
+    return WriteOptions(
+        path=_path(options),
+        key=options.get("key"),
+        segment_bytes=_size(options, "segmentBytes", 64 << 20),
+        magic=_number(options, "magic"),
+        version=_number(options, "version"),
+        mode=_mode(options, "fileMode"),
+    )
+
+
+def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    """The options by the names that we know them by: Spark may have lowered their letters."""
+    names = {_plain(name): name for name in known}
+    found = {}
+    for name, value in given.items():
+        if _plain(name) not in names:
+            near = difflib.get_close_matches(_plain(name), names, n=1)
+            hint = f": did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
+            raise BadOption(f"forelog has no option {name!r}{hint}")
+        found[names[_plain(name)]] = value
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _path(options: Mapping[str, str]) -> str:
+    if not options.get("path"):
+        raise BadOption('which log? Give its path: .load("orders.log")')
+    path = options["path"]
+    return path.removeprefix("file://") if path.startswith("file:///") else path
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = options.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise BadOption(f"{name} is {value!r}: expected true or false")
+    return value == "true"
+
+
+def _size(options: Mapping[str, str], name: str, default: int | None, most: int = BYTES_MAX) -> int:
+    if name not in options:
+        return default  # type: ignore[return-value]
+    match = _SIZE.fullmatch(options[name].strip())
+    value = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if value < 1:
+        raise BadOption(f"{name} is {options[name]!r}: expected a number above 0, such as 1000 or 64m")
+    if value > most:
+        raise BadOption(f"{name} is {options[name]!r}: expected at most {most}")
+    return value
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    try:
+        return int(options[name], 0) if name in options else None
+    except ValueError:
+        raise BadOption(f"{name} is {options[name]!r}: expected a number, such as 0x6370746e") from None
+
+
+def _mode(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return check_mode(int(options[name], 8))
+    except ValueError:
+        raise BadOption(f"{name} is {options[name]!r}: expected a mode of files, such as 600 or 640") from None
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return parse_time(options[name])
+    except ValueError as error:
+        raise BadOption(f"{name}: {error}") from None
+
+
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except ValueError:
+        raise BadOption(
+            f"startingPosition is {text!r}: expected earliest, latest, or a position such as 000000007:1048576"
+        ) from None
+
+
+def _on_corruption(text: str) -> OnCorruption:
+    choices: dict[str, OnCorruption] = {"fail": "raise", "raise": "raise", "stop": "stop", "skip": "skip"}
+    if text not in choices:
+        raise BadOption(f"onCorruption is {text!r}: expected fail, skip or stop")
+    return choices[text]

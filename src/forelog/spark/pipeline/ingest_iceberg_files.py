@@ -1,0 +1,61 @@
+"""Iceberg's own files, on stable storage before its catalog names them: pyiceberg leaves that to chance."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from forelog.files import OSFiles
+
+
+class SyncedFiles(PyArrowFileIO):
+    """As pyiceberg's, with files that are synced when they are closed. For the local filesystem."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        found = super().new_output(location)
+        scheme, _, path = self.parse_location(location, self.properties)
+        return SyncedFile(location, path, found._filesystem) if scheme == "file" else found
+
+
+class SyncedFile(PyArrowFile):
+    """A file to write."""
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Synced(super().create(overwrite), self._path)
+
+
+class _Synced:
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream = stream
+        self._path = path
+
+    def write(self, data: bytes) -> int:
+        written: int = self._stream.write(data)
+        return written
+
+    def tell(self) -> int:
+        place: int = self._stream.tell()
+        return place
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def close(self) -> None:
+        if self._stream.closed:
+            return
+        self._stream.close()
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        OSFiles().sync_dir(os.path.dirname(self._path))
+
+    def __enter__(self) -> _Synced:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

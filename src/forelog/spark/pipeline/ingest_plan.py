@@ -1,0 +1,145 @@
+"""What an ingest is to write next: how far each log goes, what of it is new, and how that is cut.
+
+Nothing here writes, and nothing knows of Spark.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from forelog.files.modes import PRIVATE
+from forelog.log.position import Position
+from forelog.log.walk import OnCorruption
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
+from forelog.spark.pipeline.ingest_files import Piece, Shape
+from forelog.spark.planning import Log, Slice, between_entries, cut, end_of
+from forelog.spark.standing import Standing, Words
+
+COMPACT_BELOW_BYTES = 16 << 20
+COMMIT_BYTES = 512 << 20
+_WORDS = Words("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
+_PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
+
+_PLACES = ("segment", "offset")  # as many partitions as segments, or rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an ingest was asked for, besides from where to where."""
+
+    codec: str = "records"
+    table: str = "parquet"
+    partition_by: str | None = None
+    recursive: bool = False
+    on_corruption: str = "fail"
+    fail_on_data_loss: bool = True
+    moved: bool = False
+    compact_below: int = COMPACT_BELOW_BYTES
+    slice_bytes: int = PARTITION_BYTES
+    """How much of a log a task takes."""
+    commit_bytes: int = COMMIT_BYTES
+    """And how much a commit."""
+    catalog: str | None = None
+    table_name: str | None = None
+    """Of an Iceberg table, its catalog and its name there, if not the usual ones."""
+    mode: int = PRIVATE
+    """Of the files of a new table: its directories are as open as that says."""
+
+
+def standing_of(plan: Plan) -> Standing:
+    """Where an ingest stands in its logs: one for all that it plans."""
+    return Standing(_WORDS, fails=plan.fail_on_data_loss)
+
+
+def new_pieces(
+    plan: Plan,
+    logs: Sequence[Log],
+    positions: Mapping[str, Position],
+    standing: Standing,
+    traces: Mapping[str, str] | None = None,
+) -> list[Piece]:
+    """What the logs have past these positions, in the order in which each has it."""
+    splits = codec_of(plan.codec).splits
+    options = ReadOptions("", partition_bytes=plan.slice_bytes)
+    pieces: list[Piece] = []
+    for log in logs:
+        begin = positions.get(log.name, Position(0, 0))
+        stream = log.stream()
+        numbers = stream._directory.numbers()
+        if not numbers:
+            continue
+        begin = standing.go_on(log, begin, (traces or {}).get(log.name))
+        end = between_entries(log, begin, end_of(stream, begin))
+        standing.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
+        if end <= begin:
+            continue
+        slices = cut(log, stream, begin, end, options, splits=splits)
+        for place, piece in enumerate(slices):
+            # Where the next one starts, there is a segment; where this one stops, there may be none.
+            after = slices[place + 1].start if place + 1 < len(slices) else end
+            pieces.append(_piece(piece, numbers, after))
+    return pieces
+
+
+def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
+    directory = piece.log.stream()._directory
+    low = bisect_left(numbers, piece.start.segment)
+    high = bisect_right(numbers, piece.stop.segment if piece.stop.offset else piece.stop.segment - 1)
+    size = 0
+    for number in numbers[low:high]:
+        found = directory.files.stat(directory.segment_path(number))
+        end = found[0] if found else 0
+        end = min(end, piece.stop.offset) if number == piece.stop.segment else end
+        size += max(end - (piece.start.offset if number == piece.start.segment else 0), 0)
+    return Piece(piece, tuple(numbers[low:high]), size, after)
+
+
+def grouped(items: Sequence[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Runs of items that are together no larger than a limit, unless one alone is."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        if group and total + size_of(item) > limit:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size_of(item)
+    if group:
+        yield group
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The columns of the table and where they come from, checked."""
+    codec = codec_of(plan.codec)
+    columns = {name: codec.columns[name] for name in codec.default}
+    if plan.recursive:
+        columns = {"log": "string", **columns}
+    times = [name for name, kind in columns.items() if kind == "timestamp"]
+    by = plan.partition_by
+    if by is not None and by != "date":
+        if by not in columns:
+            raise BadOption(f"partition_by is {by!r}: expected date, or one of the columns {', '.join(columns)}")
+        if columns[by] not in _PARTITION_TYPES or by in _PLACES:
+            fit = [name for name, kind in columns.items() if kind in _PARTITION_TYPES]
+            choices = ", ".join(["date", *(name for name in fit if name not in _PLACES)])
+            wrong = f"partition_by is {by!r}, which is {columns[by]}: folders can't be named for that"
+            raise BadOption(f"{wrong}. Choose from {choices}")
+    policies: dict[str, OnCorruption] = {"fail": "raise", "skip": "skip"}
+    if plan.on_corruption not in policies:
+        raise BadOption(f"on_corruption is {plan.on_corruption!r}: expected fail or skip")
+    return Shape(codec, columns, by, times[0], policies[plan.on_corruption])
+
+
+def table_columns(shape: Shape) -> dict[str, str]:
+    """Those of the table: what it is partitioned by comes last, as Spark has it."""
+    by = shape.partition_by
+    if by is None:
+        return shape.columns
+    rest = {name: kind for name, kind in shape.columns.items() if name != by}
+    return {**rest, by: shape.columns.get(by, "date")}

@@ -1,0 +1,125 @@
+"""Where the tasks of an ingest run: here, one after the other, or on Spark.
+
+A runner takes tasks and a function, and returns what the function made of each, in any order. Meanwhile it tells
+how many are done.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forelog.errors import ForelogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+Finished = Callable[[int], None]
+Run = Callable[[Sequence[Any], Callable[[Any], Any], Finished], list[Any]]
+POLL_SECONDS = 0.2
+
+
+def nobody(_: int) -> None:
+    """Who doesn't want to know how many tasks are done."""
+
+
+class TaskFailed(ForelogError):
+    """A task failed on Spark as often as it was tried."""
+
+
+def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
+    """In this process."""
+    results = []
+    for task in tasks:
+        results.append(function(task))
+        finished(len(results))
+    return results
+
+
+def run_on(spark: SparkSession) -> Run:
+    """On Spark, a task of its own for each. Only tasks and what they return pass through it, as bytes."""
+
+    def run(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        packed = [pickle.dumps(task) for task in tasks]
+
+        def work(task: bytes) -> bytes:
+            return pickle.dumps(function(pickle.loads(task)))
+
+        try:
+            return [pickle.loads(result) for result in _collect(spark, packed, work, finished)]
+        except (Py4JJavaError, PySparkException) as error:
+            raise TaskFailed(f"a task failed: {_cause(str(error))}") from error
+
+    return run
+
+
+def _collect(
+    spark: SparkSession, packed: list[bytes], work: Callable[[bytes], bytes], finished: Finished
+) -> list[bytes]:
+    if not _is_remote(spark):
+        count = spark.sparkContext.accumulator(0)
+
+        def counted(task: bytes) -> bytes:
+            result = work(task)
+            count.add(1)
+            return result
+
+        with _watched(lambda: finished(min(count.value, len(packed)))):  # tasks that are retried count again
+            found: list[bytes] = spark.sparkContext.parallelize(packed, len(packed)).map(counted).collect()
+        return found
+
+    # Spark Connect has data frames alone, and this needs pandas there for no good reason.
+    def work_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            results = [work(packed[n]) for n in batch.column(0).to_pylist()]
+            yield pyarrow.RecordBatch.from_pydict({"result": pyarrow.array(results, pyarrow.binary())})
+
+    frame = spark.range(0, len(packed), 1, len(packed)).mapInArrow(work_on, "result binary")
+    return [bytes(row[0]) for row in frame.collect()]
+
+
+@contextmanager
+def _watched(tell: Callable[[], None]) -> Iterator[None]:
+    """Tell again and again, while Spark is at it."""
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(POLL_SECONDS):
+            tell()
+
+    thread = threading.Thread(target=poll, name="forelog-ingest-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    return 1 if _is_remote(spark) else int(spark.sparkContext.defaultParallelism)
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _cause(text: str) -> str:
+    """The line of a Python traceback in Spark's message that says what was wrong."""
+    lines = text.splitlines()
+    for place, line in enumerate(lines):
+        if "Traceback (most recent call last)" in line:
+            return next((after for after in lines[place + 1 :] if after and not after.startswith(" ")), text)
+    return lines[0] if lines else "Spark doesn't say why"

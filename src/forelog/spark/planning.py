@@ -1,0 +1,233 @@
+"""Which logs there are, and how they are cut into tasks.
+
+Planning lists files and looks at their sizes. It opens a segment only to cut it, if it is much larger than
+a task should be, or to find a time, and then a few of them by halving. Nothing here knows of Spark, so that
+another reader of the same plan could take its place.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from forelog.errors import LogNotFound
+from forelog.files import Files, OSFiles
+from forelog.formats import Captain, Format
+from forelog.formats.m3 import M3
+from forelog.formats.messages import Messages
+from forelog.log.directory.segments import Directory, SegmentReader
+from forelog.log.directory.watermark import read_mark
+from forelog.log.position import Position
+from forelog.log.seek import chunk_bounds, segments_between
+from forelog.log.stream import Stream
+from forelog.log.walk import Walk
+from forelog.spark.options import BadOption, ReadOptions
+from forelog.spark.remote import is_remote, remote_files, walk_remote
+
+_SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
+_FORMATS: tuple[Format, ...] = (Captain(), M3(), Messages())
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log to read: what a task needs to know to open it."""
+
+    path: str
+    name: str
+    """What tells it from others in the same folder."""
+    format: Format
+
+    def stream(self) -> Stream:
+        return Stream(self.path, format=self.format, files=files_of(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one task reads: a log from a position up to another."""
+
+    log: Log
+    start: Position
+    stop: Position
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+
+def files_of(path: str) -> Files:
+    return remote_files(path) if is_remote(path) else OSFiles()
+
+
+def check_codec(logs: Iterable[Log], codec: str) -> None:
+    """Refuse a codec that is for logs of another format."""
+    for log in logs:
+        if log.format.numbered_by_time != (codec == "messages"):
+            right = "messages" if log.format.numbered_by_time else "records, or one for what is in them"
+            raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
+
+
+def find_logs(path: str, *, recursive: bool) -> list[Log]:
+    """The log at a path, or those in a folder, by name."""
+    path = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
+    if not recursive:
+        stream = Stream.open(path, files=files_of(path))
+        return [Log(stream.path, os.path.basename(path.rstrip("/")), stream.format)]
+    logs = []
+    root = path.rstrip("/")
+    for folder, names in _walk(root):
+        if any(fmt.segment_number(name) is not None for fmt in _FORMATS for name in names):
+            stream = Stream.open(folder, files=files_of(folder))
+            logs.append(Log(stream.path, os.path.relpath(folder, root), stream.format))
+    return sorted(logs, key=lambda log: log.name)
+
+
+def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Every folder below, with the names of its files; those that are hidden or being written are left out."""
+    if is_remote(root):
+        yield from walk_remote(root)
+        return
+    if not os.path.isdir(root):
+        raise LogNotFound(f"there is no folder {root}")
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
+        yield folder, names
+
+
+def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Slice]:
+    """What tasks are to read of the logs, as of now. `splits`: whether segments can be cut."""
+    slices: list[Slice] = []
+    for log in logs:
+        stream = log.stream()
+        bounded = _bounded(options, stream)
+        start = options.start or Position(0, 0)
+        slices += cut(log, stream, start, end_of(stream), bounded, splits=splits)
+    return slices
+
+
+def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
+    """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
+    directory = stream._directory
+    if read_mark(directory) is None:
+        return options
+    return replace(
+        options,
+        since_ns=latest(options.since_ns, options.pushed_since_ns),
+        until_ns=earliest(options.until_ns, options.pushed_until_ns),
+    )
+
+
+def latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)
+
+
+def earliest(*times: int | None) -> int | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noqa: B008 - it doesn't change
+    """The position after the last whole record: what is being written now is not looked for by tasks.
+
+    It is looked for from a place that is known to come before it. A last segment without records ends at 0.
+    """
+    numbers = stream._directory.numbers()
+    start = max(known, Position(numbers[-1] if numbers else 0, 0))
+    walk = Walk(stream._directory, start=start, on_corruption="skip", numbers=numbers)
+    try:
+        for _ in walk:
+            pass
+        return walk.position
+    finally:
+        walk.close()
+
+
+def between_entries(log: Log, begin: Position, end: Position) -> Position:
+    """The last place up to `end` where a reader can stop: in M3's log a chunk may end inside of an entry."""
+    if not isinstance(log.format, M3):
+        return end
+    from forelog.commitlog.entries import EntryWalk
+
+    while end > begin:
+        walk = EntryWalk(log.stream(), start=Position(end.segment, 0), until=end, on_corruption="skip")
+        try:
+            for _ in walk:
+                pass
+        finally:
+            walk.close()
+        if walk.pending is None:
+            break
+        end = walk.pending
+    return max(begin, end)
+
+
+def cut(
+    log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
+) -> list[Slice]:
+    """A range of a log in slices of about `partition_bytes`: small segments together, large ones in parts."""
+    directory = stream._directory
+    numbers = _numbers_between(directory, start, stop, options)
+    slices: list[Slice] = []
+    size = 0
+    begun: Position | None = None
+
+    def add(low: Position, high: Position) -> None:
+        slices.append(Slice(log, low, high, options.since_ns, options.until_ns))
+
+    for number in numbers:
+        first = max(start, Position(number, 0))
+        last = min(stop, Position(number + 1, 0))
+        segment_bytes = _bytes_between(directory, number, first, last)
+        if splits and segment_bytes > _SPLIT_AT * options.partition_bytes:
+            if begun is not None:
+                add(begun, first)
+                begun, size = None, 0
+            for low, high in _split(directory, number, first, last, options.partition_bytes):
+                add(low, high)
+            continue
+        if begun is not None and size + segment_bytes > options.partition_bytes:
+            add(begun, first)
+            begun, size = None, 0
+        if begun is None:
+            begun = first
+        size += segment_bytes
+    if begun is not None:
+        add(begun, min(stop, Position(numbers[-1] + 1, 0)))
+    return slices
+
+
+def _numbers_between(directory: Directory, start: Position, stop: Position, options: ReadOptions) -> list[int]:
+    numbers = directory.numbers()
+    low = bisect_left(numbers, start.segment)
+    high = bisect_right(numbers, stop.segment if stop.offset else stop.segment - 1)
+    if options.since_ns is None and options.until_ns is None:
+        return numbers[low:high]
+    return segments_between(directory, numbers[low:high], options.since_ns, options.until_ns)
+
+
+def _bytes_between(directory: Directory, number: int, first: Position, last: Position) -> int:
+    found = directory.files.stat(directory.segment_path(number))
+    size = found[0] if found else 0
+    end = min(size, last.offset) if last.segment == number else size
+    return max(end - first.offset, 0)
+
+
+def _split(
+    directory: Directory, number: int, first: Position, last: Position, partition_bytes: int
+) -> list[tuple[Position, Position]]:
+    """Parts of one segment, each from one record to another."""
+    try:
+        reader = SegmentReader(directory, number)
+    except FileNotFoundError:  # cleaned away since it was listed
+        return [(first, last)]
+    try:
+        index = reader.index
+    finally:
+        reader.close()
+    if index is not None:
+        marks = [Position(number, offset) for offset in index.marks[::2]]
+    else:
+        marks = [low for low, _ in chunk_bounds(directory, number, first, last)]
+    bounds = [first]
+    for mark in marks:
+        if first < mark < last and mark.offset - bounds[-1].offset >= partition_bytes:
+            bounds.append(mark)
+    return list(zip(bounds, [*bounds[1:], last], strict=True))

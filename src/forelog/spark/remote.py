@@ -1,0 +1,126 @@
+"""Logs on other filesystems, to read: `s3://bucket/logs`, `sftp://host/logs`, whatever fsspec knows.
+
+Sealed segments don't change but by cleaning, which is not done there. There are no locks, and nothing to
+watch; files that are still being copied are read as far as they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forelog.errors import LogNotFound, MissingExtra
+from forelog.files import File, Files, Lock
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise PermissionError("logs on remote filesystems are only read")
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path}: reading it needs fsspec: pip install '.[remote]' in forelog's folder"
+        ) from error
+    filesystem, place = fsspec.core.url_to_fs(path)
+    return filesystem, place
+
+
+def walk_remote(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Every folder below, as an address, with the names of its files."""
+    filesystem, place = _filesystem(root)
+    if not filesystem.isdir(place):
+        raise LogNotFound(f"there is no folder {root}")
+    for folder, _, names in filesystem.walk(place):
+        inside = folder[len(place) :].strip("/").split("/")
+        if not any(part.startswith(("_", ".")) for part in inside):
+            yield filesystem.unstrip_protocol(folder), list(names)
+
+
+def remote_files(path: str) -> Files:
+    return RemoteFiles(path)
+
+
+class RemoteFile:
+    """A file that is read by ranges."""
+
+    def __init__(self, filesystem: Any, path: str, size: int) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._size = size
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        end = min(offset + len(buffer), self._size)
+        if end <= offset:
+            return 0
+        data = self._filesystem.cat_file(self._path, start=offset, end=end)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def size(self) -> int:
+        return self._size
+
+    def identity(self) -> object:
+        return self._path
+
+    def descriptor(self) -> int:
+        return -1
+
+    def drop_cache(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    write = write_at = write_synced = truncate = sync = _refuse
+
+
+class NoLock:
+    def release(self) -> None:
+        pass
+
+
+class RemoteFiles:
+    """A filesystem of fsspec's, as far as reading a log needs it."""
+
+    def __init__(self, path: str) -> None:
+        self._filesystem, _ = _filesystem(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        place = self._filesystem._strip_protocol(path)
+        self._filesystem.invalidate_cache(place)
+        if not self._filesystem.isdir(place):
+            raise FileNotFoundError(path)
+        return [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self._filesystem.ls(place, detail=False)]
+
+    def changed(self, path: str) -> object | None:  # noqa: ARG002 - no store tells
+        return None
+
+    def open_read(self, path: str) -> File:
+        found = self.stat(path)
+        if found is None:
+            raise FileNotFoundError(path)
+        return RemoteFile(self._filesystem, self._filesystem._strip_protocol(path), found[0])
+
+    def stat(self, path: str) -> tuple[int, object] | None:
+        try:
+            info = self._filesystem.info(path)
+        except FileNotFoundError:
+            return None
+        return int(info["size"] or 0), path
+
+    def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:  # noqa: ARG002
+        if exclusive:
+            _refuse()
+        return NoLock()
+
+    def boot_id(self) -> str:
+        return "remote"
+
+    watch = make_dir = sync_dir = open_append = open_update = open_shared = rename = remove = _refuse

@@ -1,0 +1,82 @@
+"""The data source `forelog`, as Spark knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from forelog.spark.batch import DEFECT_COLUMNS, FilteredReader, ForelogReader
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import ReadOptions, read_options, write_options
+from forelog.spark.planning import check_codec, find_logs
+from forelog.spark.stream import ForelogStreamReader
+from forelog.spark.types import chosen, ddl
+from forelog.spark.writing import ForelogStreamWriter, ForelogWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class ForelogDataSource(DataSource):
+    """Logs as tables. A schema of the user's own may name fewer columns: what isn't asked for isn't copied."""
+
+    _reader: ClassVar[type[ForelogReader]] = ForelogReader
+
+    @classmethod
+    def name(cls) -> str:
+        return "forelog"
+
+    def schema(self) -> str:
+        options = read_options(self.options)
+        columns, default = table_columns(options)
+        # What isn't there, or is of another kind, is told before anything is planned.
+        check_codec(find_logs(options.path, recursive=options.recursive), options.codec)
+        return ddl(columns, default)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        columns, _ = table_columns(options)
+        return self._reader(options, columns, chosen(schema, columns))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = read_options(self.options)
+        columns, _ = table_columns(options)
+        return ForelogStreamReader(options, columns, chosen(schema, columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return ForelogWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        return ForelogStreamWriter(write_options(self.options), schema)
+
+
+class ForelogPythonSource(ForelogDataSource):
+    """The same, as the part in Java looks it up, which has taken the first name. It makes a new one for each scan.
+
+    That is what pushing down filters takes: Spark itself keeps the plan of the first query on a data frame, with
+    that one's filters, and reads no more for a second query that has none.
+    """
+
+    _reader = FilteredReader
+
+    @classmethod
+    def name(cls) -> str:
+        return "forelog_python"
+
+
+def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
+    """Every column that a table can have, and those that it has by default."""
+    codec = codec_of(options.codec)
+    columns, default = dict(codec.columns), list(codec.default)
+    if options.defects:
+        columns, default = {**DEFECT_COLUMNS, "segment": codec.columns["segment"]}, list(DEFECT_COLUMNS)
+    if options.recursive:
+        return {"log": "string", **columns}, ["log", *default]
+    return columns, default

@@ -1,0 +1,194 @@
+"""Reading what comes in.
+
+A stream's offset is a position for each log, as JSON: `{"orders": "000000007:1048576 5d2c41f7"}`, with a digest of
+what the log has before it. Positions survive cleaning, and are never used twice, so that an offset means the same
+after any restart; and a log that was cut, restored or written anew since is found out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from forelog.log.directory.trace import trace
+from forelog.log.position import Position
+from forelog.log.seek import find_segment
+from forelog.log.walk import Block, Walk
+from forelog.spark.batch import Task, read_slice
+from forelog.spark.codecs import codec_of
+from forelog.spark.options import ReadOptions
+from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
+from forelog.spark.standing import DataLoss as DataLoss  # a name that users of streams catch
+from forelog.spark.standing import Standing, Words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, str]
+
+
+_WORDS = Words("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
+
+
+class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of one log, or of all those in a folder, also of ones that come later."""
+
+    def __init__(self, options: ReadOptions, columns: dict[str, str], names: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._names = names
+        self._ends: dict[str, Position] = {}
+        """How far each log was known to reach: where to look for more."""
+        self._until: Offset | None = None
+        """Where it ends, if it only reads what was there when it began."""
+        self._standing = Standing(_WORDS, fails=options.fail_on_data_loss)
+
+    # -- offsets
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        logs = self._logs()
+        return _offset({log.name: self._first(log) for log in logs}, logs)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.records_per_batch is not None:
+            return ReadMaxRows(self._options.records_per_batch)
+        if self._options.bytes_per_batch is not None:
+            return ReadMaxBytes(self._options.bytes_per_batch)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.records_per_batch
+        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.bytes_per_batch
+        positions = {name: _parse(text)[0] for name, text in start.items()}
+        logs = [log for log in self._logs() if self._until is None or log.name in self._until]
+        for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
+            begin = positions.get(log.name) or self._first(log)
+            stop = _parse(self._until[log.name])[0] if self._until else None
+            begin = self._standing.go_on(log, begin, _parse(start.get(log.name, ""))[1])
+            # What is left is shared among those that are left: none waits until the others have nothing more.
+            share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
+            end, taken, size = self._advance(log, begin, stop, *share)
+            positions[log.name] = between_entries(log, begin, end)
+            if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
+                positions[log.name] = between_entries(log, begin, stop or self._end(log))
+            self._standing.stand(log, positions[log.name])
+            rows = None if rows is None else max(rows - taken, 0)
+            room = None if room is None else max(room - size, 0)
+        return _offset(positions, logs)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        logs = self._logs()
+        return _offset({log.name: self._end(log) for log in logs}, logs)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        logs = self._logs()
+        self._until = _offset({log.name: self._end(log) for log in logs}, logs)
+
+    def _logs(self) -> list[Log]:
+        return find_logs(self._options.path, recursive=self._options.recursive)
+
+    def _first(self, log: Log) -> Position:
+        """Where to begin with a log that was never read."""
+        options = self._options
+        directory = log.stream()._directory
+        numbers = directory.numbers()
+        if options.latest and log.name not in self._ends:
+            return self._end(log)
+        if options.start is not None:
+            return options.start
+        if options.since_ns is not None:
+            return find_segment(directory, options.since_ns)
+        if not numbers or not log.stream().segment_bytes(numbers[0]):
+            return Position(0, 0)  # an empty file of messages gives its place to another one
+        return Position(numbers[0], 0)
+
+    def _end(self, log: Log) -> Position:
+        """The end of a log now, found from where it was last time."""
+        self._ends[log.name] = end_of(log.stream(), self._ends.get(log.name, Position(0, 0)))
+        return self._ends[log.name]
+
+    def _advance(
+        self, log: Log, begin: Position, stop: Position | None, rows: int | None, room: int | None
+    ) -> tuple[Position, int, int]:
+        """How far a batch goes: its end, and how many records and bytes it has."""
+        if rows is None and room is None:
+            return max(begin, stop or self._end(log)), 0, 0
+        if rows == 0 or room == 0:
+            return begin, 0, 0
+        walk = Walk(log.stream()._directory, start=begin, stop=stop, on_corruption="skip", block_rows=8192)
+        taken = size = 0
+        try:
+            for block in walk:
+                row = _last_row(
+                    block, None if rows is None else rows - taken, None if room is None else room - size
+                )
+                places = block.scan.offsets
+                end = places[row] if row < len(places) else block.base + block.scan.end
+                taken += row - block.first
+                size += end - places[block.first]
+                if row < block.last:
+                    return Position(block.segment, block.offsets[row]), taken, size
+                if taken == rows or (room is not None and size >= room):
+                    break
+            return max(begin, walk.position), taken, size
+        finally:
+            walk.close()
+
+    # -- reading
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        codec = codec_of(self._options.codec)
+        pieces: list[Slice] = []
+        for log in self._logs():
+            if log.name in end:
+                first = _parse(start[log.name])[0] if log.name in start else self._first(log)
+                stop = _parse(end[log.name])[0]
+                if first < stop:
+                    pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
+        return [Task(piece) for piece in pieces] or [Task(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        piece = partition.piece if isinstance(partition, Task) else None
+        if piece is not None:
+            yield from read_slice(piece, self._options, self._columns, self._names)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: what was read is forgotten by cleaning, not by reading."""
+
+    def stop(self) -> None:
+        self._standing.close()
+
+
+def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
+    """In one order always: Spark compares offsets as texts."""
+    streams = {log.name: log.stream() for log in logs}
+    texts = {}
+    for name in sorted(positions):
+        found = trace(streams[name]._directory, positions[name]) if name in streams else None
+        texts[name] = f"{positions[name]} {found}" if found else str(positions[name])
+    return texts
+
+
+def _parse(text: str) -> tuple[Position, str | None]:
+    """A position, and the trace of the log there, if it has one."""
+    position, _, known = text.partition(" ")
+    return Position.parse(position) if position else Position(0, 0), known or None
+
+
+def _last_row(block: Block, rows: int | None, room: int | None) -> int:
+    """The row before which a batch ends that has room for so many records and bytes, the last one in part."""
+    row = block.last if rows is None else min(block.last, block.first + rows)
+    if room is not None:
+        places = block.scan.offsets
+        row = min(row, bisect_left(places, places[block.first] + room, block.first, block.last))
+    return row

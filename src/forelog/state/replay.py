@@ -1,0 +1,195 @@
+"""From records to events: what a log says happened, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from forelog import kernel
+from forelog.copies import lineage
+from forelog.copies.identity import Identity
+from forelog.copies.mirror import FORMAT, Snapshot
+from forelog.errors import BadEvent, CorruptRecord
+from forelog.formats import Scan
+from forelog.log.damage import BLOCK_ROWS
+from forelog.log.position import Position
+from forelog.log.walk import Block
+from forelog.state.events import Batch, Codec, EventCodec
+
+__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer", "is_marker"]
+
+EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
+RECORD_BYTES = 20  # that a record takes beside its payload, about
+MARKER_BYTES = 9
+"""The size of a BEGIN or COMMIT record."""
+
+Replay = Callable[[Any], object]
+
+_BATCH_BYTES = 1 << 16  # of events that are decoded in one step
+
+
+def is_marker(payload: bytes) -> bool:
+    """Whether a record is a BEGIN, COMMIT or WRITER record of a size that it can have."""
+    if payload[:1] == WRITER:
+        return lineage.is_encoded(len(payload) - 1)
+    return payload[:1] in (BEGIN, COMMIT) and len(payload) == MARKER_BYTES
+
+
+class Replayer:
+    """Takes in a log's records, hands on its events, and keeps account of its generations.
+
+    What comes before the first BEGIN belongs to a generation that is gone. Without a `replay` nothing is decoded.
+    """
+
+    def __init__(self, path: str, codec: Codec, replay: Replay | None) -> None:
+        self._path = path
+        self._codec = codec
+        self._batch: Callable[[bytes], Batch | None] | None = None
+        if isinstance(codec, EventCodec) and type(codec).decode is EventCodec.decode:
+            self._batch = codec.batch
+        self._replay = replay
+        self.generation = 0
+        self.complete = False
+        self.identity: Identity | None = None
+        """The last opening that wrote."""
+        self.openings: tuple[lineage.Opening, ...] = ()
+        """The openings before it in its term."""
+        self.end = Position(0, 0)
+        """The position after the last record."""
+        self.snapshot: Snapshot | None = None
+        """The last whole generation."""
+        self.begin_segment = 0
+        """Where the last generation begins."""
+        self.events = 0
+        self.bytes_since_snapshot = 0
+        self._first: int | None = None
+        """The first generation whose beginning was met; None while there is none."""
+        self._last_segment = 0
+        self._holes: list[int] = []
+        """Segments before which others are missing."""
+
+    def block(self, block: Block) -> None:
+        """Some records, as a log is read."""
+        if self._last_segment and block.segment > self._last_segment + 1 and not _begins_an_opening(block):
+            self._holes.append(block.segment)
+        self._last_segment = block.segment
+        self._rows(block.segment, block.buffer, block.base, block.scan, block.first, block.last)
+        self.end = Position(block.segment, block.logical_end)
+
+    def data(self, position: Position, data: memoryview) -> None:
+        """Some records, as they are sent: all of them whole and right."""
+        at = 0
+        while at < len(data):
+            scan = FORMAT.scan(data, at, len(data), position.offset, BLOCK_ROWS)
+            self._rows(position.segment, data, position.offset, scan, 0, len(scan.offsets))
+            at = scan.end
+
+    def _rows(self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int) -> None:
+        rows = len(scan.offsets)
+        while row < last:
+            payload = bytes(buffer[scan.starts[row] : scan.ends[row]])
+            if payload[:1] == EVENT:
+                row = self._run(segment, buffer, base, scan, row, last, payload[1:])
+            else:
+                after = scan.offsets[row + 1] if row + 1 < rows else base + scan.end
+                self._marker(payload, Position(segment, scan.offsets[row]), Position(segment, after))
+                row += 1
+            self.end = Position(segment, scan.offsets[row] if row < rows else base + scan.end)
+
+    def _run(
+        self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int, first: bytes
+    ) -> int:
+        """Replay a row and some after it, all of them events, and return the row after them."""
+        replay = self._replay
+        if not self.generation or replay is None:
+            after = row + len(kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT))
+            if not self.generation:
+                return after
+        else:
+            after = self._replay_at_once(replay, buffer, scan, row, last, first)
+            if after == row:
+                after = self._replay_each(replay, segment, buffer, scan, row, last)
+        self.events += after - row
+        self.bytes_since_snapshot += scan.ends[after - 1] + base - scan.offsets[row]
+        return after
+
+    def _replay_at_once(
+        self, replay: Replay, buffer: memoryview, scan: Scan, row: int, last: int, first: bytes
+    ) -> int:
+        """Decode those of the first one's type in one step, and replay them; none if one can't be decoded."""
+        batch = self._batch(first) if self._batch is not None else None
+        if batch is None:
+            return row
+        count, data = kernel.active.msgpack_array(
+            buffer, scan.starts, scan.ends, row, last, EVENT + batch.head, 1 + batch.skip, _BATCH_BYTES
+        )
+        try:
+            events = batch.decode(data) if count else []
+        except Exception:  # which one it is, and why, is found out by taking each by itself
+            return row
+        for event in events:
+            replay(event)
+        return row + count
+
+    def _replay_each(
+        self, replay: Replay, segment: int, buffer: memoryview, scan: Scan, row: int, last: int
+    ) -> int:
+        decode = self._codec.decode
+        for data in kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT):
+            try:
+                event = decode(data)
+            except Exception as error:
+                raise self._bad(Position(segment, scan.offsets[row]), str(error)) from error
+            replay(event)
+            row += 1
+        return row
+
+    def _marker(self, payload: bytes, position: Position, after: Position) -> None:
+        kind = payload[:1]
+        if not is_marker(payload):
+            raise self._bad(position, f"it begins with {payload[:9]!r}, expected an event or a marker")
+        if kind == BEGIN:
+            self.generation, self.complete = int.from_bytes(payload[1:], "big"), False
+            self.begin_segment = position.segment
+            self._first = self._first or self.generation
+        elif kind == COMMIT:
+            if self.generation:  # or it is the end of one whose begin is gone
+                self.complete, self.bytes_since_snapshot = True, 0
+                self.snapshot = Snapshot(Position(self.begin_segment, FORMAT.header_bytes), after)
+        else:
+            self._writer(payload[1:])
+
+    def _writer(self, data: bytes) -> None:
+        identity, openings = lineage.decode(data)
+        before = self.openings if self.identity is None or self.identity.term == identity.term else ()
+        self.identity, self.openings = identity, lineage.merged(before, openings)
+
+    def check_nothing_is_missing(self) -> None:
+        """Raise if a log that was read to its end isn't all there: what is left must not pass for its state."""
+        if self._last_segment and self.snapshot is None and self._first != 1:
+            raise self._missing(
+                self._last_segment, "its events are of a generation that doesn't begin in it: its first segments"
+            )
+        start = self.begin_segment if self.snapshot is None else self.snapshot.begin.segment
+        for segment in self._holes:
+            if segment > start:
+                raise self._missing(segment, f"the segments before {FORMAT.segment_name(segment)}")
+
+    def _missing(self, segment: int, what: str) -> CorruptRecord:
+        return CorruptRecord(
+            f"{self._path} can't be opened: {what} are missing. Nothing was dropped. Put the files back, or open "
+            "a copy; `forelog state inspect --events` shows what is left",
+            position=Position(segment, FORMAT.header_bytes),
+            reason="missing",
+            path=f"{self._path}/{FORMAT.segment_name(segment)}",
+            physical_offset=0,
+            data=b"",
+        )
+
+    def _bad(self, position: Position, why: str) -> BadEvent:
+        return BadEvent(f"the event at {position} of {self._path} can't be replayed: {why}", position=position)
+
+
+def _begins_an_opening(block: Block) -> bool:
+    """Whether a block begins as what is written after an opening, which may leave a segment's number out."""
+    return bytes(block.buffer[block.scan.starts[block.first] :][:1]) == WRITER

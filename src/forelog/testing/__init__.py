@@ -1,0 +1,62 @@
+"""A disk that crashes, lies, tears and fills up: for forelog's tests, and for yours.
+
+`CrashDisk` stands in for the filesystem. It keeps files in memory, remembers which writes, truncations
+and directory changes have been synced, and can tell every state in which a real disk could be found after
+losing power at any moment. It also fails on demand: EIO, ENOSPC, EMFILE, short writes, failing syncs.
+
+>>> from forelog import Stream
+>>> from forelog.testing import CrashDisk
+>>> disk = CrashDisk()
+>>> with Stream("log", files=disk).appender(sync="always") as log:
+...     position = log.append(b"precious")
+>>> lost = 0
+>>> for state in disk.states_everywhere(limit=50):
+...     with Stream("log", files=state.disk).appender():
+...         pass  # every state opens
+...     with Stream("log", files=state.disk).cursor() as cursor:
+...         found = [record.payload for record in cursor]
+...     lost += state.events == len(disk.events) and found != [b"precious"]
+>>> lost
+0
+
+`Explorer` looks at a disk in between: it runs readers beside every step of a writer, and compares what they see
+with what was acknowledged. See docs/testing.md.
+
+    model.py            what a disk may hold after a crash: sectors, sizes, directory entries
+    disk.py             CrashDisk, the files protocol over that model, and faults
+    states.py           going through the states of a crash, all of them or a sample
+    timeline.py         a disk that keeps every moment of what a writer does to it
+    ledger.py           what was begun, acknowledged, refused or left in doubt
+    writer.py           what a history writes with
+    schedule.py         when a reader looks, and how far the writer gets between its steps
+    sight.py            the disk as a reader finds it, by a schedule
+    judge.py            whether what a reader saw is the log
+    readers.py          kinds of readers; readers_of_faces.py those of Spark, the broker and copies
+    histories.py        short histories; histories_of_faces.py those of messages, state and a commit log
+    random_history.py   long ones
+    explorer.py         Explorer, which brings them together
+"""
+
+from forelog.testing.disk import CrashDisk, Fault, Operation
+from forelog.testing.explorer import Explorer, Report, Violation
+from forelog.testing.histories import all_histories
+from forelog.testing.random_history import random_history
+from forelog.testing.readers import all_readers
+from forelog.testing.sight import Sight
+from forelog.testing.states import CrashState
+from forelog.testing.writer import Writer
+
+__all__ = [
+    "CrashDisk",
+    "CrashState",
+    "Explorer",
+    "Fault",
+    "Operation",
+    "Report",
+    "Sight",
+    "Violation",
+    "Writer",
+    "all_histories",
+    "all_readers",
+    "random_history",
+]

@@ -1,0 +1,444 @@
+"""A disk in memory that can crash, lie, tear and fill up.
+
+It implements `forelog.files.Files`, so that it can be given to a `Stream`. What happened on it is in
+`events`; `len(disk.events)` is a moment to remember, to compare with the moments that states tell.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from forelog.bounds import check_whole
+from forelog.errors import LockTimeout
+from forelog.files import File, Lock, Shared, Watch
+from forelog.testing.model import DiskModel, Event, FileModel
+from forelog.testing.states import CrashState, states_at, states_everywhere
+
+
+class Operation(NamedTuple):
+    """A call that is about to be made; what predicates of faults look at."""
+
+    kind: str
+    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_update, open_shared, rename, remove,
+    stat, lock; or of an open file: write, write_at, read, truncate, sync, size, store."""
+    path: str
+    byte_count: int
+    number: int
+    """How many calls were made before on this disk."""
+
+
+SECTOR_BYTES_MAX = 1 << 20
+
+
+class Fault:
+    """Something that goes wrong on purpose, as long as it is active."""
+
+    def __init__(
+        self, when: Callable[[Operation], bool], number: int = 0, short_bytes: int | None = None, lie: bool = False
+    ) -> None:
+        self.when = when
+        self.number = number
+        self.short_bytes = short_bytes
+        self.lie = lie
+        self.active = True
+        self.hits = 0
+
+    def stop(self) -> None:
+        """From now on it goes well again."""
+        self.active = False
+
+
+class CrashDisk:
+    """Files in memory, with a memory of what was synced.
+
+    `sector_bytes` is the unit in which writes tear: 512 or 4096 for real disks, less to look closer.
+    `capacity_bytes` is how much the disk holds before it is full.
+    """
+
+    def __init__(self, *, sector_bytes: int = 512, capacity_bytes: int | None = None) -> None:
+        check_whole("sector_bytes", sector_bytes, most=SECTOR_BYTES_MAX)
+        check_whole("capacity_bytes", capacity_bytes, least=0, or_none="for no limit")
+        self.events: list[Event] = []
+        self.capacity_bytes = capacity_bytes
+        self.sector_bytes = sector_bytes
+        self.boot = 0
+        self._model = DiskModel(sector_bytes)
+        self._faults: list[Fault] = []
+        self._calls = 0
+        self._inodes = 0
+        self._locks: dict[str, list[_MemoryLock]] = {}
+        self._open_files: WeakSet[_MemoryFile] = WeakSet()
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+
+    # -- what tests do with it
+
+    @classmethod
+    def of(cls, contents: dict[str, bytes], *, sector_bytes: int = 512, boot: int = 0) -> CrashDisk:
+        """A disk with these files, all synced."""
+        disk = cls(sector_bytes=sector_bytes)
+        disk.boot = boot
+        for path, content in sorted(contents.items()):
+            file = disk.open_append(path)
+            file.write(content)
+            file.sync()
+            disk.sync_dir(os.path.dirname(path))
+        disk.events.clear()
+        disk._base = dict(contents)
+        disk.origin = disk.digest()
+        return disk
+
+    origin = ""
+    """The digest of what the disk held when it was made, if it was made of something."""
+    _base: dict[str, bytes] | None = None
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file as a program sees it now."""
+        with self._mutex:
+            return _contents(self._model)
+
+    def digest(self) -> str:
+        """Equal for disks with equal files."""
+        summary = hashlib.blake2b(digest_size=16)
+        for path, content in sorted(self.contents().items()):
+            summary.update(f"{path}\0{len(content)}\0".encode() + content)
+        return summary.hexdigest()
+
+    def killed(self, events: int | None = None) -> CrashDisk:
+        """The disk after the process was killed, now or earlier: all that was written is there, unlocked."""
+        model = self.model_at(len(self.events) if events is None else events)
+        return CrashDisk.of(_contents(model), sector_bytes=self.sector_bytes, boot=self.boot)
+
+    def states(self, events: int | None = None, *, limit: int = 1000, seed: int = 0) -> Iterator[CrashState]:
+        """Disks after a power loss at a moment, now by default: all possible ones, or `limit` of them."""
+        moment = len(self.events) if events is None else events
+        return states_at(self, moment, limit=limit, seed=seed)
+
+    def states_everywhere(self, *, limit: int = 100, seed: int = 0) -> Iterator[CrashState]:
+        """The same for every moment since the disk was made, `limit` states for each."""
+        return states_everywhere(self, limit=limit, seed=seed)
+
+    def model_at(self, events: int) -> DiskModel:
+        """The disk's model as of a moment."""
+        start = CrashDisk.of(self._base, sector_bytes=self.sector_bytes) if self._base else CrashDisk()
+        model = start._model
+        model.sector_bytes = self.sector_bytes
+        for event in self.events[:events]:
+            model.apply(event)
+        return model
+
+    def fail(self, when: Callable[[Operation], bool], number: int = errno.EIO) -> Fault:
+        """Have calls fail with an errno."""
+        return self._add(Fault(when, number))
+
+    def write_short(self, when: Callable[[Operation], bool], byte_count: int) -> Fault:
+        """Have writes take only the first bytes."""
+        return self._add(Fault(when, short_bytes=byte_count))
+
+    def lie(self, when: Callable[[Operation], bool]) -> Fault:
+        """Have syncs return without having synced."""
+        return self._add(Fault(when, lie=True))
+
+    def _add(self, fault: Fault) -> Fault:
+        self._faults.append(fault)
+        return fault
+
+    # -- the files protocol
+
+    def make_dir(self, path: str) -> None:
+        with self._mutex:
+            self._call("make_dir", path)
+            self._model.directory(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        with self._mutex:
+            self._call("list_dir", path)
+            return list(self._entries(path))
+
+    def changed(self, path: str) -> object | None:
+        with self._mutex:
+            self._call("changed", path)
+            return tuple(self._entries(path).items())
+
+    def sync_dir(self, path: str) -> None:
+        with self._mutex:
+            if not self._call("sync_dir", path).lie:
+                self._entries(path)
+                self._happen(Event("sync_dir", path))
+
+    def open_read(self, path: str) -> File:
+        with self._mutex:
+            self._call("open_read", path)
+            return _MemoryFile(self, path, self._inode(path))
+
+    def open_append(self, path: str) -> File:
+        return self._open_or_create("open_append", path)
+
+    def open_update(self, path: str) -> File:
+        return self._open_or_create("open_update", path)
+
+    def open_shared(self, path: str, count: int) -> Shared:
+        file = self._open_or_create("open_shared", path)
+        with self._mutex:
+            inode, size = self._inode(path), file.size()
+            if size < 8 * count:
+                self._happen(Event("store", path, inode, size, bytes(8 * count - size)))
+            return _MemoryShared(self, path, inode)
+
+    def _open_or_create(self, kind: str, path: str) -> File:
+        with self._mutex:
+            self._call(kind, path)
+            directory, name = os.path.split(path)
+            if name not in self._model.directory(directory).entries:
+                self._inodes += 1
+                self._happen(Event("create", directory, self._inodes, name=name))
+            return _MemoryFile(self, path, self._inode(path))
+
+    def rename(self, source: str, target: str) -> None:
+        with self._mutex:
+            self._call("rename", source)
+            directory, name = os.path.split(source)
+            inode = self._inode(source)
+            self._happen(Event("rename", directory, name=name, target=os.path.basename(target)))
+            for file in self._open_files:
+                if file.identity() == inode:
+                    file._path = target  # by which faults know it from now on
+
+    def remove(self, path: str) -> None:
+        with self._mutex:
+            self._call("remove", path)
+            directory, name = os.path.split(path)
+            if name in self._entries(directory):
+                self._happen(Event("remove", directory, name=name))
+
+    def stat(self, path: str) -> tuple[int, object] | None:
+        with self._mutex:
+            self._call("stat", path)
+            try:
+                inode = self._inode(path)
+            except FileNotFoundError:
+                return None
+            return self._model.files[inode].sizes[-1], inode
+
+    def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._call("lock", path)
+            holders = self._locks.setdefault(path, [])
+            while any(exclusive or holder.exclusive for holder in holders):
+                rest = None if deadline is None else deadline - time.monotonic()
+                if rest is not None and rest <= 0:
+                    raise LockTimeout(f"{path} is locked (waited {timeout:g} s)")
+                self._changed.wait(rest)
+            lock = _MemoryLock(self, path, exclusive)
+            holders.append(lock)
+            return lock
+
+    def watch(self, path: str) -> Watch:  # noqa: ARG002 - any change may be one there
+        return _MemoryWatch(self)
+
+    def boot_id(self) -> str:
+        return f"crash-disk-boot-{self.boot}"
+
+    # -- inside
+
+    def _call(self, kind: str, path: str, byte_count: int = 0) -> Fault:
+        operation = Operation(kind, path, byte_count, self._calls)
+        self._calls += 1
+        for fault in self._faults:
+            if fault.active and fault.when(operation):
+                fault.hits += 1
+                if fault.number:
+                    raise OSError(fault.number, os.strerror(fault.number), path)
+                return fault
+        return _FINE
+
+    def _happen(self, event: Event) -> None:
+        self.events.append(event)
+        self._model.apply(event)
+        self._changed.notify_all()
+
+    def _entries(self, path: str) -> dict[str, int]:
+        if path not in self._model.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._model.directories[path].entries
+
+    def _inode(self, path: str) -> int:
+        directory, name = os.path.split(path)
+        entries = self._entries(directory)
+        if name not in entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return entries[name]
+
+    def _room(self) -> int | None:
+        if self.capacity_bytes is None:
+            return None
+        linked = {inode for d in self._model.directories.values() for inode in d.entries.values()}
+        return self.capacity_bytes - sum(self._model.files[inode].sizes[-1] for inode in linked)
+
+
+def _contents(model: DiskModel) -> dict[str, bytes]:
+    return {
+        f"{path}/{name}": model.files[inode].view()
+        for path, directory in model.directories.items()
+        for name, inode in directory.entries.items()
+    }
+
+
+_FINE = Fault(lambda _: False)
+
+
+class _MemoryFile:
+    """An open file of a CrashDisk."""
+
+    def __init__(self, disk: CrashDisk, path: str, inode: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._closed = False
+        disk._open_files.add(self)
+
+    def _model(self) -> FileModel:
+        if self._closed:
+            raise ValueError(f"{self._path} is closed")
+        return self._disk._model.files[self._inode]
+
+    def descriptor(self) -> int:
+        return -1
+
+    def write(self, data: Any) -> int:
+        disk = self._disk
+        view = bytes(data)
+        with disk._mutex:
+            fault = disk._call("write", self._path, len(view))
+            if fault.short_bytes is not None:
+                view = view[: fault.short_bytes]
+            room = disk._room()
+            if room is not None and len(view) > room:
+                view = view[: max(room, 0)]
+                if not view:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            end = self._model().sizes[-1]
+            disk._happen(Event("write", self._path, self._inode, end, view))
+            return len(view)
+
+    def write_at(self, data: bytes | memoryview, offset: int) -> None:
+        disk = self._disk
+        with disk._mutex:
+            disk._call("write_at", self._path, len(data))
+            self._model()
+            disk._happen(Event("write", self._path, self._inode, offset, bytes(data)))
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        with self._disk._mutex:
+            self._disk._call("read", self._path, len(buffer))
+            model = self._model()
+            count = max(min(len(buffer), model.sizes[-1] - offset), 0)
+            part = bytes(model.content[offset : offset + count]).ljust(count, b"\0")
+            buffer[:count] = part
+            return count
+
+    def truncate(self, size: int) -> None:
+        disk = self._disk
+        with disk._mutex:
+            disk._call("truncate", self._path, size)
+            if self._model().sizes[-1] != size:
+                disk._happen(Event("truncate", self._path, self._inode, size))
+
+    def write_synced(self, data: bytes | memoryview, offset: int) -> None:
+        with self._disk._mutex:
+            self.write_at(data, offset)
+            self._sync(Event("sync_range", self._path, self._inode, offset, bytes(data)))
+
+    def sync(self) -> None:
+        with self._disk._mutex:
+            self._model()
+            self._sync(Event("sync", self._path, self._inode))
+
+    def _sync(self, event: Event) -> None:
+        disk = self._disk
+        try:
+            fault = disk._call("sync", self._path)
+        except OSError:
+            disk._happen(Event("sync_failed", self._path, self._inode))
+            raise
+        if not fault.lie:
+            disk._happen(event)
+
+    def drop_cache(self) -> None:
+        with self._disk._mutex:
+            self._model().drop_cache()
+
+    def size(self) -> int:
+        with self._disk._mutex:
+            self._disk._call("size", self._path)
+            return self._model().sizes[-1]
+
+    def identity(self) -> object:
+        return self._inode
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class _MemoryShared:
+    """Words of a file of a CrashDisk."""
+
+    def __init__(self, disk: CrashDisk, path: str, inode: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+
+    def store(self, index: int, value: int) -> None:
+        disk = self._disk
+        with disk._mutex:
+            disk._call("store", self._path, 8)
+            data = value.to_bytes(8, sys.byteorder)
+            disk._happen(Event("store", self._path, self._inode, 8 * index, data))
+
+    def words(self) -> memoryview | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class _MemoryLock:
+    def __init__(self, disk: CrashDisk, path: str, exclusive: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self.exclusive = exclusive
+
+    def release(self) -> None:
+        with self._disk._changed:
+            holders = self._disk._locks.get(self._path, [])
+            if self in holders:
+                holders.remove(self)
+                self._disk._changed.notify_all()
+
+
+class _MemoryWatch:
+    def __init__(self, disk: CrashDisk) -> None:
+        self._disk = disk
+        self._seen = len(disk.events)
+
+    def wait(self, timeout: float) -> bool:
+        with self._disk._changed:
+            return self._disk._changed.wait_for(lambda: len(self._disk.events) != self._seen, timeout)
+
+    def fileno(self) -> int | None:
+        return None
+
+    def drain(self) -> None:
+        self._seen = len(self._disk.events)
+
+    def close(self) -> None:
+        pass

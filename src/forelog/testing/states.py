@@ -1,0 +1,144 @@
+"""Going through the states in which a disk may be found after losing power.
+
+At a moment there are independent choices: for each sector that was written and not synced, which of its
+versions is on disk, or zeros, or garbage; for each such file, which of its sizes; for each directory
+change that was not synced, whether it happened. A state is one choice of each. If there are no more of
+them than asked for, all come; else the extremes (all kept, all lost, one thing lost, one thing kept) and
+then a random sample, the same for the same seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from forelog.testing.model import DiskModel
+
+if TYPE_CHECKING:
+    from forelog.testing.disk import CrashDisk
+
+_GARBAGE_SEED = 0x5EED
+
+
+class CrashState(NamedTuple):
+    """One possible disk after a power loss."""
+
+    disk: CrashDisk
+    """The disk as it comes back: everything on it is durable, and nobody holds a lock."""
+    events: int
+    """How many events had happened: what was acknowledged by then must be there."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One independent choice. The last option is what happens if everything was kept, the first if nothing."""
+
+    kind: str
+    key: tuple[object, ...]
+    options: list[object]
+
+
+def states_everywhere(disk: CrashDisk, *, limit: int, seed: int) -> Iterator[CrashState]:
+    for moment in range(len(disk.events) + 1):
+        if moment and disk.events[moment - 1].kind == "store":
+            continue  # a power loss leaves of such a word what the moment before does: nothing that means anything
+        yield from states_at(disk, moment, limit=limit, seed=seed)
+
+
+def states_at(disk: CrashDisk, events: int, *, limit: int, seed: int) -> Iterator[CrashState]:
+    model = disk.model_at(events)
+    choices = _choices(model, seed)
+    seen = set()
+    for picks in _picks(choices, limit, random.Random(seed * 1_000_003 + events)):
+        contents = _build(model, choices, picks)
+        key = tuple(sorted(contents.items()))
+        if key not in seen:
+            seen.add(key)
+            yield CrashState(_disk(disk, model, contents), events)
+
+
+def _disk(disk: CrashDisk, model: DiskModel, contents: dict[str, bytes]) -> CrashDisk:
+    from forelog.testing.disk import CrashDisk
+
+    after = CrashDisk.of(contents, sector_bytes=disk.sector_bytes, boot=disk.boot + 1)
+    for path in model.directories:
+        after.make_dir(path)
+    return after
+
+
+def _choices(model: DiskModel, seed: int) -> list[_Choice]:
+    choices: list[_Choice] = []
+    for path, directory in sorted(model.directories.items()):
+        choices.extend(_Choice("entry", (path, i), [False, True]) for i in range(len(directory.pending)))
+    linked = _possible_inodes(model)
+    for inode, file in sorted(model.files.items()):
+        if inode not in linked:
+            continue
+        if len(set(file.sizes)) > 1:
+            choices.append(_Choice("size", (inode,), list(dict.fromkeys(file.sizes))))
+        for number, sector in sorted(file.dirty.items()):
+            fills = [
+                sector.filled("zeros", 0),
+                sector.filled("garbage", hash((seed, inode, number, _GARBAGE_SEED))),
+            ]
+            options: list[object] = [sector.versions[0], *fills, *sector.versions[1:]]
+            choices.append(_Choice("sector", (inode, number), list(dict.fromkeys(options))))
+    return choices
+
+
+def _possible_inodes(model: DiskModel) -> set[int]:
+    inodes = set()
+    for directory in model.directories.values():
+        inodes |= set(directory.durable.values()) | set(directory.entries.values())
+        inodes |= {event.inode for event in directory.pending if event.kind == "create"}
+    return inodes
+
+
+def _picks(choices: list[_Choice], limit: int, rng: random.Random) -> Iterator[tuple[int, ...]]:
+    counts = [len(choice.options) for choice in choices]
+    if math.prod(counts) <= limit:
+        yield from itertools.product(*(range(count) for count in counts))
+        return
+    kept = tuple(count - 1 for count in counts)
+    lost = (0,) * len(counts)
+    structured = itertools.chain(
+        (kept, lost),
+        ((*kept[:i], option, *kept[i + 1 :]) for i in range(len(counts)) for option in range(counts[i] - 1)),
+        ((*lost[:i], option, *lost[i + 1 :]) for i in range(len(counts)) for option in range(1, counts[i])),
+    )
+    yield from itertools.islice(structured, limit // 2)
+    for _ in range(limit - limit // 2):
+        weight = rng.random()  # from states that lost nearly all to states that kept nearly all
+        yield tuple(
+            count - 1 if rng.random() < weight else rng.randrange(count) if rng.random() < 0.5 else 0
+            for count in counts
+        )
+
+
+def _build(model: DiskModel, choices: list[_Choice], picks: tuple[int, ...]) -> dict[str, bytes]:
+    picked = {
+        (choice.kind, *choice.key): choice.options[pick] for choice, pick in zip(choices, picks, strict=True)
+    }
+    contents = {}
+    for path, directory in model.directories.items():
+        kept = [bool(picked["entry", path, i]) for i in range(len(directory.pending))]
+        for name, inode in directory.after(kept).items():
+            contents[f"{path}/{name}"] = _content(model, inode, picked)
+    return contents
+
+
+def _content(model: DiskModel, inode: int, picked: dict[tuple[object, ...], object]) -> bytes:
+    file = model.files[inode]
+    size = picked.get(("size", inode), file.sizes[-1])
+    assert isinstance(size, int)
+    content = bytearray(file.content)
+    for number in file.dirty:
+        version = picked["sector", inode, number]
+        assert isinstance(version, bytes)
+        start = number * file.sector_bytes
+        content[start : start + file.sector_bytes] = version
+    return bytes(content[:size]).ljust(size, b"\0")
