@@ -16,9 +16,9 @@ import pytest
 from forelog import Position, Stream
 from forelog.cli import state
 from forelog.state import PersistentDict, StateLog
-from forelog.state import restore as restoring
+from forelog.state import restoration as restoring
 from forelog.state.reader import open_source
-from forelog.state.restore import RestoreFailed, restore
+from forelog.state.restoration import RestoreFailed, restore
 
 from .conftest import Run, damage
 from .test_docs import COMMON, section

@@ -28,7 +28,7 @@ from forelog.jobs import Client
 from forelog.jobs.server.local import LocalServer
 from forelog.log.verify import verify
 from forelog.state import Follower, PersistentDict, ReplicaServer
-from forelog.state.restore import restore
+from forelog.state.restoration import restore
 from forelog.testing import CrashDisk
 
 OWNER, OTHER, GROUP = 12_345, 65_534, 23_456

@@ -221,7 +221,7 @@ def test_a_conversion_or_restore_that_could_not_begin_can_be_tried_again(
     from forelog.commitlog import convert
     from forelog.formats import Captain
     from forelog.state import PersistentDict
-    from forelog.state import restore as restoring
+    from forelog.state import restoration as restoring
 
     with PersistentDict(f"{tmp_path}/source") as source:
         source["a"] = 1

@@ -137,12 +137,21 @@ def _build(compiler: str, folder: Path, package: Path, number: int, library: Lib
     made = folder / "c" / f"{library.module}.c"
     copied = package / library.source.relative_to(SOURCE)
     _run(
-        [sys.executable, "-m", "cython", *library.options, "-I", str(package.parent), "-I", str(package)],
+        [
+            sys.executable,
+            "-m",
+            "cython",
+            *library.options,
+            "-I",
+            str(package.parent),
+            "-I",
+            str(package / "kernel"),
+        ],
         ["--module-name", f"forelog.{library.module}", str(copied), "-o", str(made)],
     )
     callbacks = folder / "c" / f"{library.module}.callbacks.o"
     _run([compiler, "-c", "-O2", "-fPIC", f"-DLIBRARY={number}", str(HERE / "callbacks.c"), "-o", str(callbacks)])
-    include = ["-I", sysconfig.get_path("include"), "-I", str(package)]
+    include = ["-I", sysconfig.get_path("include"), "-I", str(package / "kernel" / "include")]
     flags = [*_COMMON, *_SANITIZERS, *_COVERAGE, *include]
     _run([compiler, *flags, str(made), str(callbacks), "-o", str(target), "-ldl"])
     key_path.write_text(key)

@@ -31,7 +31,10 @@ class _Source(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if not name.startswith("forelog.jobs."):
             return None
-        file = Path(forelog.jobs.__path__[0], f"{name.rpartition('.')[2]}.py")
+        parts = name.split(".")[2:]
+        file = Path(forelog.jobs.__path__[0], *parts[:-1], f"{parts[-1]}.py")
+        if not file.exists():
+            return None
         return importlib.util.spec_from_file_location(
             name, file, loader=importlib.machinery.SourceFileLoader(name, str(file))
         )
@@ -67,7 +70,8 @@ def _plain() -> _Jobs:
             del sys.modules[name]
         sys.modules.update(compiled)
         for name, module in compiled.items():
-            setattr(forelog.jobs, name.rpartition(".")[2], module)
+            parent, _, leaf = name.rpartition(".")
+            setattr(sys.modules[parent], leaf, module)
 
 
 class _Gate:

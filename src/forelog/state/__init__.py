@@ -33,7 +33,7 @@ from forelog.state.events import BadEvent, Codec, EventCodec
 from forelog.state.follower import Follower
 from forelog.state.log import Enumeration, StateLog, StateStats
 from forelog.state.mapping import PersistentDict
-from forelog.state.restore import restore
+from forelog.state.restoration import restore
 
 __all__ = [
     "BadEvent",

@@ -5,7 +5,7 @@
     | version 1 | seconds 8 | nanos 4 | zone 2 | length 1-10 | payload | crc 4 |
       '------------- TIME, 15 bytes ---------'   LEB128                  CRC-32C of all before it
 
->>> from forelog.kernel import _kernel_py as kernel
+>>> from forelog.kernel import plain as kernel
 >>> record = kernel.captain_encode(b"hello", 1_000_000_000)
 >>> scan = kernel.captain_scan(record, 0, len(record), 0, 100)
 >>> list(scan.offsets), list(scan.times), record[scan.starts[0] : scan.ends[0]]

@@ -73,7 +73,7 @@ _KNOWN = {
     "copies": Tenant("copies", "a folder of copies of a state log", "open it with StateLog(promote=True)"),
     "slot": Tenant("slot", "a place for one of the copies of a state log", "open the folder that it is in"),
     "replica": Tenant("replica", "a replica server's folder", "serve it with `forelog replica serve`"),
-    "objects": Tenant("objects", "a copy of a state log as objects", "get it with forelog.state.restore"),
+    "objects": Tenant("objects", "a copy of a state log as objects", "get it with forelog.state.restoration"),
     "table": Tenant("table", "a table that was ingested from logs", "go on with `forelog pipeline ingest`"),
     "batches": Tenant("batches", "a folder of logs that Spark has written", 'read it with the option "recursive"'),
 }
