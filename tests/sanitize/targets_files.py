@@ -23,9 +23,9 @@ from forelog.copies.targets import parse_address
 from forelog.errors import BadFrame, BadPosition, ForelogError, ReplicaError, TimeOutOfRange
 from forelog.formats import Captain, named_format
 from forelog.formats.m3 import Series
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark, read_end
 from forelog.log.directory.journal import read_journal
-from forelog.log.directory.segments import Directory
 from forelog.log.directory.watermark import read_mark, read_own_from
 from forelog.log.position import Position
 from forelog.testing import CrashDisk

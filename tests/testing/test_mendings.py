@@ -18,8 +18,8 @@ from forelog.files import write_all
 from forelog.log import active, appender, recovery, stream
 from forelog.log.active import ActiveSegment
 from forelog.log.directory import foreign, segments, tail
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, read_end
-from forelog.log.directory.segments import Directory
 from forelog.log.walk import Walk
 from forelog.testing import Explorer, Writer, all_histories
 from forelog.testing.readers import Reader

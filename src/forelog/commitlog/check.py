@@ -16,13 +16,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
 from forelog.kernel.plain.m3 import m3_parse_metadata
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Defect
@@ -73,10 +73,9 @@ def check_entries(
     walk = EntryWalk(stream, on_corruption="skip")
     sizes = {info.number: info.byte_count for info in stream.segments()}
     total = sum(sizes.values())
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
     known: set[bytes] = set()
     table: SeriesTable | None = None
-    try:
+    with stream.directory.read_lock(timeout=timeout), contextlib.closing(walk):
         for block in walk:
             if table is not None and table is not block.series:
                 known.update(table.metadata())
@@ -89,9 +88,6 @@ def check_entries(
         report.series = len(known)
         report.namespaces = dict(sorted(Counter(m3_parse_metadata(raw)[1] for raw in known).items()))
         report.defects, report.torn = walk.message_defects, walk.torn
-    finally:
-        walk.close()
-        lock.release()
     return report
 
 

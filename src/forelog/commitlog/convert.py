@@ -13,6 +13,7 @@ there is whole.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from forelog.files import File, OSFiles, write_all
 from forelog.files.modes import PRIVATE
 from forelog.formats import Captain, Format
 from forelog.formats.m3 import M3, Datapoint, Series, Unit
-from forelog.log.directory.segments import READ_LOCK
+from forelog.log.directory.directory import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.verify import verify
@@ -79,8 +80,7 @@ def convert(
     if os.path.exists(part):
         raise ConvertFailed(f"{part} is there already: an interrupted conversion left it. Remove it first")
     reader = _reader(source, fmt, series, on_corruption)
-    lock = source._directory.files.lock(f"{source.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
+    with source.directory.read_lock(timeout=timeout), contextlib.closing(reader):
         writer = _Writer(part, fmt, segment_bytes, mode)
         try:
             writer.open()
@@ -93,9 +93,6 @@ def convert(
             writer.close()
             shutil.rmtree(part, ignore_errors=True)
             raise
-    finally:
-        reader.close()
-        lock.release()
     return ConvertReport(
         os.fspath(target), writer.records, writer.segments, writer.byte_count, reader.skipped, reader.torn
     )
@@ -179,7 +176,7 @@ class _RecordReader:
     """The records of a log in the captain format."""
 
     def __init__(self, source: Stream, fmt: Format, series: Series | None, on_corruption: OnCorruption) -> None:
-        self._walk = Walk(source._directory, on_corruption=on_corruption)
+        self._walk = Walk(source.directory, on_corruption=on_corruption)
         self._exact_time = source.format.exact_time
         self._format = fmt
         self._series = series

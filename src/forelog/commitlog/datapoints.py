@@ -36,7 +36,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.scan import load_pyarrow, segment_column
 from forelog.log.stream import Bound, PositionLike, Stream
 from forelog.log.walk import Defect, OnCorruption
@@ -72,20 +71,20 @@ def scan_datapoints(
     wanted = check_columns(DEFAULT_COLUMNS if columns is None else columns)
     schema = datapoints_schema(wanted)
     walk = EntryWalk(stream, start=start, until=until, since=since, on_corruption=on_corruption)
-    stream._directory.names()
+    stream.directory.names()
 
     def batches() -> Iterator[pa.RecordBatch]:
         pa = load_pyarrow()
         builder = _Builder(schema)
-        lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-        try:
-            for block in walk:
-                yield pa.RecordBatch.from_arrays([builder.column(name, block) for name in wanted], schema=schema)
-        finally:
-            if defects is not None:
-                defects.extend(walk.defects)
-            walk.close()
-            lock.release()
+        with stream.directory.read_lock(timeout=timeout):
+            try:
+                for block in walk:
+                    columns = [builder.column(name, block) for name in wanted]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            finally:
+                if defects is not None:
+                    defects.extend(walk.defects)
+                walk.close()
 
     return batches()
 

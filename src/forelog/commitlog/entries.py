@@ -21,6 +21,7 @@ too, at the position of the chunk in which it begins.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -31,11 +32,10 @@ from forelog.errors import CorruptRecord, UnknownFormat
 from forelog.formats.m3 import M3, MESSAGE_REASONS, Datapoint, Entry, Series, Unit
 from forelog.kernel.plain import END, LIMIT, TIME_MAX, TIME_MIN
 from forelog.kernel.plain.m3 import Entries
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
-from forelog.log.stream import Bound, PositionLike, Stream, as_position
-from forelog.log.walk import DEFECTS_MAX, LOG_START, Block, Defect, OnCorruption, Walk
+from forelog.log.stream import Bound, PositionLike, Stream
+from forelog.log.walk import DEFECTS_MAX, Block, Defect, OnCorruption, Walk
 from forelog.times import TimeLike, in_column
 
 logger = logging.getLogger("forelog")
@@ -97,14 +97,12 @@ class EntryWalk:
                 f"{stream.path} is a log in the format {stream.format.name}: entries are in logs of the format "
                 "m3, and a cursor reads the others"
             )
-        self._start = LOG_START if start is None else as_position(start)
-        self._stop, until_ns = stream._bounds(until)
-        since_ns = stream._time(since)
+        self._start, self._stop, since_ns, until_ns = stream.bounds(start=start, until=until, since=since)
         self._since_ns = TIME_MIN if since_ns is None else in_column(since_ns)
         self._last_ns = TIME_MAX if until_ns is None else max(in_column(until_ns) - 1, TIME_MIN)
-        self._order = TimeOrder(stream._directory) if until_ns is not None else None
+        self._order = TimeOrder(stream.directory) if until_ns is not None else None
         self._on_corruption = on_corruption
-        self._directory = stream._directory
+        self._directory = stream.directory
         self._walk: Walk | None = None
         self._metrics = stream.metrics
         self._defects: list[Defect] = []
@@ -294,13 +292,9 @@ def read_entries(
     `scan_datapoints` is the way: it makes no object of each.
     """
     walk = EntryWalk(stream, start=start, until=until, since=since, on_corruption=on_corruption)
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
+    with stream.directory.read_lock(timeout=timeout), contextlib.closing(walk):
         for block in walk:
             yield from entries_of(block)
-    finally:
-        walk.close()
-        lock.release()
 
 
 def entries_of(block: EntryBlock) -> Iterator[tuple[Position, Entry]]:

@@ -32,7 +32,8 @@ from forelog.errors import CorruptRecord, HeaderMismatch, SkipSegment
 from forelog.files import Lock
 from forelog.files.forks import let_go_in_children
 from forelog.log.cursor import records_of
-from forelog.log.directory.segments import READ_LOCK, Directory, SegmentReader
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record
 from forelog.log.rewrite import logical_end_of, remove_segment, rewrite_segment, sweep
@@ -83,8 +84,7 @@ class Cleaner:
     def lock(self, timeout: float | None = None) -> None:
         """Take the exclusive read lock, waiting for cursors to close. Opening did it."""
         if self._lock is None:
-            path = f"{self._directory.path}/{READ_LOCK}"
-            self._lock = self._directory.files.lock(path, exclusive=True, timeout=timeout)
+            self._lock = self._directory.read_lock(exclusive=True, timeout=timeout)
 
     def unlock(self) -> None:
         """Let cursors read."""

@@ -19,10 +19,11 @@ from forelog.errors import BadPosition, CorruptRecord, ForelogError, HeaderMisma
 from forelog.formats import Scan
 from forelog.kernel.plain import END, TRUNCATED
 from forelog.log.damage import BLOCK_BYTES, BLOCK_ROWS, header_is_torn, is_boundary, is_torn, resync
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end
 from forelog.log.directory.foreign import check_position
-from forelog.log.directory.place import TAIL_BYTES
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
+from forelog.log.directory.place import TAIL_BYTES, read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position

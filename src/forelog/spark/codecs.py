@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from forelog import kernel
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.scan import column_of, load_pyarrow
 from forelog.log.walk import Block, Defect, OnCorruption, Walk
 from forelog.spark.options import BadOption
@@ -71,23 +70,22 @@ def codec_of(name: str) -> Codec:
 
 def blocks_of(piece: Slice, rows: int, on_corruption: OnCorruption, defects: list[Defect]) -> Iterator[Block]:
     """The records of a slice, with the read lock held so that nothing is cleaned away meanwhile."""
-    directory = piece.log.stream()._directory
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
-    walk = Walk(
-        directory,
-        start=piece.start,
-        stop=piece.stop,
-        since_ns=piece.since_ns,
-        until_ns=piece.until_ns,
-        on_corruption=on_corruption,
-        block_rows=rows,
-    )
-    try:
-        yield from walk
-    finally:
-        defects += walk.defects
-        walk.close()
-        lock.release()
+    directory = piece.log.stream().directory
+    with directory.read_lock():
+        walk = Walk(
+            directory,
+            start=piece.start,
+            stop=piece.stop,
+            since_ns=piece.since_ns,
+            until_ns=piece.until_ns,
+            on_corruption=on_corruption,
+            block_rows=rows,
+        )
+        try:
+            yield from walk
+        finally:
+            defects += walk.defects
+            walk.close()
 
 
 def as_timestamps(pa: Any, times: Any) -> Any:

@@ -17,7 +17,8 @@ from forelog.files import Files, OSFiles
 from forelog.formats import Captain, Format
 from forelog.formats.m3 import M3
 from forelog.formats.messages import Messages
-from forelog.log.directory.segments import Directory, SegmentReader
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark
 from forelog.log.position import Position
 from forelog.log.seek import chunk_bounds, segments_between
@@ -106,7 +107,7 @@ def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Sli
 
 def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
     """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
-    directory = stream._directory
+    directory = stream.directory
     if read_mark(directory) is None:
         return options
     return replace(
@@ -129,9 +130,9 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
 
     It is looked for from a place that is known to come before it. A last segment without records ends at 0.
     """
-    numbers = stream._directory.numbers()
+    numbers = stream.directory.numbers()
     start = max(known, Position(numbers[-1] if numbers else 0, 0))
-    walk = Walk(stream._directory, start=start, on_corruption="skip", numbers=numbers)
+    walk = Walk(stream.directory, start=start, on_corruption="skip", numbers=numbers)
     try:
         for _ in walk:
             pass
@@ -163,7 +164,7 @@ def cut(
     log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
 ) -> list[Slice]:
     """A range of a log in slices of about `partition_bytes`: small segments together, large ones in parts."""
-    directory = stream._directory
+    directory = stream.directory
     numbers = _numbers_between(directory, start, stop, options)
     slices: list[Slice] = []
     size = 0

@@ -28,7 +28,7 @@ from forelog.copies.sources import in_the_way, source_directory
 from forelog.errors import ForelogError
 from forelog.files import File, OSFiles, write_all
 from forelog.files.modes import PRIVATE
-from forelog.log.directory.segments import READ_LOCK
+from forelog.log.directory.directory import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
 from forelog.log.verify import verify

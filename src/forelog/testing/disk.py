@@ -411,7 +411,7 @@ class _MemoryShared:
         pass
 
 
-class _MemoryLock:
+class _MemoryLock(Lock):
     def __init__(self, disk: CrashDisk, path: str, exclusive: bool) -> None:
         self._disk = disk
         self._path = path

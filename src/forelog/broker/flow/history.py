@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from forelog.broker.flow.batches import Batch
 from forelog.broker.sessions.session import Cursor
 from forelog.files import Files, OSFiles, removed_on_failure, write_all
-from forelog.log.directory.segments import read_exactly
+from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 

@@ -12,7 +12,6 @@ from forelog.cli import codes, draw, options
 from forelog.cli.log.histogram import Histogram
 from forelog.cli.output import human_bytes, human_count, human_duration, plural, print_json, table
 from forelog.cli.progress import Progress
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import SegmentInfo, Stream
 from forelog.log.walk import Walk
@@ -93,10 +92,9 @@ def _quick(stream: Stream) -> _Stats:
 
 
 def _read(stream: Stream, timeout: float | None, progress: Progress) -> _Stats:
-    directory = stream._directory
+    directory = stream.directory
     directory.names()
-    lock = directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
+    with directory.read_lock(timeout=timeout):
         stats = _Stats()
         infos = stream.segments()
         total, done = sum(info.byte_count for info in infos), 0
@@ -105,14 +103,12 @@ def _read(stream: Stream, timeout: float | None, progress: Progress) -> _Stats:
             done += info.byte_count
             progress(done, total)
         return stats
-    finally:
-        lock.release()
 
 
 def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
     segment = _Segment(info, 0, None)
     start, stop = Position(info.number, 0), Position(info.number + 1, 0)
-    walk = Walk(stream._directory, start=start, stop=stop, on_corruption="skip")
+    walk = Walk(stream.directory, start=start, stop=stop, on_corruption="skip")
     records = 0
     try:
         for block in walk:

@@ -21,7 +21,7 @@ from forelog.copies.store.storage import Storage
 from forelog.errors import BadFrame, ReplicaError
 from forelog.files import OSFiles
 from forelog.files.modes import PRIVATE
-from forelog.log.directory.segments import Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 
 __all__ = ["Fetched", "fetch"]

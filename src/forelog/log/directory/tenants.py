@@ -34,7 +34,8 @@ from forelog.errors import LogNotFound, UnknownFormat
 from forelog.files import Files
 from forelog.formats import FORMATS, Captain, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
-from forelog.log.directory.segments import Directory, read_exactly
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.place import read_exactly
 
 __all__ = [
     "JOBS_MAGIC",

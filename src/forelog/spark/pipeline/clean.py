@@ -183,7 +183,7 @@ def _apply(stream: Stream, doomed: Doomed, *, apply: bool, timeout: float | None
 
 def _sync_last(stream: Stream) -> None:
     """What a decision rests on must be as durable as what goes by it was."""
-    directory = stream._directory
+    directory = stream.directory
     numbers = directory.numbers()
     if numbers:
         last = directory.open_segment(numbers[-1])

@@ -372,7 +372,7 @@ class Ingest:
         for log in self._logs():
             if log.name in reached:
                 self._traces.pop(log.name, None)
-                found = trace(log.stream()._directory, reached[log.name])
+                found = trace(log.stream().directory, reached[log.name])
                 if found is not None:
                     self._traces[log.name] = found
 
