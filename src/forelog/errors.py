@@ -15,8 +15,11 @@
     ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
+    ├── ConvertFailed           a log can't be converted as asked; nothing is left of the attempt
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
+    ├── RestoreFailed           a state can't be restored as asked; nothing is left of the attempt
+    │   └── PlaceTaken          there is something where the new log was to be
     ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
@@ -55,6 +58,7 @@ __all__ = [
     "BadTokens",
     "BatchFailed",
     "ConnectionLost",
+    "ConvertFailed",
     "CorruptRecord",
     "ForelogError",
     "HeaderMismatch",
@@ -67,9 +71,11 @@ __all__ = [
     "LogNotFound",
     "MissingExtra",
     "NotReplicated",
+    "PlaceTaken",
     "QueueFull",
     "RecordTooLarge",
     "ReplicaError",
+    "RestoreFailed",
     "ServerFailed",
     "ServerReadOnly",
     "SkipSegment",
@@ -156,6 +162,10 @@ class TargetTaken(ForelogError, FileExistsError):
     """There is something already where a new log was to be made."""
 
 
+class ConvertFailed(ForelogError):
+    """A log can't be converted as asked. Nothing is left of the attempt."""
+
+
 class BadCommand(ForelogError, ValueError):
     """A record's payload is no command of a job server, or a command has a value that can't be written.
 
@@ -179,6 +189,14 @@ class BadEvent(ForelogError, ValueError):
 
 class ReplicaError(ForelogError, ConnectionError):
     """A copy of a state log can't be kept up, or read."""
+
+
+class RestoreFailed(ForelogError):
+    """A state can't be restored as asked. Nothing is left of the attempt."""
+
+
+class PlaceTaken(RestoreFailed):
+    """There is something where the new log was to be."""
 
 
 class BadFrame(ReplicaError):

@@ -15,10 +15,11 @@ import pytest
 
 from forelog import Position, Stream
 from forelog.cli import state
+from forelog.errors import RestoreFailed
 from forelog.state import PersistentDict, StateLog
 from forelog.state import restoration as restoring
 from forelog.state.reader import open_source
-from forelog.state.restoration import RestoreFailed, restore
+from forelog.state.restoration import restore
 
 from .conftest import Run, damage
 from .test_docs import COMMON, section

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from forelog import Stream
 from forelog.errors import BadCommand
+from forelog.formats.commands.columns import COLUMNS, arrow_schema, decode_batch, decode_block
 from forelog.formats.commands.commands import Add, Complete, Delete, Fail, Schedule, encode, format_id
-from forelog.jobs.log.columns import COLUMNS, arrow_schema, decode_batch, decode_block
 from forelog.log.walk import Walk
 from forelog.times import to_datetime
 from tests.jobs import vectors

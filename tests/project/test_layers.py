@@ -12,14 +12,14 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "errors", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog", "messages",
-    "state", "jobs", "broker", "spark", "testing", "cli",
+    "errors", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog",
+    "conversion", "messages", "state", "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
     "position", "metrics",
     "directory.place", "directory.index", "directory.end", "directory.watermark", "directory.foreign",
-    "directory.directory", "directory.segment", "directory.trace", "directory.tenants", "directory.journal",
-    "directory.spare", "directory.tail",
+    "directory.directory", "directory.detection", "directory.segment", "directory.trace",
+    "directory.tenants", "directory.journal", "directory.spare", "directory.tail",
     "seek", "damage", "walk", "recovery", "active", "commit", "aio", "appender",
     "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
 ]  # fmt: skip

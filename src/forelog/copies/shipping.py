@@ -21,9 +21,9 @@ from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
 from forelog.copies.mirror import Resume, Snapshot, tail_before
 from forelog.copies.sent import Memory, Sent
+from forelog.formats import Block
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import Block
 
 __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 

@@ -9,7 +9,19 @@ modes.py     who may read and write the files of a log
 forks.py     what a forked child must let go of
 """
 
-from forelog.files.protocol import BLOCK_BYTES, File, Files, Lock, Shared, Watch, removed_on_failure, write_all
+from forelog.files.protocol import (
+    BLOCK_BYTES,
+    File,
+    Files,
+    Lock,
+    Shared,
+    Watch,
+    built_beside,
+    in_the_way,
+    removed_on_failure,
+    replace_file,
+    write_all,
+)
 from forelog.files.system import OSFile, OSFiles, disk
 
 __all__ = [
@@ -21,7 +33,10 @@ __all__ = [
     "OSFiles",
     "Shared",
     "Watch",
+    "built_beside",
     "disk",
+    "in_the_way",
     "removed_on_failure",
+    "replace_file",
     "write_all",
 ]

@@ -9,11 +9,24 @@ Paths are plain strings; a directory is never walked, only listed.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-__all__ = ["BLOCK_BYTES", "File", "Files", "Lock", "Shared", "Watch", "removed_on_failure", "write_all"]
+__all__ = [
+    "BLOCK_BYTES",
+    "File",
+    "Files",
+    "Lock",
+    "Shared",
+    "Watch",
+    "built_beside",
+    "in_the_way",
+    "removed_on_failure",
+    "replace_file",
+    "write_all",
+]
 
 BLOCK_BYTES = 4096
 """What disks write at once, and a page of memory."""
@@ -137,6 +150,9 @@ class Files(Protocol):
     def open_append(self, path: str) -> File:
         """Open a file to read and write at its end, creating it empty if there is none."""
 
+    def open_new(self, path: str, mode: int) -> File:
+        """Create a file of its own mode, to write at its end. FileExistsError if there is one."""
+
     def open_update(self, path: str) -> File:
         """Open a file to read and overwrite in place, creating it empty if there is none.
 
@@ -151,6 +167,15 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file; one that isn't there is fine. Durable after sync_dir."""
+
+    def move_dir(self, source: str, target: str) -> None:
+        """Give a directory another name in one step, one that isn't taken but by an empty directory.
+
+        Durable after sync_dir of the directory that has both.
+        """
+
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory and all that is in it; one that isn't there is fine."""
 
     def stat(self, path: str) -> tuple[int, object] | None:
         """Size and identity of a file, or None if there is none."""
@@ -180,4 +205,45 @@ def removed_on_failure(files: Files, path: str) -> Iterator[None]:
     except BaseException:
         with contextlib.suppress(OSError):
             files.remove(path)
+        raise
+
+
+def in_the_way(files: Files, path: str, *, or_empty: bool = False) -> bool:
+    """Whether something is at a path, other than an empty directory; with `or_empty` also an empty one."""
+    try:
+        return bool(files.list_dir(path)) or or_empty
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+
+
+def replace_file(files: Files, path: str, data: bytes, mode: int) -> None:
+    """Give a file other content in one step, durably: a reader finds the old or the new."""
+    new = f"{path}.{os.urandom(4).hex()}.new"
+    with removed_on_failure(files, new):
+        file = files.open_new(new, mode)
+        try:
+            write_all(file, data)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(new, path)
+    files.sync_dir(os.path.dirname(path) or ".")
+
+
+@contextlib.contextmanager
+def built_beside(files: Files, place: str, beside: str) -> Iterator[None]:
+    """For filling the new directory `beside`: it gets the name `place` when the block ends, in one step, durably.
+
+    After an error nothing is left of it. What is inside is on stable storage when the block ends.
+    """
+    try:
+        files.make_dir(beside)
+        yield
+        files.move_dir(beside, place)
+        files.sync_dir(os.path.dirname(place) or ".")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove_dir(beside)
         raise

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import shutil
 import stat
 import sys
 import time
@@ -190,6 +191,9 @@ class OSFiles:
     def open_append(self, path: str) -> File:
         return OSFile(open_or_create(path, os.O_RDWR | os.O_APPEND, self.mode))
 
+    def open_new(self, path: str, mode: int) -> File:
+        return OSFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+
     def open_update(self, path: str) -> File:
         return OSFile(open_or_create(path, os.O_RDWR, self.mode))
 
@@ -202,6 +206,13 @@ class OSFiles:
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+    def move_dir(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove_dir(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def stat(self, path: str) -> tuple[int, object] | None:
         try:

@@ -14,12 +14,11 @@ Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they a
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from forelog.errors import CorruptRecord, TargetTaken
-from forelog.files import File, Files, OSFiles, write_all
+from forelog.files import File, Files, OSFiles, built_beside, write_all
 from forelog.files.modes import PRIVATE
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.place import read_exactly
@@ -62,20 +61,13 @@ def back_up(
     _check_target(directory, target)
     files = OSFiles(mode)
     files.make_dir(os.path.dirname(target))
-    shutil.rmtree(part, ignore_errors=True)
-    with directory.read_lock(timeout=timeout):
-        try:
-            files.make_dir(part)
-            copy = Directory(files, part, directory.format)
-            end = _copy_segments(directory, copy, progress)
-            _mark(directory, copy, end)
-            copy.sync()
-            segments, records, byte_count = _read_back(copy, end)
-            files.rename(part, target)
-            files.sync_dir(os.path.dirname(target))
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+    files.remove_dir(part)
+    with directory.read_lock(timeout=timeout), built_beside(files, target, part):
+        copy = Directory(files, part, directory.format)
+        end = _copy_segments(directory, copy, progress)
+        _mark(directory, copy, end)
+        copy.sync()
+        segments, records, byte_count = _read_back(copy, end)
     return Backup(target, segments, records, byte_count, end)
 
 

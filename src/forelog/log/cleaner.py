@@ -31,6 +31,7 @@ from typing import Literal, Self
 from forelog.errors import CorruptRecord, HeaderMismatch, SkipSegment
 from forelog.files import Lock
 from forelog.files.forks import let_go_in_children
+from forelog.formats import Block
 from forelog.log.cursor import records_of
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
@@ -39,7 +40,7 @@ from forelog.log.position import Position, Record
 from forelog.log.rewrite import logical_end_of, remove_segment, rewrite_segment, sweep
 from forelog.log.rules import Rule
 from forelog.log.seek import chunk_bounds
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 logger = logging.getLogger("forelog")
 

@@ -26,12 +26,13 @@ from typing import Self
 
 from forelog.files import Lock, Watch
 from forelog.files.forks import let_go_in_children
+from forelog.formats import Block
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import Directory
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record, make_position, make_record
 from forelog.log.seek import chunk_bounds, find_segment
-from forelog.log.walk import Block, Defect, OnCorruption, Walk, check_on_corruption
+from forelog.log.walk import Defect, OnCorruption, Walk, check_on_corruption
 
 _OUTSIDE = (TIME_MIN, TIME_MAX)
 _WAIT_SECONDS_MAX = 1.0  # how long a follower relies on being told of a change before it looks by itself

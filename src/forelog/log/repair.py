@@ -45,6 +45,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forelog.files import File, removed_on_failure
+from forelog.formats import Block
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder, SegmentIndex, decode_index, write_index
 from forelog.log.directory.place import read_exactly
@@ -60,7 +61,7 @@ from forelog.log.rewrite import (
 )
 from forelog.log.stream import Stream
 from forelog.log.verify import JOURNAL_HAS_MORE, Progress, SegmentReport, VerifyReport, check, verify
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 logger = logging.getLogger("forelog")
 

@@ -6,31 +6,29 @@ import contextlib
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from forelog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
-from forelog.errors import BadPosition, LogNotFound
+from forelog.errors import BadPosition
 from forelog.files import Files, OSFiles, disk
 from forelog.files.modes import PRIVATE
-from forelog.formats import Captain, Format, detect, named_format
+from forelog.formats import Block, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
+from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel.types import read_clock
 from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
-from forelog.log.directory.directory import Directory, segments_elsewhere
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
 from forelog.log.seek import find_segment
-from forelog.log.walk import LOG_START, Block, OnCorruption, Walk
+from forelog.log.walk import LOG_START, OnCorruption, Walk
 from forelog.times import TimeLike, parse_time
 
 if TYPE_CHECKING:
@@ -41,9 +39,6 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 PositionLike = Position | tuple[int, int] | str
 Bound = PositionLike | TimeLike
-
-_FOLDERS_LOOKED_AT = 100
-_HEADERS_COMPARED = 16
 
 
 class Bounds(NamedTuple):
@@ -101,7 +96,7 @@ class Stream:
         self.path = os.fspath(path)
         if not self.path:
             raise ValueError("a log's path is empty: expected that of a directory")
-        self.format: Format = Captain(magic, version) if format == "captain" else named_format(format)
+        self.format: Format = named_format(format, magic=magic, version=version)
         self.metrics = Metrics()
         self._clock = clock
         self.directory = Directory(disk(files, mode), self.path, self.format)
@@ -111,27 +106,8 @@ class Stream:
     def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
         """An existing log, whose format, magic number and version are taken from its first segments."""
         files = files or OSFiles()
-        place = os.fspath(path)
-        probe = Directory(files, place, Captain())
-        numbers = probe.numbers()
-        other = None if numbers else segments_elsewhere(files, place, probe.format)
-        if other is not None:
-            return cls(other[1], format=other[0], files=files)
-        formats = _formats(probe, numbers)
-        while numbers and not formats and not probe.has(numbers[-1]):
-            numbers = probe.numbers()  # all that were listed are gone, and others there
-            formats = _formats(probe, numbers)
-        if formats:
-            # The most common one: a damaged header must not make strangers of all the others.
-            return cls(place, format=formats.most_common(1)[0][0], files=files)
-        if numbers:
-            return cls(place, files=files)
-        if inside := _logs_inside(files, place):  # as in what a broker keeps
-            raise LogNotFound(f"there are no segments in {place}, but in {' and in '.join(inside)}: say which")
-        raise LogNotFound(
-            f"there are no segments in {place}: expected files such as 000000001.log, commitlog-0-0.db or "
-            "20261115T183000.123456789Z.dat"
-        )
+        found = find_log(files, os.fspath(path))
+        return cls(found.path, format=found.format, files=files)
 
     def __repr__(self) -> str:
         return f"Stream({self.path!r}, format={self.format})"
@@ -224,8 +200,8 @@ class Stream:
         from forelog.log import scan
 
         check_whole("batch_rows", batch_rows, most=COUNT_MAX)
-        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
-        scan.load_pyarrow()
+        wanted = check_columns(scan.DEFAULT_COLUMNS if columns is None else columns, scan.COLUMNS)
+        load_pyarrow()
         bounds = self.bounds(start=start, until=until, since=since)
         self.directory.check()
 
@@ -303,7 +279,7 @@ class Stream:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
         from forelog.log import scan
 
-        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
+        wanted = check_columns(scan.DEFAULT_COLUMNS if columns is None else columns, scan.COLUMNS)
         return scan.schema(wanted, wide=self.format.numbered_by_time)
 
     def numbers(self) -> list[int]:
@@ -411,37 +387,3 @@ def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
         return 0.0
     check_number("timeout", timeout, most=math.inf, or_none="to wait for ever")
     return None if timeout is None or timeout > AGE_SECONDS_MAX else timeout
-
-
-def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
-    """How many of the first segments say that they are of which format."""
-    formats: Counter[Format] = Counter()
-    for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
-        if len(head) >= probe.format.header_bytes and any(head):
-            formats[detect(probe.segment_name(number), head)] += 1
-    return formats
-
-
-def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
-    """The first bytes of each segment that is still there: a cleaner may have taken some since all were listed."""
-    for number in numbers:
-        try:
-            file = directory.open_segment(number)
-        except FileNotFoundError:
-            continue
-        try:
-            head = read_exactly(file, 16, 0)
-        finally:
-            file.close()
-        yield number, head
-
-
-def _logs_inside(files: Files, place: str) -> list[str]:
-    """The folders right below this one that have segments, as far as that can be told quickly."""
-    found = []
-    for name in sorted(files.list_dir(place))[:_FOLDERS_LOOKED_AT]:
-        folder = Directory(files, f"{place}/{name}", Captain())
-        with contextlib.suppress(OSError, LogNotFound):
-            if folder.numbers() or segments_elsewhere(files, folder.path, folder.format):
-                found.append(folder.path)
-    return found

@@ -30,6 +30,7 @@ from typing import Literal
 
 from forelog.errors import LockTimeout
 from forelog.files import Files
+from forelog.formats import Block
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex, indexed_bytes, was_a_map
@@ -39,7 +40,7 @@ from forelog.log.directory.watermark import Mark, read_mark
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import BAD_MAP, Block, Defect, Walk
+from forelog.log.walk import BAD_MAP, Defect, Walk
 
 Progress = Callable[[int, int], None]
 IndexState = Literal["fits", "missing", "unusable", "damaged", "none"]

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from forelog import kernel
-from forelog.log.scan import column_of, load_pyarrow
-from forelog.log.walk import Block, Defect, OnCorruption, Walk
+from forelog.formats import Block
+from forelog.formats.columns import load_pyarrow
+from forelog.log.scan import column_of
+from forelog.log.walk import Defect, OnCorruption, Walk
 from forelog.spark.options import BadOption
 from forelog.spark.planning import Slice
 from forelog.times import in_column
@@ -156,7 +158,7 @@ class Datapoints(Codec):
         on_corruption: OnCorruption,
         defects: list[Defect],
     ) -> Iterator[dict[str, Any]]:
-        from forelog.commitlog.datapoints import scan_datapoints
+        from forelog.commitlog.entries import scan_datapoints
 
         pa = load_pyarrow()
         asked = list(dict.fromkeys([*(name.removesuffix("_ns") for name in columns), "created"]))
@@ -212,7 +214,7 @@ class Commands(Codec):
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
     ) -> Iterator[dict[str, Any]]:
-        from forelog.jobs.log.columns import decode_block
+        from forelog.formats.commands.columns import decode_block
 
         pa = load_pyarrow()
         told = [name for name in columns if name not in RECORD_COLUMNS]

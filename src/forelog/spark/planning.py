@@ -143,7 +143,7 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
 
 def between_entries(log: Log, begin: Position, end: Position) -> Position:
     """The last place up to `end` where a reader can stop: in M3's log a chunk may end inside of an entry."""
-    if not isinstance(log.format, M3):
+    if not log.format.holds_entries:
         return end
     from forelog.commitlog.entries import EntryWalk
 

@@ -131,3 +131,4 @@ class RemoteFiles:
         return "remote"
 
     watch = make_dir = sync_dir = open_append = open_update = open_shared = rename = remove = _refuse
+    open_new = move_dir = remove_dir = _refuse

@@ -20,10 +20,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from forelog.formats import Block
 from forelog.log.directory.trace import trace
 from forelog.log.position import Position
 from forelog.log.seek import find_segment
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 from forelog.spark.batch import Task, read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions

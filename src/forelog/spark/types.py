@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forelog.log.scan import load_pyarrow
+from forelog.formats.columns import load_pyarrow
 from forelog.spark.options import BadOption
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from forelog.copies.mirror import FORMAT
 from forelog.copies.sources import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
 from forelog.files import Lock
-from forelog.formats import Captain
+from forelog.formats import Block
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
-from forelog.log.walk import Block
 from forelog.state.replay import BEGIN, COMMIT, EVENT, MARKER_BYTES, is_marker
 from forelog.times import format_time
 
@@ -67,7 +66,7 @@ class Told(NamedTuple):
 def open_source(source: str) -> Stream:
     """The state log in a directory, or the whole copy of one among the copies there."""
     stream = Stream.open(directory_of(source))
-    if not isinstance(stream.format, Captain) or stream.format.magic != FORMAT.magic:
+    if (stream.format.signature or (0,))[0] != FORMAT.magic:
         raise UnknownFormat(f"{source} is no state log: its format is {stream.format}")
     return stream
 

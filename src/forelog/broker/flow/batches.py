@@ -7,9 +7,9 @@ from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from forelog import kernel
-from forelog.formats.msgpack import unpack
+from forelog.formats import Block
+from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position
-from forelog.log.walk import Block
 
 __all__ = ["RETAIN", "SLOW", "Batch", "Stored"]
 

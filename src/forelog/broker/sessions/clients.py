@@ -31,7 +31,7 @@ from forelog.broker.mqtt import (
 from forelog.broker.sessions.session import Session
 from forelog.broker.sessions.wills import Wills
 from forelog.errors import ForelogError
-from forelog.formats.msgpack import pack
+from forelog.formats.messages.msgpack import pack
 from forelog.serving.tls import peer_name
 from forelog.times import SECOND_NS
 

@@ -14,8 +14,8 @@ from forelog.cli.log.dump import as_text
 from forelog.cli.output import human_count, plural
 from forelog.commitlog.check import EntriesReport
 from forelog.commitlog.entries import EntryWalk, entries_of
-from forelog.commitlog.exchange import as_fields
 from forelog.formats.m3 import Entry, Series
+from forelog.formats.m3.exchange import as_fields
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Defect

@@ -74,7 +74,7 @@ def run(chosen: argparse.Namespace) -> int:
     stream = options.open_log(chosen.log, chosen)
     with Progress(f"reading {chosen.log}") as progress:
         stats = _quick(stream) if chosen.quick else _read(stream, chosen.timeout, progress)
-    if stream.format.name == "m3" and not chosen.quick:
+    if stream.format.holds_entries and not chosen.quick:
         from forelog.commitlog.check import check_entries
 
         with Progress(f"decoding {chosen.log}") as progress:
@@ -212,7 +212,7 @@ def _pictures(histogram: Histogram, width: int, record: str) -> list[str]:
 
 def _record(stream: Stream) -> str:
     """What the engine's records are called in a format."""
-    return {"m3": "chunk", "messages": "message"}.get(stream.format.name, "record")
+    return stream.format.record_word
 
 
 def _kind(stream: Stream) -> str:

@@ -32,6 +32,7 @@ import time
 
 from forelog import kernel
 from forelog.errors import ForelogError, LockTimeout
+from forelog.formats import Block
 from forelog.jobs.log.loader import needed
 from forelog.jobs.machine.machine import Machine
 from forelog.log.cleaner import CleanReport
@@ -39,7 +40,7 @@ from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import SegmentIndex
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 __all__ = ["CommandCleaner"]
 

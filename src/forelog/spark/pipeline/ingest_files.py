@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
 from forelog.files import OSFiles
+from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
-from forelog.log.scan import load_pyarrow
 from forelog.log.walk import Defect, OnCorruption
 from forelog.spark.codecs import Codec
 from forelog.spark.pipeline.ingest_table import DataFile, partition_folder

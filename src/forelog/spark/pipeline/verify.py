@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
-from forelog.formats.m3 import M3
 from forelog.log import verify as engine
 from forelog.log.directory.watermark import read_mark
 from forelog.log.verify import SegmentReport, VerifyReport
@@ -137,7 +136,7 @@ def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
             for number in task.chosen:
                 if number in there:  # cleaning or retention may have taken it since
                     report = engine.check_segment(directory, number, task.numbers)
-                    if isinstance(task.log.format, M3):
+                    if task.log.format.holds_entries:
                         _check_messages(task, report)
                     yield report
     except (ForelogError, OSError) as error:
