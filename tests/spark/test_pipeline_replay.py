@@ -16,7 +16,8 @@ from chiplog.log.position import Position
 from chiplog.spark.pipeline.replay import latest, replay
 from chiplog.spark.pipeline.tables import REPLAY_COLUMNS, read_table
 from tests.conftest import VECTORS
-from tests.jobs.test_replay import CASES, NOW_2090, edited, fold
+from tests.jobs.test_replay import CASES, NOW_2090, fold
+from tests.jobs.vectors import edited
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
