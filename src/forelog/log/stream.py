@@ -23,6 +23,7 @@ from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_M
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
+from forelog.log.directory.detection import find_log
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
