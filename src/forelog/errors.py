@@ -36,6 +36,12 @@
     │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
     │   ├── BadReply            what answers is no job server
     │   └── BatchFailed         some commands of a batch have failed, and others may have not
+    ├── BadOption               no such option for Spark, or no such value of one (also a ValueError)
+    ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
+    ├── TableDamaged            files of a table are missing, or can't be read
+    ├── CatalogFailed           an Iceberg catalog can't be reached, or refuses
+    ├── TaskFailed              a task failed on Spark as often as it was tried
+    ├── SparkFailure            Spark failed in a way that isn't about a log
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
 `SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
@@ -52,14 +58,17 @@ __all__ = [
     "BadCommand",
     "BadEvent",
     "BadFrame",
+    "BadOption",
     "BadPacket",
     "BadPosition",
     "BadReply",
     "BadTokens",
     "BatchFailed",
+    "CatalogFailed",
     "ConnectionLost",
     "ConvertFailed",
     "CorruptRecord",
+    "DataLoss",
     "ForelogError",
     "HeaderMismatch",
     "JobError",
@@ -79,8 +88,11 @@ __all__ = [
     "ServerFailed",
     "ServerReadOnly",
     "SkipSegment",
+    "SparkFailure",
     "Superseded",
+    "TableDamaged",
     "TargetTaken",
+    "TaskFailed",
     "TimeOutOfRange",
     "UnknownFormat",
     "WriteFailed",
@@ -299,6 +311,30 @@ class BatchFailed(JobError):
     def __init__(self, message: str, *, outcomes: Sequence[object]) -> None:
         super().__init__(message)
         self.outcomes = outcomes
+
+
+class BadOption(ForelogError, ValueError):
+    """An option of the Spark source that there isn't, or a value that it can't have."""
+
+
+class DataLoss(ForelogError):
+    """Cleaning or retention has taken records that a reader hadn't read."""
+
+
+class TableDamaged(ForelogError):
+    """Files that a table's commits name are not there, or can't be read."""
+
+
+class CatalogFailed(ForelogError):
+    """An Iceberg catalog can't be reached, or refuses."""
+
+
+class TaskFailed(ForelogError):
+    """A task failed on Spark as often as it was tried."""
+
+
+class SparkFailure(ForelogError):
+    """Spark failed in a way that isn't about a log: its first line says how."""
 
 
 class MissingExtra(ForelogError, ImportError):

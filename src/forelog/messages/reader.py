@@ -1,7 +1,7 @@
 """Reading messages: one after the other, from where one left off or from a time.
 
 >>> import tempfile
->>> from forelog.broker import MessageLogWriter
+>>> from forelog.messages import MessageLogWriter
 >>> folder = tempfile.mkdtemp()
 >>> with MessageLogWriter(folder) as log:
 ...     times = [log.write("plant/7/temp", payload) for payload in (b"21.5", b"21.6", b"21.7")]

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from forelog import kernel
+from forelog.errors import BadOption
 from forelog.formats import Block
 from forelog.formats.columns import load_pyarrow
 from forelog.log.scan import column_of
 from forelog.log.walk import Defect, OnCorruption, Walk
-from forelog.spark.options import BadOption
 from forelog.spark.planning import Slice
 from forelog.times import in_column
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from forelog.errors import LogNotFound
+from forelog.errors import BadOption, LogNotFound
 from forelog.files import Files, OSFiles
 from forelog.formats import Captain, Format
 from forelog.formats.m3 import M3
@@ -24,7 +24,7 @@ from forelog.log.position import Position
 from forelog.log.seek import chunk_bounds, segments_between
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
-from forelog.spark.options import BadOption, ReadOptions
+from forelog.spark.options import ReadOptions
 from forelog.spark.remote import is_remote, remote_files, walk_remote
 
 _SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be

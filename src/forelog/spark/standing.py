@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from forelog.errors import BadPosition, ForelogError
+from forelog.errors import BadPosition, DataLoss
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.trace import agrees
 from forelog.log.position import Position
@@ -23,10 +23,6 @@ from forelog.spark.remote import is_remote
 logger = logging.getLogger("forelog")
 
 _HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
-
-
-class DataLoss(ForelogError):
-    """Cleaning or retention has taken records that a reader hadn't read."""
 
 
 @dataclass(frozen=True, slots=True)

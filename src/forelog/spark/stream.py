@@ -29,7 +29,6 @@ from forelog.spark.batch import Task, read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
-from forelog.spark.standing import DataLoss as DataLoss  # a name that users of streams catch
 from forelog.spark.standing import Standing, Words
 
 if TYPE_CHECKING:

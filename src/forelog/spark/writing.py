@@ -23,12 +23,13 @@ from urllib.parse import quote
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from forelog.errors import BadOption
 from forelog.files import OSFiles
 from forelog.files.modes import mode_like
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.stream import Stream
-from forelog.spark.options import BadOption, WriteOptions
+from forelog.spark.options import WriteOptions
 from forelog.spark.remote import is_remote
 
 if TYPE_CHECKING:

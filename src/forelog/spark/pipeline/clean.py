@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from forelog.errors import SkipSegment
+from forelog.errors import BadOption, SkipSegment
 from forelog.log.cleaner import CleanReport
 from forelog.log.position import Record
 from forelog.log.stream import Stream
-from forelog.spark.options import BadOption
 from forelog.spark.pipeline.jobs import jobs, lives_of
 from forelog.spark.pipeline.replay import key_of
 from forelog.spark.pipeline.tables import JOB_COLUMNS, log_columns, read_table

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from forelog.errors import BadOption
 from forelog.files.modes import PRIVATE
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
 from forelog.spark.codecs import codec_of
-from forelog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
+from forelog.spark.options import PARTITION_BYTES, ReadOptions
 from forelog.spark.pipeline.ingest_files import Piece, Shape
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of
 from forelog.spark.standing import Standing, Words
