@@ -19,14 +19,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "coverage"
 LIBRARY = FOLDER / "lib"
-TESTS = ("tests", "--ignore=tests/spark", "--ignore=tests/sanitize", "--ignore=tests/project", "--ignore=tests/benchmarks")
+TESTS = (
+    "tests",
+    "--ignore=tests/spark",
+    "--ignore=tests/sanitize",
+    "--ignore=tests/project",
+    "--ignore=tests/benchmarks",
+)
 MARK = re.compile(r'/\* "(?:src/)?(forelog/[^"]+)":(\d+)$')
 """What Cython writes into its C above the code of a line."""
 
 
 def main(words: list[str]) -> int:
     if shutil.which("gcov") is None:
-        print("gcov isn't installed, which counts the lines of compiled modules: it comes with gcc", file=sys.stderr)
+        print(
+            "gcov isn't installed, which counts the lines of compiled modules: it comes with gcc", file=sys.stderr
+        )
         return 2
     build()
     code = run(words or list(TESTS))
