@@ -1,8 +1,8 @@
-"""`make coverage`: how much of forelog the tests run, by lines and branches, of the Python and of what is compiled.
+"""`make coverage`: which lines and branches of forelog the tests run, in Python and in compiled modules.
 
-The package is built a second time, in build/coverage, with the compiler's own counters. Python is measured by
-coverage.py, in the processes that tests start, too; compiled lines by gcov, and told as lines of the sources that Cython
-was given. What is after `--` goes to pytest: `python -m tests.coverage -- tests/log` measures a part.
+It builds the package a second time, in build/coverage, with the compiler's counters. coverage.py measures the
+Python, also in processes that tests start. gcov measures the compiled modules; its lines of C are reported as the
+lines of Cython that they were made from. Arguments go to pytest: `python -m tests.coverage tests/log`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def build() -> None:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=said, stderr=said, check=True)
     (FOLDER / "coveragerc").write_text(
         f"[run]\nbranch = true\nparallel = true\nsource = {LIBRARY}/forelog\npatch = subprocess\n"
-        f"data_file = {FOLDER}/data\n[report]\nskip_covered = true\nexclude_also =\n    if TYPE_CHECKING:\n    \\.\\.\\.$\n"
+        f"data_file = {FOLDER}/data\n"
+        "[report]\nskip_covered = true\nexclude_also =\n    if TYPE_CHECKING:\n    \\.\\.\\.$\n"
     )
 
 
@@ -128,4 +129,4 @@ def _origins(source: Path) -> dict[int, tuple[str, int]]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main([word for word in sys.argv[1:] if word != "--"]))
+    raise SystemExit(main(sys.argv[1:]))

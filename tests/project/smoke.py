@@ -1,4 +1,4 @@
-"""Tries an installed forelog, without any test runner: what a wheel has to do on the machine that it is made for."""
+"""Tries an installed forelog without a test runner: a wheel has to pass this on the machine it is made for."""
 
 import tempfile
 
