@@ -16,6 +16,8 @@ __all__ = ["RETAIN", "SLOW", "Batch", "Stored"]
 RETAIN, SLOW = 4, 8
 """Flags of a message beside its QoS, as the kernel's `messages_flags` tells them."""
 _CHECKSUM_BYTES = 5
+_BATCH_BYTES, _ROW_BYTES = 1000, 120
+"""What a batch takes beside its data, about, and what each of its messages does."""
 
 
 class Stored(NamedTuple):
@@ -98,6 +100,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory: of small messages more than the data."""
+        return len(self.data) + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
 
     @property
     def topics(self) -> tuple[array[int], list[bytes]]:

@@ -61,9 +61,9 @@ class History:
     def add(self, batch: Batch) -> None:
         """Messages that were just written."""
         self._tail.append(batch)
-        self._tail_bytes += len(batch.data)
+        self._tail_bytes += batch.weight
         while self._tail_bytes > self._tail_bytes_max and len(self._tail) > 1:
-            self._tail_bytes -= len(self._tail.popleft().data)
+            self._tail_bytes -= self._tail.popleft().weight
         self.end = Position(batch.segment, batch.end)
         if batch.segment != self._segment:
             self._finish_list()
