@@ -144,7 +144,11 @@ CHANGES = {
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_what_matters_after_a_crash_goes_through_files(path):
     """Others neither rename nor remove nor sync by themselves: a CrashDisk couldn't see it."""
-    if layer_of(path) in ("files", "cli", "testing"):  # the command measures bare disks; tests have folders of theirs
+    if layer_of(path) in (
+        "files",
+        "cli",
+        "testing",
+    ):  # the command measures bare disks, tests have temporary folders
         return
     for node in ast.walk(TREES[path]):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
