@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import Literal
 
 logger = logging.getLogger("forelog")
 
@@ -27,10 +28,13 @@ class FailurePolicy(enum.StrEnum):
     """Go on with the next write. Failed writes under `behind` are lost, counted and logged."""
 
 
+OnFailure = FailurePolicy | Literal["stop", "die", "callback", "ignore"]
+
+
 class Reaction:
     """A policy that has been checked."""
 
-    def __init__(self, policy: FailurePolicy | str, callback: Callable[[Exception], object] | None) -> None:
+    def __init__(self, policy: OnFailure, callback: Callable[[Exception], object] | None) -> None:
         try:
             self._policy = FailurePolicy(policy)
         except ValueError:

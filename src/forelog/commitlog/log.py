@@ -30,18 +30,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, overload
 from weakref import WeakSet
 
 from forelog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
-from forelog.commitlog.failure import FailurePolicy, Reaction
+from forelog.commitlog.failure import FailurePolicy, OnFailure, Reaction
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
 from forelog.files import Files, OSFiles
-from forelog.formats import Format, named_format
-from forelog.log.appender import BATCH_BYTES_MAX, Appender
+from forelog.formats import Format, FormatName, named_format
+from forelog.log.appender import BATCH_BYTES_MAX, Appender, Payload
 from forelog.log.commit import ROUND_BYTES_MAX, Entry, GroupCommit
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.metrics import Metrics
@@ -50,6 +50,7 @@ from forelog.log.stream import PathLike, Stream
 
 if TYPE_CHECKING:
     from forelog.commitlog.aio import AsyncCommitLog
+    from forelog.formats.m3 import Series
 
 logger = logging.getLogger("forelog")
 
@@ -68,6 +69,23 @@ class Strategy(enum.StrEnum):
     """When it is on stable storage."""
     BEHIND = "behind"
     """When it is queued; it is written at once, and synced by size and by interval."""
+
+
+class Options(TypedDict, total=False):
+    """The options of a CommitLog that exists: those that its files don't tell."""
+
+    strategy: Strategy | Literal["wait", "behind"]
+    queue_max_writes: int
+    queue_max_bytes: int
+    queue_timeout: float | None
+    flush_bytes: int
+    flush_interval_ms: float
+    segment_bytes: int | None
+    on_failure: OnFailure
+    failure_callback: Callable[[Exception], object] | None
+    timeout: float | None
+    clock: Callable[[], int] | None
+    mode: int | None
 
 
 class Event(enum.Enum):
@@ -121,15 +139,15 @@ class CommitLog:
         self,
         path: PathLike,
         *,
-        format: str | Format = "captain",  # noqa: A002 - the name that users know
-        strategy: Strategy | str = Strategy.WAIT,
+        format: FormatName | Format = "captain",  # noqa: A002 - the name that users know
+        strategy: Strategy | Literal["wait", "behind"] = Strategy.WAIT,
         queue_max_writes: int = QUEUE_MAX_WRITES,
         queue_max_bytes: int = QUEUE_MAX_BYTES,
         queue_timeout: float | None = None,
         flush_bytes: int = FLUSH_BYTES,
         flush_interval_ms: float = FLUSH_INTERVAL_MS,
         segment_bytes: int | None = None,
-        on_failure: FailurePolicy | str = FailurePolicy.STOP,
+        on_failure: OnFailure = FailurePolicy.STOP,
         failure_callback: Callable[[Exception], object] | None = None,
         timeout: float | None = None,
         files: Files | None = None,
@@ -178,8 +196,8 @@ class CommitLog:
         _opened.add(self)
 
     @classmethod
-    def open(cls, path: PathLike, *, files: Files | None = None, **options: Any) -> Self:
-        """An existing log, in the format that its files are in."""
+    def open(cls, path: PathLike, *, files: Files | None = None, **options: Unpack[Options]) -> Self:
+        """An existing log, in the format that its files are in; options are as of CommitLog."""
         stream = Stream.open(path, files=files)
         folder = stream.format.folder
         place = os.path.dirname(stream.path) if folder and os.path.basename(stream.path) == folder else stream.path
@@ -197,6 +215,22 @@ class CommitLog:
 
     # -- producers
 
+    @overload
+    def write(self, payload: Payload, /) -> Position | None: ...
+    @overload
+    def write(
+        self,
+        series: Series,
+        datapoint: tuple[int, float],
+        unit: int = ...,
+        annotation: bytes | None = None,
+        *,
+        created_ns: int | None = None,
+    ) -> Position | None: ...
+    @overload
+    def write(
+        self, topic: str, payload: Payload = b"", properties: Mapping[str, Any] | None = None
+    ) -> Position | None: ...
     def write(self, *args: Any, **kwargs: Any) -> Position | None:
         """Write one item: a payload, or a series, a datapoint, and optionally a unit and an annotation.
 

@@ -63,6 +63,10 @@ class SyncPolicy(enum.StrEnum):
     ALWAYS = "always"
 
 
+Sync = SyncPolicy | Literal["os", "interval", "always"]
+Visible = Literal["written", "synced"]
+
+
 _opened: WeakSet[Appender] = WeakSet()
 
 
@@ -83,13 +87,13 @@ class Appender:
         directory: Directory,
         metrics: Metrics,
         *,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
-        visible: Literal["written", "synced"] | None = None,
+        visible: Visible | None = None,
         timeout: float | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:

@@ -9,17 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from forelog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from forelog.errors import BadPosition
 from forelog.files import Files, OSFiles, disk
 from forelog.files.modes import PRIVATE
-from forelog.formats import Block, Format, named_format
+from forelog.formats import Block, Format, FormatName, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel.types import read_clock
-from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
+from forelog.log.appender import (
+    BATCH_BYTES_MAX,
+    SEGMENT_BYTES,
+    SYNC_INTERVAL_MS,
+    Appender,
+    Sync,
+    SyncPolicy,
+    Visible,
+)
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
@@ -89,7 +97,7 @@ class Stream:
         *,
         magic: int = MAGIC,
         version: int = VERSION,
-        format: str | Format = "captain",  # noqa: A002 - the name that users know
+        format: FormatName | Format = "captain",  # noqa: A002 - the name that users know
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
         mode: int | None = None,
@@ -116,13 +124,13 @@ class Stream:
     def appender(
         self,
         *,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
-        visible: Literal["written", "synced"] | None = None,
+        visible: Visible | None = None,
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Appender:

@@ -27,7 +27,7 @@ from forelog.bounds import AGE_SECONDS_MAX, TIMER_MS_MAX, check_number, check_wh
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files
 from forelog.formats.messages import PAYLOAD_BYTES_MAX, PROPERTIES_BYTES_MAX, Messages
-from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, SyncPolicy
+from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Sync, SyncPolicy
 from forelog.log.position import Position
 from forelog.log.stream import PathLike, PositionLike, Stream, as_position
 from forelog.messages.retention import Retained, retain
@@ -59,7 +59,7 @@ class MessageLogWriter:
         buffer_bytes: int = BUFFER_BYTES,
         flush_interval_ms: int | None = FLUSH_INTERVAL_MS,
         file_bytes: int = SEGMENT_BYTES,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         retain_seconds: float | None = None,
         retain_bytes: int | None = None,
