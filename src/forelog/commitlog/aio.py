@@ -44,12 +44,12 @@ class AsyncCommitLog:
     ) -> Position | None: ...
     async def write(self, *args: Any, **kwargs: Any) -> Position | None:
         """CommitLog.write()."""
-        positions = await self._put(self.log.entry_of(*args, **kwargs))
+        positions = await self._put(self.log.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     async def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
         """CommitLog.write_batch()."""
-        return await self._put(self.log.entry_of_batch(items))
+        return await self._put(self.log.write_of_batch(items))
 
     async def rotate_logs(self) -> str:
         """CommitLog.rotate_logs()."""
@@ -63,9 +63,9 @@ class AsyncCommitLog:
         """CommitLog.close()."""
         await aio.in_thread(self.log.close)
 
-    async def _put(self, entry: Write) -> Sequence[Position] | None:
-        if not entry.synced:
-            await aio.post(self.log.commit, entry)
+    async def _put(self, write: Write) -> Sequence[Position] | None:
+        if not write.synced:
+            await aio.post(self.log.commit, write)
             return None
-        positions: Sequence[Position] = await aio.submit(self.log.commit, entry)
+        positions: Sequence[Position] = await aio.submit(self.log.commit, write)
         return positions

@@ -33,7 +33,7 @@ from forelog.errors import CorruptRecord, UnknownFormat
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.formats.m3 import Entry
 from forelog.formats.m3.columns import COLUMNS, DEFAULT_COLUMNS, EntryColumns, datapoints_schema
-from forelog.formats.m3.entries import EntryBlock, EntryDecoder, Fault
+from forelog.formats.m3.entries import BadMessage, EntryBlock, EntryDecoder
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
@@ -168,20 +168,20 @@ class EntryWalk:
         """Whether what comes after an entry that is too late is too late as well."""
         return self._order is not None and self._order.holds(segment) and self._order.holds_to_the_end
 
-    def _note(self, fault: Fault) -> None:
-        position, path = Position(self._decoder.segment, fault.offset), self._decoder.path
+    def _note(self, bad: BadMessage) -> None:
+        position, path = Position(self._decoder.segment, bad.offset), self._decoder.path
         if self._on_corruption == "raise":
             raise CorruptRecord(
-                f"damaged message ({fault.reason}) in the chunk at {position}, byte {fault.physical_offset} of "
-                f"{path}{': found ' + fault.data.hex(' ') if fault.data else ''}. Read on with "
+                f"damaged message ({bad.reason}) in the chunk at {position}, byte {bad.physical_offset} of "
+                f"{path}{': found ' + bad.data.hex(' ') if bad.data else ''}. Read on with "
                 "on_corruption='skip'",
                 position=position,
-                reason=fault.reason,
+                reason=bad.reason,
                 path=path,
-                physical_offset=fault.physical_offset,
-                data=fault.data,
+                physical_offset=bad.physical_offset,
+                data=bad.data,
             )
-        defect = Defect(position, fault.reason, path, fault.physical_offset, fault.byte_count, torn=False)
+        defect = Defect(position, bad.reason, path, bad.physical_offset, bad.byte_count, torn=False)
         if len(self._defects) < DEFECTS_MAX:
             self._defects.append(defect)
         logger.warning("%s %s", "skipped" if self._on_corruption == "skip" else "stopped at", defect)

@@ -12,7 +12,7 @@ One writer at a time takes everything that is queued, writes it with one system 
 all who wait. Which thread that is doesn't matter: a producer that waits anyway, or one of the log's own;
 there is never more than one.
 
-A rotation is an event in the queue, so that it has its place in the order of writes.
+A rotation is queued too: it has its place in the order of writes.
 
 >>> import tempfile
 >>> with CommitLog(tempfile.mkdtemp(), strategy="wait") as log:
@@ -42,7 +42,7 @@ from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordT
 from forelog.files import Files, OSFiles
 from forelog.formats import Format, FormatName, named_format
 from forelog.log.appender import BATCH_BYTES_MAX, Appender, Payload
-from forelog.log.commit import ROUND_BYTES_MAX, Entry, GroupCommit
+from forelog.log.commit import ROUND_BYTES_MAX, GroupCommit, Request
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Positions
@@ -88,17 +88,17 @@ class Options(TypedDict, total=False):
     mode: int | None
 
 
-class Event(enum.Enum):
+class Control(enum.Enum):
     """What stands in the queue among the writes."""
 
     ROTATE = enum.auto()
     FLUSH = enum.auto()
 
 
-class Write(Entry[Any]):
-    """An entry of the queue: writes, or an event."""
+class Write(Request[Any]):
+    """What stands in the queue: writes, or a control."""
 
-    event: Event | None = None
+    control: Control | None = None
     synced = False
     """Whether it is settled only by a sync."""
 
@@ -237,12 +237,12 @@ class CommitLog:
         Under `wait` it returns the write's position once that is on stable storage, else None once it is
         queued.
         """
-        positions = self._put(self.entry_of(*args, **kwargs))
+        positions = self._put(self.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
         """Write items that stay together: payloads, or (series, datapoint[, unit, annotation]) each."""
-        return self._put(self.entry_of_batch(items))
+        return self._put(self.write_of_batch(items))
 
     def rotate_logs(self) -> str:
         """Go on in a new segment, in order with the writes; the path of it.
@@ -252,13 +252,13 @@ class CommitLog:
         """
         with self._rotating:
             self._appender.wait_ready()  # or the writer would, with everyone else's writes behind it
-            path: str = self.commit.submit(self._event(Event.ROTATE))
+            path: str = self.commit.submit(self._control(Control.ROTATE))
             self._appender.wait_sealed()
         return path
 
     def flush(self) -> None:
         """Return when everything that was written before is on stable storage."""
-        self.commit.submit(self._event(Event.FLUSH))
+        self.commit.submit(self._control(Control.FLUSH))
 
     def active_logs(self) -> list[str]:
         """The segments that are open: the one that is written, and before it one that is being sealed."""
@@ -293,42 +293,42 @@ class CommitLog:
 
         return AsyncCommitLog(self)
 
-    def entry_of(self, *args: Any, **kwargs: Any) -> Write:
+    def write_of(self, *args: Any, **kwargs: Any) -> Write:
         """What write() puts into the queue."""
         item = self._format.item(*args, **kwargs)
-        return self._entry([item], self._format.item_bytes(item))
+        return self._made([item], self._format.item_bytes(item))
 
-    def entry_of_batch(self, items: Iterable[Any]) -> Write:
+    def write_of_batch(self, items: Iterable[Any]) -> Write:
         """What write_batch() puts into the queue."""
         if isinstance(items, bytes | bytearray | memoryview | str):
             raise TypeError(f"items is one {type(items).__name__}: expected several, or use write()")
         item = self._format.item
         batch = [item(*one) if isinstance(one, tuple) else item(one) for one in items]
-        return self._entry(batch, sum(map(self._format.item_bytes, batch)))
+        return self._made(batch, sum(map(self._format.item_bytes, batch)))
 
-    def _entry(self, items: list[Any], size: int) -> Write:
+    def _made(self, items: list[Any], size: int) -> Write:
         if size > BATCH_BYTES_MAX:
             raise RecordTooLarge(
                 f"{len(items)} items take up to {size} bytes in one write: the limit is {BATCH_BYTES_MAX}"
             )
         if self._error is not None:
             self._check_usable()
-        entry = Write(items, size)
-        entry.synced = self._waits
-        return entry
+        write = Write(items, size)
+        write.synced = self._waits
+        return write
 
-    def _event(self, event: Event) -> Write:
+    def _control(self, control: Control) -> Write:
         self._check_usable()
-        entry = Write((), 0)
-        entry.event = event
-        entry.synced = event is Event.FLUSH
-        return entry
+        write = Write((), 0)
+        write.control = control
+        write.synced = control is Control.FLUSH
+        return write
 
-    def _put(self, entry: Write) -> Sequence[Position] | None:
-        if not entry.synced:
-            self.commit.post(entry)
+    def _put(self, write: Write) -> Sequence[Position] | None:
+        if not write.synced:
+            self.commit.post(write)
             return None
-        positions: Positions = self.commit.submit(entry)
+        positions: Positions = self.commit.submit(write)
         return positions
 
     def _check_usable(self) -> None:
@@ -337,17 +337,17 @@ class CommitLog:
 
     # -- the writer: one thread at a time
 
-    def _write_round(self, entries: list[Entry[Any]]) -> None:
+    def _write_round(self, requests: list[Request[Any]]) -> None:
         """Write what producers handed in, in runs between events; then sync once for all who wait."""
-        writes = cast(list[Write], entries)
+        writes = cast(list[Write], requests)
         run: list[Write] = []
         for write in writes:
-            if write.event is None:
+            if write.control is None:
                 run.append(write)
                 continue
             self._attempt(self._append, run)
             run = []
-            if write.event is Event.ROTATE:
+            if write.control is Control.ROTATE:
                 self._attempt(self._rotate, [write])
         self._attempt(self._append, run)
         self._attempt(self._sync, [write for write in writes if write.synced and write.error is None])
@@ -357,16 +357,16 @@ class CommitLog:
             self._reopen()  # only now: what this round has written is with the old one, and was told so
 
     def _append(self, run: list[Write]) -> None:
-        items = run[0].items if len(run) == 1 else [item for entry in run for item in entry.items]
+        items = run[0].items if len(run) == 1 else [item for write in run for item in write.items]
         positions = self._appender.append_many(items)
         self.metrics.measure("batch_writes", len(items))
         if not self._waits:
             self._unsynced_writes += len(items)
             return
         row = 0
-        for entry in run:
-            entry.result = positions[row : row + len(entry.items)]
-            row += len(entry.items)
+        for write in run:
+            write.result = positions[row : row + len(write.items)]
+            row += len(write.items)
 
     def _rotate(self, events: list[Write]) -> None:
         self._appender.roll()
@@ -424,7 +424,7 @@ class CommitLog:
             except (ForelogError, OSError):
                 # The reaction is the writer's, which alone may replace the appender: it will find the same.
                 with contextlib.suppress(AppenderFailed, AppenderClosed):
-                    self.commit.post(self._event(Event.FLUSH))
+                    self.commit.post(self._control(Control.FLUSH))
 
     def _gauges(self) -> dict[str, int]:
         return {"queue_length": self.commit.queue.writes, "queue_bytes": self.commit.queue.bytes}

@@ -37,7 +37,7 @@ from forelog.bounds import TIMER_MS_MAX, check_whole
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge, WriteFailed
 from forelog.kernel.plain import TIME_MAX
 from forelog.log.active import ActiveSegment
-from forelog.log.commit import Entry, GroupCommit
+from forelog.log.commit import GroupCommit, Request
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX
@@ -209,9 +209,9 @@ class Appender:
         if self._commit is not None:
             fmt = self._directory.format
             item = fmt.item(payload)
-            entry = self._entry((item,), fmt.item_bytes(item))
-            entry.alone = True
-            return cast(Position, self._commit.submit(entry))
+            request = self._request((item,), fmt.item_bytes(item))
+            request.alone = True
+            return cast(Position, self._commit.submit(request))
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
@@ -230,7 +230,7 @@ class Appender:
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
-            return cast(Positions, self._commit.submit(self._entry_of(batch)))
+            return cast(Positions, self._commit.submit(self._request_of(batch)))
         found = self._core.append_many(batch)
         if found is not None:
             return Positions(*found)
@@ -292,7 +292,7 @@ class Appender:
         from forelog.log import aio
 
         if self._commit is not None:
-            return cast(Positions, await aio.submit(self._commit, self._entry_of(payloads)))
+            return cast(Positions, await aio.submit(self._commit, self._request_of(payloads)))
         if self._core.locked or self._core.offset >= self._segment_bytes:
             # Starting a segment syncs, and so may whoever holds the lock: not on the event loop's thread.
             return await aio.in_thread(self.append_many, payloads)
@@ -352,13 +352,13 @@ class Appender:
         """The error that ended this appender, if one did."""
         return self.active.error
 
-    def _entry_of(self, payloads: Iterable[Payload]) -> Entry[Positions | Position]:
+    def _request_of(self, payloads: Iterable[Payload]) -> Request[Positions | Position]:
         """Payloads that may wait in a queue: no longer anyone else's to change."""
         fmt = self._directory.format
         items = [fmt.item(payload) for payload in payloads]
-        return self._entry(items, sum(map(fmt.item_bytes, items)))
+        return self._request(items, sum(map(fmt.item_bytes, items)))
 
-    def _entry(self, items: Sequence[object], size: int) -> Entry[Positions | Position]:
+    def _request(self, items: Sequence[object], size: int) -> Request[Positions | Position]:
         """Items of which so many bytes may become, if that isn't too much."""
         if size > self._batch_bytes_max:
             raise RecordTooLarge(
@@ -366,7 +366,7 @@ class Appender:
                 f"{self._batch_bytes_max}"
             )
         self._check_usable()
-        return Entry(items, size)
+        return Request(items, size)
 
     # -- with the core held
 
@@ -478,20 +478,20 @@ class Appender:
 
     # -- syncing
 
-    def _commit_round(self, entries: list[Entry[Positions | Position]]) -> None:
+    def _commit_round(self, requests: list[Request[Positions | Position]]) -> None:
         """Write what several writers handed in, at once, and sync it."""
-        payloads = [item for entry in entries for item in entry.items]
+        payloads = [item for request in requests for item in request.items]
         with self._core:
             positions = self._write_batch(payloads, checked=True)
             segment, offset = self._core.segment, self._core.offset
         self.active.sync_to(segment, offset)
         row = 0
-        for entry in entries:
-            after = row + len(entry.items)
-            entry.result = positions[row] if entry.alone else positions.part(row, after)
+        for request in requests:
+            after = row + len(request.items)
+            request.result = positions[row] if request.alone else positions.part(row, after)
             row = after
         # The one that waited longest; to note every one would cost a tenth of the throughput.
-        self._metrics.observe("append", time.perf_counter() - entries[0].begun)
+        self._metrics.observe("append", time.perf_counter() - requests[0].begun)
 
     def _sync_at_intervals(self, interval: float) -> None:
         while not self._stop_interval.wait(interval):
