@@ -16,7 +16,7 @@ COMPILED = sorted(glob("src/forelog/jobs/**/*.pxd", recursive=True))
 kernel = Extension(
     "forelog.kernel._kernel",
     ["src/forelog/kernel/_kernel.pyx"],
-    depends=[*glob("src/forelog/kernel/include/*.h"), *glob("src/forelog/kernel/*.pxi")],
+    depends=[*glob("src/forelog/kernel/include/*.h"), *glob("src/forelog/kernel/*/*.pxi")],
     include_dirs=["src/forelog/kernel/include"],
     extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"],
 )

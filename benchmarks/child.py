@@ -21,7 +21,7 @@ from forelog import Stream, kernel
 from forelog.log.appender import SEGMENT_BYTES
 
 PAYLOAD = b"x" * 100
-BATCH_BYTES = 1000 * len(kernel.active.captain_encode(PAYLOAD, 0))
+BATCH_BYTES = 1000 * len(kernel.captain_encode(PAYLOAD, 0))
 
 
 def peak_bytes() -> int:

@@ -11,7 +11,6 @@ from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, r
 from forelog import Stream, kernel
 from forelog.commitlog.datapoints import scan_datapoints
 from forelog.formats.m3 import M3, Series
-from forelog.kernel import plain
 from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
 
 SERIES = 1000

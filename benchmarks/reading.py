@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.kernel import oracle
+
 from benchmarks import limits
 from benchmarks.measure import Case, Figure, Settings, fastest, interleave, payload, ratio_goal, row
 from forelog import Stream, kernel
-from forelog.kernel import plain
 from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
 
 CHILD = Path(__file__).with_name("child.py")
@@ -43,7 +44,7 @@ def _crc_cases(data: bytes) -> list[Case]:
             "CRC-32C pass, forelog's kernel",
             "-",
             "limit",
-            _rate(data, lambda: limits.crc_pass(kernel.active.crc32c, data)),
+            _rate(data, lambda: limits.crc_pass(kernel.crc32c, data)),
         )
     ]
     other = limits.other_crc32c()
@@ -56,7 +57,7 @@ def _crc_cases(data: bytes) -> list[Case]:
 
 def kernel_scan(settings: Settings) -> Figure:
     """The compiled scan, beside its plain-Python twin and one CRC pass."""
-    frame = kernel.active.captain_encode(payload(), time.time_ns())
+    frame = kernel.captain_encode(payload(), time.time_ns())
     data = frame * (settings.count(64 << 20, least=1 << 16) // len(frame))
     few = data[: len(frame) * settings.count(5_000, least=100)]
     target = bytearray(len(data))
@@ -65,9 +66,9 @@ def kernel_scan(settings: Settings) -> Figure:
             "captain_scan, active kernel",
             "-",
             "forelog",
-            _rate(data, lambda: scan_pass(kernel.active.captain_scan, data)),
+            _rate(data, lambda: scan_pass(kernel.captain_scan, data)),
         ),
-        Case("captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(plain.captain_scan, few))),
+        Case("captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(oracle.captain_scan, few))),
         Case("memcpy", "-", "limit", _rate(data, lambda: limits.copy_pass(data, target))),
         *_crc_cases(data),
     ]

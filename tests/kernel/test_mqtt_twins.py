@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from forelog.broker.mqtt import (
     property_bytes,
 )
 from forelog.errors import BadPacket
-from forelog.kernel.plain.mqtt import (
+from forelog.kernel.types import (
     ALL,
     BAD_LENGTH,
     BAD_PUBLISH,
@@ -34,8 +33,6 @@ from forelog.kernel.plain.mqtt import (
 )
 from tests.broker.strategies import VERSIONS, damaged, from_clients, publishes
 from tests.kernel.test_twins import same
-
-pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 LARGE = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -261,7 +258,7 @@ def test_properties_are_taken_in_bulk_exactly_if_decode_takes_them():
 
 GUARDED = """
 import ctypes, mmap, random
-from forelog.kernel import _kernel
+from forelog import kernel
 from tests.kernel.test_mqtt_twins import HOSTILE
 
 page = mmap.PAGESIZE
@@ -277,9 +274,9 @@ for _ in range(3000):
     for size in range(len(wire) + 1):
         first[page - size :] = wire[:size]
         for version in (4, 5):
-            _kernel.mqtt_publishes(first, page - size, page, version, 1 << 28)
-        _kernel.mqtt_split(first, page - size, page, 1 << 28)
-        _kernel.mqtt_pubacks(first, page - size, page)
+            kernel.mqtt_publishes(first, page - size, page, version, 1 << 28)
+        kernel.mqtt_split(first, page - size, page, 1 << 28)
+        kernel.mqtt_pubacks(first, page - size, page)
 print("alive")
 """
 HOSTILE = (

@@ -50,7 +50,7 @@ class Library(NamedTuple):
 
 def libraries() -> list[Library]:
     """What is compiled: as setup.py has it."""
-    headers = (*sorted((SOURCE / "kernel").glob("include/*.h")), *sorted((SOURCE / "kernel").glob("*.pxi")))
+    headers = (*sorted((SOURCE / "kernel").glob("include/*.h")), *sorted((SOURCE / "kernel").glob("*/*.pxi")))
     found = [Library("kernel._kernel", SOURCE / "kernel" / "_kernel.pyx", headers, ())]
     types = tuple(sorted((SOURCE / "jobs").rglob("*.pxd")))
     for one in types:

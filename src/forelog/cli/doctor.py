@@ -49,7 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
     facts = {
         "forelog": __version__,
         "kernel": "compiled" if kernel.COMPILED else "python",
-        "crc32c": "hardware" if kernel.active.crc32c_hardware() else "software",
+        "crc32c": "hardware" if kernel.crc32c_hardware() else "software",
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from forelog.kernel.plain.m3 import m3_parse_metadata
+from forelog.kernel import m3_parse_metadata
 from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Stream

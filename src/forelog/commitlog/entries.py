@@ -29,8 +29,7 @@ from typing import NamedTuple
 from forelog import kernel
 from forelog.errors import CorruptRecord, UnknownFormat
 from forelog.formats.m3 import M3, MESSAGE_REASONS, Datapoint, Entry, Series, Unit
-from forelog.kernel.plain import END, LIMIT, TIME_MAX, TIME_MIN
-from forelog.kernel.plain.m3 import Entries
+from forelog.kernel.types import END, LIMIT, TIME_MAX, TIME_MIN, Entries
 from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
@@ -46,7 +45,7 @@ _UNITS = {unit.value: unit for unit in Unit}
 class SeriesTable:
     """The series of one file by their rows, each made when it is first asked for."""
 
-    def __init__(self, decoder: kernel.active.M3Decoder) -> None:
+    def __init__(self, decoder: kernel.M3Decoder) -> None:
         self._decoder = decoder
         self._made: dict[int, Series] = {}
 
@@ -110,7 +109,7 @@ class EntryWalk:
         self._defects: list[Defect] = []
         self._segment, self._path = -1, ""
         self._expected = 0  # the offset after the last chunk
-        self._decoder = kernel.active.M3Decoder()
+        self._decoder = kernel.M3Decoder()
         self._series = SeriesTable(self._decoder)
         self.done = False
 
@@ -194,7 +193,7 @@ class EntryWalk:
         if block.segment != self._segment:
             self._unfinished()
             self._segment, self._path, self._expected = block.segment, block.path, 0
-            self._decoder = kernel.active.M3Decoder(self._on_corruption == "skip")
+            self._decoder = kernel.M3Decoder(self._on_corruption == "skip")
             self._series = SeriesTable(self._decoder)
         if block.offsets[row] != self._expected:
             self._unfinished()
@@ -211,7 +210,7 @@ class EntryWalk:
         if self._segment == self._start.segment:
             first = bisect_left(entries.offsets, self._start.offset)
         while first < count:
-            first, last = kernel.active.time_run(entries.created, first, self._since_ns, self._last_ns)
+            first, last = kernel.time_run(entries.created, first, self._since_ns, self._last_ns)
             if first < last:
                 yield EntryBlock(self._segment, entries, first, last, self._series)
             if last < count and entries.created[last] > self._last_ns and self._is_past():

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 
 from forelog.errors import UnknownFormat
 from forelog.formats.captain import Captain
-from forelog.kernel.plain import Scan
+from forelog.kernel.types import Scan
 
 __all__ = ["FORMATS", "Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forelog.kernel.plain import END, NEED_MAX, TIME_MIN, TRUNCATED
+from forelog.kernel.types import END, NEED_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.end import boot_digest
 from forelog.log.directory.segments import SegmentReader, read_exactly
 from forelog.log.directory.watermark import Mark, read_mark

@@ -26,7 +26,7 @@ from typing import Self
 from forelog.errors import LockTimeout, LogNotFound, UnknownFormat
 from forelog.files import File, Files
 from forelog.formats import FORMATS, Format, named_format
-from forelog.kernel.plain import TIME_MAX, TRUNCATED
+from forelog.kernel.types import TIME_MAX, TRUNCATED
 from forelog.log.directory.end import read_end, visible_bytes
 from forelog.log.directory.foreign import foreign_index
 from forelog.log.directory.index import SegmentIndex, index_name, map_name, read_index
