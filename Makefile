@@ -127,7 +127,6 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/fore
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(RUN) -c "from forelog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
-	@$(RUN) -c "from forelog import kernel; print('kernel:', 'compiled' if kernel.COMPILED else 'plain Python')"
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready requirements/bench.txt

@@ -19,7 +19,6 @@ def describe(directory: Path) -> dict[str, str]:
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "forelog": __version__,
-        "kernel": "compiled" if kernel.COMPILED else "plain Python",
         "crc32c": "hardware" if kernel.crc32c_hardware() else "tables",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "processor": _processor(),

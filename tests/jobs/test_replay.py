@@ -353,7 +353,7 @@ def test_commands_that_contradict_each_other_do_not_make_a_block_be_cut_up_again
         cut_up.append(len(starts))
         return pieces(buffer, starts, ends)
 
-    monkeypatch.setattr(kernel.active, "pieces", counted)
+    monkeypatch.setattr(kernel, "pieces", counted)
     state = Replay(10)
     for block in stream.blocks():
         state.apply_block(block)

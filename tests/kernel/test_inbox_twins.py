@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forelog import kernel
 from forelog.broker.mqtt import MQTT_5_0, Puback, Publish, encode
-from forelog.kernel.types import ALL, LIMIT, NOT_PLAIN
+from forelog.kernel.types import ALL, NOT_PLAIN, PACKETS_MAX
 from tests.broker.strategies import VERSIONS, publishes
 from tests.kernel import oracle
 from tests.kernel.oracle import inbox as inbox_py
@@ -117,18 +117,18 @@ def test_small_packets_with_large_properties_are_taken_in_portions(monkeypatch):
     wire = bytes.fromhex("30 03 0001 61") * 100
     large = msgspec.msgpack.encode({"from": "c" * 1_000_000})
     count, end, reason, *_, found = taken(kernel, wire, 0, len(wire), 4, LARGE, 5, large, NO_PROPERTIES)
-    assert (count, end, reason) == (16, 16 * 5, LIMIT)
+    assert (count, end, reason) == (16, 16 * 5, PACKETS_MAX)
     assert len(found.data) <= inbox_py.RUN_BYTES_MAX
     monkeypatch.setattr(inbox_py, "RUN_BYTES_MAX", 100)
     count, end, reason, *_ = taken(oracle, wire, 0, len(wire), 4, LARGE, 5, NO_PROPERTIES, NO_PROPERTIES)
-    assert (count, end, reason) == (5, 25, LIMIT)
+    assert (count, end, reason) == (5, 25, PACKETS_MAX)
 
 
 def test_one_message_may_be_larger_than_a_portion():
     wire = encode(Publish("big", bytes(17 << 20)), MQTT_5_0)
     given = wire * 2, 0, 2 * len(wire), 5, 1 << 28, 5, NO_PROPERTIES, NO_PROPERTIES
     count, end, reason, *_, found = taken(kernel, *given)
-    assert (count, end, reason) == (1, len(wire), LIMIT)
+    assert (count, end, reason) == (1, len(wire), PACKETS_MAX)
     scan = kernel.messages_scan(found.data, 0, len(found.data), 0, 10)
     assert (list(scan.offsets), scan.ends[0] - scan.starts[0]) == ([0], 17 << 20)
 

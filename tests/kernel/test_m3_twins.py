@@ -193,7 +193,7 @@ def test_a_search_for_chunks_through_bytes_made_to_be_slow_ends():
 )
 def test_decoders_say_the_same_of_anything(data, calls, lenient, annotation_bytes_max):
     assert drive(oracle, data, calls, lenient, annotation_bytes_max) == drive(
-        compiled, data, calls, lenient, annotation_bytes_max
+        kernel, data, calls, lenient, annotation_bytes_max
     )
 
 

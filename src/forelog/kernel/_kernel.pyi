@@ -215,7 +215,7 @@ class AppendCore:
     """The least time between two records."""
     records: int
     frame_bytes_max: int
-    write: Callable[[bytes], int]
+    write: Callable[[bytes | memoryview], int]
     descriptor: int
     """What `write` writes to. Unless it is -1 the core writes to it by itself, without a call of `write`."""
     def __init__(
@@ -306,7 +306,7 @@ def m3_scan(buffer: ReadableBuffer, start: int, stop: int, base: int, limit: int
     """
 
 def m3_hop(buffer: ReadableBuffer, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:
-    """Go from head to head, without checking data, to the first chunk at or past both bounds: see captain_hop()."""
+    """Go from head to head, without checking data, to the first chunk past both bounds: see captain_hop()."""
 
 def m3_find(buffer: ReadableBuffer, start: int, stop: int, final: bool) -> int:
     """Find the next chunk at or after `start`, past damage: see captain_find()."""

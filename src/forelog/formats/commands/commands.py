@@ -27,6 +27,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from forelog.errors import BadCommand
+from forelog.formats.captain import UNIX_EPOCH_SECONDS
 from forelog.formats.commands.fields import (
     ADD,
     BAD_JOB_TIME,
@@ -48,7 +49,6 @@ from forelog.formats.commands.fields import (
     TTL_MS_MAX,
     TTR_MS_MAX,
     TYPE_WORDS,
-    UNIX_EPOCH_SECONDS,
     ZERO_TIME,
     Fields,
     Malformed,
