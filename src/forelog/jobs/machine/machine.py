@@ -29,15 +29,8 @@ True
 from __future__ import annotations
 
 from forelog import kernel
-from forelog.formats.commands.fields import (
-    COMPLETE,
-    DELETE,
-    EXPIRE,
-    FAIL,
-    NOT_SCHEDULED,
-    START_ATTEMPT,
-    TIMEOUT_ATTEMPT,
-)
+from forelog.formats.commands import fields
+from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.machine.ledger import Batch, Ledger, held_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
 from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
@@ -52,7 +45,7 @@ FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the 
 _MS_NS = 1_000_000
 _encode = kernel.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
-_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((TIMEOUT_ATTEMPT,))
+_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((fields.TIMEOUT_ATTEMPT,))
 
 
 class Machine(Ledger):
