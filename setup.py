@@ -1,7 +1,7 @@
 """Builds what is compiled. Everything else about the project is in pyproject.toml.
 
 The kernel is written in Cython. Modules of the job server are Python that is compiled as it is, with the types
-in the .pxd files beside it. Both need a C compiler: CC, or the one that Python names, or that of the wheel ziglang.
+in the .pxd files beside it. Both need a C compiler: CC, or the one that Python names, or that of ziglang, a wheel.
 
     python setup.py build_ext --inplace    compiles what has changed, for a source tree that runs as it is
     python setup.py compiler               tells whether there is a C compiler, and if not how to get one

@@ -3,6 +3,7 @@
     _kernel        the functions: from _kernel.pyx, and the *.pxi that it includes, in a folder for each owner
     _kernel.pyi    their signatures, and what each of them does
     types          what they take and return
+    zipped         loads the kernel where the package is a zip
     include/       checksums and epoll, in C
     log/ m3/ messages/ jobs/ broker/    the *.pxi
 
