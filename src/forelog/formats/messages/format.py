@@ -34,12 +34,24 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge, TimeOutOfRange
+<<<<<<< HEAD:src/forelog/formats/messages.py
 from forelog.formats.msgpack import pack
 from forelog.kernel.types import TIME_MAX
+=======
+from forelog.formats.messages.msgpack import pack
+from forelog.kernel.plain.messages import (
+    MESSAGE_BYTES_MIN,
+    MESSAGE_TIME_MAX,
+    PAYLOAD_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+)
+from forelog.kernel.types import TIME_MAX, payload_bytes
+>>>>>>> main:src/forelog/formats/messages/format.py
 from forelog.times import SECOND_NS
 
 __all__ = ["NO_PROPERTIES", "PAYLOAD_BYTES_MAX", "PROPERTIES_BYTES_MAX", "TOPIC_BYTES_MAX", "Item", "Messages"]
@@ -86,6 +98,10 @@ class Messages:
     record_tail_bytes_max: ClassVar[int] = PROPERTIES_BYTES_MAX + 9
     segment_number_max: ClassVar[int] = MESSAGE_TIME_MAX
     numbered_by_time: ClassVar[bool] = True
+    segment_number_first: ClassVar[int] = 1
+    record_word: ClassVar[str] = "message"
+    holds_entries: ClassVar[bool] = False
+    signature: ClassVar[None] = None
     reasons: ClassVar[Mapping[int, str]] = {
         2: "truncated",
         3: "head",
@@ -158,6 +174,9 @@ class Messages:
 
     def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
         return None
+
+    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
 
     def exact_time(self, head: bytes) -> int:
         if len(head) < 2 or head[0] != 0x95:
