@@ -20,15 +20,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-<<<<<<< HEAD
-from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from forelog.kernel import m3_parse_metadata
-from forelog.log.directory.segments import READ_LOCK
-=======
 from forelog.commitlog.entries import EntryWalk
 from forelog.formats.m3.entries import SeriesTable
 from forelog.formats.m3.summary import Summary, count_series
->>>>>>> main
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Defect

@@ -30,17 +30,11 @@ from typing import TYPE_CHECKING
 
 from forelog import kernel
 from forelog.errors import CorruptRecord, UnknownFormat
-<<<<<<< HEAD
-from forelog.formats.m3 import M3, MESSAGE_REASONS, Datapoint, Entry, Series, Unit
-from forelog.kernel.types import END, LIMIT, TIME_MAX, TIME_MIN, Entries
-from forelog.log.directory.segments import READ_LOCK
-=======
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.formats.m3 import Entry
 from forelog.formats.m3.columns import COLUMNS, DEFAULT_COLUMNS, EntryColumns, datapoints_schema
 from forelog.formats.m3.entries import EntryBlock, EntryDecoder, Fault
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
->>>>>>> main
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
 from forelog.log.stream import Bound, Bounds, PositionLike, Stream
@@ -54,44 +48,6 @@ __all__ = ["EntryWalk", "entries_of", "read_entries", "scan_datapoints"]
 
 logger = logging.getLogger("forelog")
 
-<<<<<<< HEAD
-_UNITS = {unit.value: unit for unit in Unit}
-
-
-class SeriesTable:
-    """The series of one file by their rows, each made when it is first asked for."""
-
-    def __init__(self, decoder: kernel.M3Decoder) -> None:
-        self._decoder = decoder
-        self._made: dict[int, Series] = {}
-
-    def __len__(self) -> int:
-        """How many there are so far."""
-        return len(self._decoder)
-
-    def metadata(self) -> list[bytes]:
-        """What the file says of each."""
-        return self._decoder.metadata(0, len(self._decoder))
-
-    def __getitem__(self, row: int) -> Series:
-        found = self._made.get(row)
-        if found is None:
-            found = self._made[row] = Series.of_metadata(self._decoder.metadata(row, row + 1)[0])
-        return found
-
-
-class EntryBlock(NamedTuple):
-    """Some entries of one file, as columns; those wanted are the rows from `first` up to `last`."""
-
-    segment: int
-    entries: Entries
-    first: int
-    last: int
-    series: SeriesTable
-    """What the entries' rows of series mean; the same table for all blocks of a file."""
-
-=======
->>>>>>> main
 
 class EntryWalk:
     """Goes from block to block of entries, forward. For callers that hold the read lock.
@@ -122,20 +78,12 @@ class EntryWalk:
         self._on_corruption = on_corruption
         self._walk: Walk | None = None
         self._defects: list[Defect] = []
-<<<<<<< HEAD
-        self._segment, self._path = -1, ""
-        self._expected = 0  # the offset after the last chunk
-        self._decoder = kernel.M3Decoder()
-        self._series = SeriesTable(self._decoder)
-        self.done = False
-=======
         self._decoder = EntryDecoder(self._note, resumes=on_corruption == "skip")
 
     @property
     def done(self) -> bool:
         """Whether nothing more can come."""
         return self._decoder.stopped
->>>>>>> main
 
     @property
     def pending(self) -> Position | None:
@@ -202,35 +150,11 @@ class EntryWalk:
         self._walk.check_start()
         return self._walk
 
-<<<<<<< HEAD
-    def _enter(self, block: Block, row: int) -> None:
-        """Note where a chunk is: in the next file, after a gap, or where the last one ended."""
-        if block.segment != self._segment:
-            self._unfinished()
-            self._segment, self._path, self._expected = block.segment, block.path, 0
-            self._decoder = kernel.M3Decoder(self._on_corruption == "skip")
-            self._series = SeriesTable(self._decoder)
-        if block.offsets[row] != self._expected:
-            self._unfinished()
-            self._decoder.resync()
-
-    def _unfinished(self) -> None:
-        offset = self._decoder.pending_offset
-        if offset >= 0:
-            self._defect(offset, offset, "truncated message", self._expected - offset, b"")
-
-    def _wanted(self, entries: Entries) -> Iterator[EntryBlock]:
-        """The entries of a segment from the start on that are inside of the time bounds."""
-        first, count = 0, len(entries.series)
-        if self._segment == self._start.segment:
-            first = bisect_left(entries.offsets, self._start.offset)
-=======
     def _wanted(self, block: EntryBlock) -> Iterator[EntryBlock]:
         """The entries of a block from the start on that are inside of the time bounds."""
         first, count, entries = 0, block.last, block.entries
         if block.segment == self._bounds.start.segment:
             first = bisect_left(entries.offsets, self._bounds.start.offset)
->>>>>>> main
         while first < count:
             first, last = kernel.time_run(entries.created, first, self._since_ns, self._last_ns)
             if first < last:

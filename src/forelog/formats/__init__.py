@@ -15,13 +15,9 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
 from __future__ import annotations
 
 from forelog.errors import UnknownFormat
-<<<<<<< HEAD
-from forelog.formats.captain import Captain
-=======
 from forelog.formats.block import Block
 from forelog.formats.captain import MAGIC, VERSION, Captain
 from forelog.formats.format import Checker, Encoder, Format
->>>>>>> main
 from forelog.kernel.types import Scan
 
 __all__ = ["FORMATS", "Block", "Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]

@@ -15,12 +15,8 @@ from typing import NoReturn
 
 from forelog.errors import AppenderFailed, WriteFailed
 from forelog.files import File
-<<<<<<< HEAD
 from forelog.kernel import AppendCore
-=======
-from forelog.kernel.plain import AppendCore
 from forelog.log.directory.directory import Directory
->>>>>>> main
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.index import IndexBuilder, write_index
 from forelog.log.directory.journal import Journal, open_journal

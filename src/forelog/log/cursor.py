@@ -26,14 +26,9 @@ from typing import Self
 
 from forelog.files import Lock, Watch
 from forelog.files.forks import let_go_in_children
-<<<<<<< HEAD
-from forelog.kernel.types import TIME_MAX, TIME_MIN
-from forelog.log.directory.segments import READ_LOCK, Directory
-=======
 from forelog.formats import Block
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import Directory
->>>>>>> main
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record, make_position, make_record
 from forelog.log.seek import chunk_bounds, find_segment

@@ -20,16 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
-<<<<<<< HEAD
-from forelog.errors import MissingExtra
-from forelog.kernel.types import TIME_MAX, TIME_MIN
-from forelog.log.walk import Block, Walk
-=======
 from forelog.formats import Block
 from forelog.formats.columns import load_pyarrow, segment_column
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.walk import Walk
->>>>>>> main
 
 if TYPE_CHECKING:
     import pyarrow as pa

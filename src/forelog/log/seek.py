@@ -12,12 +12,8 @@ from bisect import bisect_left, bisect_right
 
 from forelog import kernel
 from forelog.formats import Format, Scan
-<<<<<<< HEAD
 from forelog.kernel.types import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
-=======
-from forelog.kernel.plain import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.directory import Directory
->>>>>>> main
 from forelog.log.directory.end import read_end
 from forelog.log.directory.place import read_exactly
 from forelog.log.directory.segment import SegmentReader

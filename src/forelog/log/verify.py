@@ -30,13 +30,9 @@ from typing import Literal
 
 from forelog.errors import LockTimeout
 from forelog.files import Files
-<<<<<<< HEAD
-from forelog.kernel.types import TIME_MAX, TIME_MIN
-=======
 from forelog.formats import Block
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import APPEND_LOCK, Directory
->>>>>>> main
 from forelog.log.directory.index import SegmentIndex, indexed_bytes, was_a_map
 from forelog.log.directory.journal import missing_bytes
 from forelog.log.directory.segment import SegmentReader

@@ -28,7 +28,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from forelog.formats.msgpack import element_children, element_content, element_head, is_map, is_text
+from forelog.formats.messages.msgpack import element_children, element_content, element_head, is_map, is_text
 from forelog.kernel.types import END, MessageColumns
 from tests.kernel.oracle.messages import message_places
 from tests.kernel.oracle.mqtt import mqtt_encode_publish

@@ -20,7 +20,7 @@ from array import array
 from typing import Any
 
 from forelog.errors import TimeOutOfRange
-from forelog.formats.messages import MESSAGE_TIME_MAX
+from forelog.formats.messages.format import MESSAGE_TIME_MAX
 from forelog.kernel.types import END, NOT_PLAIN, PACKETS_MAX, Drained
 from tests.kernel.oracle.broker import message_columns, messages_flags
 from tests.kernel.oracle.messages import messages_encode, skip_properties

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import adler32
 
-from forelog.formats.m3 import CHUNK_HEAD_BYTES
+from forelog.formats.m3.format import CHUNK_HEAD_BYTES
 from forelog.kernel.types import BAD_CRC, BAD_LENGTH, END, FOUND, LIMIT, TIME_MIN, TRUNCATED, Item, Scan
 from tests.kernel.oracle.m3_entries import (
     ENTRY_HEAD,

@@ -10,7 +10,7 @@ import struct
 from array import array
 from typing import Any
 
-from forelog.formats.m3 import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX
+from forelog.formats.m3.format import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX
 from forelog.kernel.types import END, LIMIT, Entries, Scan
 from tests.kernel.oracle.shared import check_range
 

@@ -24,8 +24,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from forelog.errors import TimeOutOfRange
-from forelog.formats.messages import MESSAGE_TIME_MAX, PAYLOAD_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
-from forelog.formats.msgpack import (
+from forelog.formats.messages.format import (
+    MESSAGE_TIME_MAX,
+    PAYLOAD_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+)
+from forelog.formats.messages.msgpack import (
     PROPERTIES_DEPTH_MAX,
     element_children,
     element_content,

@@ -18,7 +18,7 @@ import struct
 from array import array
 from typing import Any
 
-from forelog.formats.msgpack import element_children, element_content, element_head, is_map, is_text
+from forelog.formats.messages.msgpack import element_children, element_content, element_head, is_map, is_text
 from forelog.kernel.types import END
 from tests.kernel.oracle.messages import skip_properties
 

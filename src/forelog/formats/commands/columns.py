@@ -40,16 +40,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
-<<<<<<< HEAD:src/forelog/jobs/log/columns.py
-from forelog.formats.commands.fields import ERROR_WORDS, TYPE_WORDS
-from forelog.kernel.types import Commands
-from forelog.log.scan import load_pyarrow
-from forelog.log.walk import Block
-=======
 from forelog.formats.block import Block
 from forelog.formats.columns import check_columns, load_pyarrow
-from forelog.kernel.plain.commands import ERROR_WORDS, TYPE_WORDS, Commands
->>>>>>> main:src/forelog/formats/commands/columns.py
+from forelog.formats.commands.fields import ERROR_WORDS, TYPE_WORDS
+from forelog.kernel.types import Commands
 
 if TYPE_CHECKING:
     import pyarrow as pa

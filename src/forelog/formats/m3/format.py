@@ -34,13 +34,8 @@ from typing import Any, ClassVar, Self
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge
-<<<<<<< HEAD:src/forelog/formats/m3.py
-from forelog.kernel.types import TIME_MAX, TIME_MIN, Item
-=======
 from forelog.formats.m3.values import Series, Unit, as_bytes
-from forelog.kernel.plain.m3 import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX, Item
-from forelog.kernel.types import TIME_MAX, TIME_MIN
->>>>>>> main:src/forelog/formats/m3/format.py
+from forelog.kernel.types import TIME_MAX, TIME_MIN, Item
 
 __all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS"]
 
@@ -66,94 +61,6 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _ENTRY_BYTES = 128  # an entry without its metadata and annotation, its chunks' heads, and a LogInfo
 _ENTRY_BYTES_MAX = MESSAGE_BYTES_MAX - _ENTRY_BYTES
 
-<<<<<<< HEAD:src/forelog/formats/m3.py
-Tags = tuple[tuple[bytes, bytes], ...]
-
-
-class Unit(IntEnum):
-    """The precision that a timestamp has; it is in nanoseconds whatever this says."""
-
-    SECOND = 1
-    MILLISECOND = 2
-    MICROSECOND = 3
-    NANOSECOND = 4
-    MINUTE = 5
-    HOUR = 6
-    DAY = 7
-    YEAR = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """What datapoints belong to: an id within a namespace, with tags. Hashable, and cheap to compare.
-
-    Tags are a mapping, kept sorted by name, or pairs in an order of their own; None and no tags differ, as
-    they do in M3.
-    """
-
-    id: bytes
-    namespace: bytes = b"default"
-    shard: int = 0
-    tags: Tags | None = None
-    metadata: bytes = field(init=False, repr=False)
-    """All of that as it is written: two series are equal if this is."""
-
-    def __init__(
-        self,
-        id: bytes,  # noqa: A002 - M3's name for it
-        namespace: bytes = b"default",
-        shard: int = 0,
-        tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None = None,
-    ) -> None:
-        if not isinstance(shard, int) or not 0 <= shard <= _U32_MAX:
-            raise ValueError(f"shard is {shard!r}: expected an unsigned 32 bit number")
-        self._set(_as_bytes("id", id), _as_bytes("namespace", namespace), int(shard), _as_tags(tags))
-
-    @classmethod
-    def of_metadata(cls, metadata: bytes) -> Self:
-        """The series that a file's metadata tells of, also where M3 wouldn't have written it so."""
-        series = cls.__new__(cls)
-        series._set(*kernel.m3_parse_metadata(metadata))
-        return series
-
-    def _set(self, series_id: bytes, namespace: bytes, shard: int, tags: Tags | None) -> None:
-        metadata = kernel.m3_metadata(series_id, namespace, shard, tags)
-        values = {"id": series_id, "namespace": namespace, "shard": shard, "tags": tags, "metadata": metadata}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def __eq__(self, other: object) -> bool:
-        return self.metadata == other.metadata if isinstance(other, Series) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.metadata)
-
-
-class Datapoint(NamedTuple):
-    """A number at a time."""
-
-    timestamp_ns: int
-    value: float
-
-
-class Entry(NamedTuple):
-    """A datapoint as a file has it."""
-
-    series: Series
-    datapoint: Datapoint
-    unit: int
-    """A `Unit`, or a number that M3 gives no meaning to."""
-    annotation: bytes | None
-    created_ns: int
-
-
-def _as_bytes(what: str, value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} is {value!r}: expected bytes, such as b'cpu'")
-    return bytes(value)
-
-=======
->>>>>>> main:src/forelog/formats/m3/format.py
 
 def _as_float(value: Any) -> float:
     if not hasattr(value, "__float__"):  # a text isn't a number, whatever it says

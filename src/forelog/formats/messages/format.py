@@ -38,20 +38,8 @@ from typing import Any, ClassVar, Self
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge, TimeOutOfRange
-<<<<<<< HEAD:src/forelog/formats/messages.py
-from forelog.formats.msgpack import pack
-from forelog.kernel.types import TIME_MAX
-=======
 from forelog.formats.messages.msgpack import pack
-from forelog.kernel.plain.messages import (
-    MESSAGE_BYTES_MIN,
-    MESSAGE_TIME_MAX,
-    PAYLOAD_BYTES_MAX,
-    PROPERTIES_BYTES_MAX,
-    TOPIC_BYTES_MAX,
-)
-from forelog.kernel.types import TIME_MAX, payload_bytes
->>>>>>> main:src/forelog/formats/messages/format.py
+from forelog.kernel.types import TIME_MAX
 from forelog.times import SECOND_NS
 
 __all__ = ["NO_PROPERTIES", "PAYLOAD_BYTES_MAX", "PROPERTIES_BYTES_MAX", "TOPIC_BYTES_MAX", "Item", "Messages"]

@@ -25,19 +25,8 @@ from typing import Self
 from forelog.errors import LockTimeout, LogNotFound, UnknownFormat
 from forelog.files import File, Files, Lock
 from forelog.formats import FORMATS, Format, named_format
-<<<<<<< HEAD:src/forelog/log/directory/segments.py
-from forelog.kernel.types import TIME_MAX, TRUNCATED
-from forelog.log.directory.end import read_end, visible_bytes
-from forelog.log.directory.foreign import foreign_index
-from forelog.log.directory.index import SegmentIndex, index_name, map_name, read_index
-from forelog.log.directory.place import read_exactly as read_exactly
-from forelog.log.position import Position
-
-logger = logging.getLogger("forelog")
-=======
 from forelog.log.directory.end import read_end
 from forelog.log.directory.index import index_name, map_name
->>>>>>> main:src/forelog/log/directory/directory.py
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
