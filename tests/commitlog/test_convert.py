@@ -176,7 +176,7 @@ def test_damage_leaves_nothing_or_is_left_out(tmp_path):
     made = [Entry(Series(b"a"), Datapoint(i, 0.0), Unit.SECOND, None, i) for i in range(3)]
     m3_log(tmp_path / "m3", made)
     path = tmp_path / "m3/commitlog-0-0.db"
-    more = kernel.active.m3_chunks([kernel.active.m3_message(0, 9, None, 9, 0.0, 1, None)], 512)[0]
+    more = kernel.m3_chunks([kernel.m3_message(0, 9, None, 9, 0.0, 1, None)], 512)[0]
     path.write_bytes(path.read_bytes() + more[:-1] + b"\x00" + more)
     source = Stream.open(tmp_path / "m3")
     with pytest.raises(CorruptRecord):

@@ -156,7 +156,7 @@ def test_what_matters_after_a_crash_goes_through_files(path):
 
 
 def test_no_module_does_everything():
-    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.p[yx][xi]")]:
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.p?x"), *SOURCE.rglob("*.pxi")]:
         lines = len(path.read_text().splitlines())
         assert lines <= 500, f"{path.name} has {lines} lines: is it still one idea?"
 

@@ -22,9 +22,9 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[list[Request[Any]]], None]] = (
-    WeakKeyDictionary()
-)
+Deliver = Callable[[list[Request[Any]]], None]
+
+_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliver] = WeakKeyDictionary()
 
 
 def _delivery(loop: asyncio.AbstractEventLoop) -> Deliver:

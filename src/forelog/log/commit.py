@@ -33,7 +33,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from forelog import kernel
 from forelog.errors import QueueFull
-from forelog.kernel.plain.queue import REENTERED, Gate
+from forelog.kernel import Gate
+from forelog.kernel.types import REENTERED
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class GroupCommit(Generic[T]):
         queue_timeout: float | None = None,
     ) -> None:
         self._commit = commit
-        self.queue = kernel.active.BoundedQueue(queue_max_writes, queue_max_bytes)
+        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes)
         self._queue_timeout = queue_timeout
         self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
         self._room = threading.Condition(self._mutex)
@@ -116,8 +117,13 @@ class GroupCommit(Generic[T]):
     def submit(self, request: Request[T]) -> T:
         """Wait until a round that began after this call has settled the request."""
         self._refuse_reentry()
+<<<<<<< HEAD
         request.is_main = threading.current_thread() is threading.main_thread()
         request.gate = gate = kernel.active.Gate()
+=======
+        entry.is_main = threading.current_thread() is threading.main_thread()
+        entry.gate = gate = kernel.Gate()
+>>>>>>> main
         try:
             self._enter(request)
             if self._leader is None:
@@ -226,8 +232,13 @@ class GroupCommit(Generic[T]):
                 self._open_next()
 
     def _open_next(self) -> None:
+<<<<<<< HEAD
         """Open the gate of the next one whose request is settled."""
         kernel.active.open_first(self._line)
+=======
+        """Open the gate of the next one whose entry is settled."""
+        kernel.open_first(self._line)
+>>>>>>> main
 
     def _step_down(self, request: Request[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""

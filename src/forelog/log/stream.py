@@ -18,6 +18,7 @@ from forelog.files.modes import PRIVATE
 from forelog.formats import Block, Format, FormatName, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.columns import check_columns, load_pyarrow
+<<<<<<< HEAD
 from forelog.kernel.types import read_clock
 from forelog.log.appender import (
     BATCH_BYTES_MAX,
@@ -28,6 +29,10 @@ from forelog.log.appender import (
     SyncPolicy,
     Visible,
 )
+=======
+from forelog.kernel import read_clock
+from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
+>>>>>>> main
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS

@@ -99,8 +99,13 @@ class Journal:
         _HEAD.pack_into(extent, 0, _MAGIC, _VERSION, self._round, segment, start, count)
         if file.read_into(extent[_HEAD.size : checked], start) != count:
             return False
+<<<<<<< HEAD
         extent[checked : checked + 4] = kernel.active.crc32c(extent[:checked]).to_bytes(4, "big")
         extent[checked + 4 :] = bytes(size - checked - 4)
+=======
+        entry[checked : checked + 4] = kernel.crc32c(entry[:checked]).to_bytes(4, "big")
+        entry[checked + 4 :] = bytes(size - checked - 4)
+>>>>>>> main
         try:
             self._file.write_synced(extent, self._place)
         except OSError as error:
@@ -226,7 +231,7 @@ def _extents(data: bytes) -> Iterator[Extent]:
             or before not in (None, (version, number, segment, offset))
         ):
             return
-        if int.from_bytes(data[end : end + 4], "big") != kernel.active.crc32c(data[place:end]):
+        if int.from_bytes(data[end : end + 4], "big") != kernel.crc32c(data[place:end]):
             return
         yield Extent(segment, offset, data[place + _HEAD.size : end])
         before = version, number, segment, offset + count
