@@ -14,7 +14,7 @@ from its start: reading from a position in the middle of a file decodes what lie
 >>> for position, entry in read_entries(Stream.open(folder)):
 ...     print(position, entry.series.id, entry.datapoint.value, entry.annotation)
 000000001:0 b'cpu' 0.5 b'first'
-000000001:122 b'mem' 0.25 None
+000000001:91 b'mem' 0.25 None
 >>> for batch in scan_datapoints(Stream.open(folder), ["id", "value"]):
 ...     print(batch.to_pydict())
 {'id': [b'cpu', b'mem'], 'value': [0.5, 0.25]}
@@ -33,13 +33,8 @@ from forelog.errors import CorruptRecord, UnknownFormat
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.formats.m3 import Entry
 from forelog.formats.m3.columns import COLUMNS, DEFAULT_COLUMNS, EntryColumns, datapoints_schema
-<<<<<<< HEAD
 from forelog.formats.m3.entries import BadMessage, EntryBlock, EntryDecoder
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
-=======
-from forelog.formats.m3.entries import EntryBlock, EntryDecoder, Fault
 from forelog.kernel.types import TIME_MAX, TIME_MIN
->>>>>>> main
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
 from forelog.log.stream import Bound, Bounds, PositionLike, Stream
@@ -106,7 +101,7 @@ class EntryWalk:
         self._decoder.finish()
 
     def revalidate(self) -> None:
-        """After time without a lock: look anew at files that may have been replaced."""
+        """Call it after time without the lock: files may have been replaced."""
         if self._walk is not None:
             self._walk.revalidate()
 
@@ -127,7 +122,7 @@ class EntryWalk:
 
     @property
     def torn(self) -> Defect | None:
-        """The end of the last file, if it is no whole entry."""
+        """The end of the last file, if it isn't a whole entry."""
         if self._walk is None:
             return None
         decoder, torn = self._decoder, self._walk.torn

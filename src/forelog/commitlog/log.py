@@ -7,10 +7,9 @@
     task -------'    writes and events    |   \\--> spare           open and empty, for the next rotation
                                           `------> old segment     sealed in the background
 
-Producers put writes into a queue and go on (`behind`), or wait until they are on stable storage (`wait`).
+Producers put writes into a queue and continue (`behind`), or wait until they are on stable storage (`wait`).
 One writer at a time takes everything that is queued, writes it with one system call, and syncs it once for
-all who wait. Which thread that is doesn't matter: a producer that waits anyway, or one of the log's own;
-there is never more than one.
+all producers that wait. The writer is the thread of a waiting producer, or one of the log's own.
 
 A rotation is queued too: it has its place in the order of writes.
 
@@ -72,7 +71,7 @@ class Strategy(enum.StrEnum):
 
 
 class Options(TypedDict, total=False):
-    """The options of a CommitLog that exists: those that its files don't tell."""
+    """The options of a CommitLog that its files don't have."""
 
     strategy: Strategy | Literal["wait", "behind"]
     queue_max_writes: int
@@ -247,7 +246,7 @@ class CommitLog:
     def rotate_logs(self) -> str:
         """Go on in a new segment, in order with the writes; the path of it.
 
-        Writers go on at once. The caller waits until what was written before is synced and the new segment
+        Writers continue at once. The caller waits until what was written before is synced and the new segment
         has its name. A segment without writes is not rotated: it is the one that is returned.
         """
         with self._rotating:
@@ -338,7 +337,7 @@ class CommitLog:
     # -- the writer: one thread at a time
 
     def _write_round(self, requests: list[Request[Any]]) -> None:
-        """Write what producers handed in, in runs between events; then sync once for all who wait."""
+        """Write what producers handed in, in runs between controls; then sync once for all that wait."""
         writes = cast(list[Write], requests)
         run: list[Write] = []
         for write in writes:
@@ -354,7 +353,7 @@ class CommitLog:
         if self._appender.unsynced_bytes >= self._flush_bytes and self._flush_due.empty():
             self._flush_due.put(None)
         if self._appender.failed is not None and self._error is None:
-            self._reopen()  # only now: what this round has written is with the old one, and was told so
+            self._reopen()  # only now: this round was written with the old one
 
     def _append(self, run: list[Write]) -> None:
         items = run[0].items if len(run) == 1 else [item for write in run for item in write.items]
@@ -379,7 +378,7 @@ class CommitLog:
         self.metrics.observe("write", time.perf_counter() - waiting[0].begun)
 
     def _attempt(self, work: Callable[[list[Write]], None], writes: list[Write]) -> None:
-        """Do it; if it fails, every one of the writes gets the error, and the policy says how to go on."""
+        """Do it. If it fails, each of the writes gets the error, and the policy says what happens next."""
         if not writes:
             return
         try:
@@ -400,7 +399,7 @@ class CommitLog:
         self.metrics.add(writes_lost=lost)
 
     def _reopen(self) -> None:
-        """Go on after a failed sync, as the policy says: only reopening tells what is on disk."""
+        """Continue after a failed sync, as the policy says: only reopening finds out what is on disk."""
         if self._closing:
             return
         try:
@@ -416,7 +415,7 @@ class CommitLog:
                 self._flush_due.get(timeout=self._flush_interval)
             if self._closing or self._error is not None or not self._appender.unsynced_bytes:
                 continue
-            # On this thread, not on the writer's: writes go on meanwhile.
+            # On this thread, not on the writer's: writes continue meanwhile.
             count = self._unsynced_writes
             try:
                 self._appender.sync()
@@ -466,7 +465,7 @@ class CommitLog:
         except (ForelogError, OSError) as error:
             failed = failed or error
         if failed is not None and self._error is None:
-            # Nobody writes any more whom it could be told: who closes the log is.
+            # No later write could report it: close() does.
             self._count_lost([])
             self._reaction.goes_on(self.path, failed)
             self._error = failed

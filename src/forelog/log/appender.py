@@ -9,9 +9,9 @@ interval  synced every `sync_interval_ms`         survives power loss, less the 
 always    synced before append returns            survives power loss
 ========  ======================================  =============================================
 
-A failed or short write is undone by cutting the segment back to its last whole record. A failed sync
-can't be undone: nobody knows what is on disk, so the appender has *failed*, every later call raises, and
-only reopening, which reads what is really there, goes on.
+A failed or short write is undone by cutting the segment back to its last whole record. A failed sync can't be
+undone: nobody knows what is on disk. Then the appender has *failed*: every later call raises, until the log is
+reopened, which reads what is really there.
 
 >>> import forelog, tempfile
 >>> with forelog.Stream(tempfile.mkdtemp()).appender(sync="always") as log:
@@ -241,9 +241,8 @@ class Appender:
     def append_encoded(self, data: bytes | memoryview, starts: array[int]) -> Positions:
         """Append records that are encoded already, their times in them, with one write and one sync.
 
-        `starts` says where in `data` each one begins. Times come after the last one that was appended, as
-        `next_time` tells; in a format whose segments are numbered by time each is later than the one before.
-        Nothing else is looked at: who encodes answers for what is in there.
+        `starts` has where in `data` each one begins. The first time is `next_time()` or later; in a format whose
+        segments are numbered by time each is later than the one before. Nothing else is checked.
         """
         begun = time.perf_counter()
         fmt, core = self._directory.format, self._core
@@ -305,7 +304,7 @@ class Appender:
     def roll(self) -> Position:
         """Seal the current segment and start the next, unless it is empty; where the next record will be.
 
-        With a spare this takes no longer than an append: `wait_sealed` tells when the old segment is sealed.
+        With a spare this takes no longer than an append; `wait_sealed` waits until the old segment is sealed.
         """
         with self._core:
             self._check_usable()
@@ -390,7 +389,7 @@ class Appender:
             )
 
     def _begin_batch(self, time_ns: int | None = None) -> int:
-        """Be in the segment in which a batch is to go, and tell the time of its first record."""
+        """Make sure that the batch's segment is the current one; returns the time of its first record."""
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
         full = filled and (core.offset >= self._segment_bytes or self.active.was_cut)
@@ -497,5 +496,5 @@ class Appender:
                 try:
                     self.sync()
                 except ForelogError:
-                    self.active.told = False  # except to who reads the program's log
+                    self.active.told = False  # only the program's log has it
                     return

@@ -1,16 +1,15 @@
 """Group commit: many writers, one write and one sync.
 
-A writer puts what it has into a queue and waits. One of those that wait leads: it takes the whole queue,
-has it written and synced in one go, and releases everyone in it with their results. Whoever came
-meanwhile is led by one of their own number, so that the next round starts at once and carries all who
-arrived during the last. Under load one sync serves as many as there are writers; alone, a writer waits
-for nobody.
+A writer puts a request into a queue and waits. One of the waiting writers leads: it takes the whole queue, has it
+written and synced in one go, and releases all others with their results. Requests that arrive meanwhile make up
+the next round, which one of them leads and which starts at once. Under load one sync serves as many writers as
+there are; a single writer waits for nobody.
 
 Threads wait at a gate, a lock of their own; tasks have their results delivered; and some only leave their
 request and go on. Where no thread can lead, one of the commit's own does. The main thread never leads: Python
 interrupts it, and only it, between any two steps, and what it led would be left half done for everyone.
 
-The queue is bounded, by writes and by bytes: who finds it full waits for room, or is refused.
+The queue is bounded, by writes and by bytes: a writer that finds it full waits for room, or is refused.
 
 How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
 the interpreter's lock, at the price of several switches between processors each. So the leader opens a few
@@ -78,7 +77,7 @@ class GroupCommit(Generic[T]):
 
     `commit(requests)` makes all requests durable and sets each one's result or error, or raises: then every
     request of the round gets that error. Exactly one thread leads at a time: the one that found nobody
-    leading, then whoever the lead was passed to, under the mutex.
+    leading, then the one that the lead was passed to, under the mutex.
 
     `queue_timeout` is for how many seconds a writer waits for room in a full queue, None for ever.
     """
@@ -94,7 +93,7 @@ class GroupCommit(Generic[T]):
         self._commit = commit
         self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes)
         self._queue_timeout = queue_timeout
-        self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
+        self._mutex = threading.RLock()  # reentrant only so that a thread can find out that it holds it
         self._room = threading.Condition(self._mutex)
         self._waiting_for_room = 0
         self._leader: Request[T] | GroupCommit[T] | None = None
@@ -117,13 +116,8 @@ class GroupCommit(Generic[T]):
     def submit(self, request: Request[T]) -> T:
         """Wait until a round that began after this call has settled the request."""
         self._refuse_reentry()
-<<<<<<< HEAD
         request.is_main = threading.current_thread() is threading.main_thread()
-        request.gate = gate = kernel.active.Gate()
-=======
-        entry.is_main = threading.current_thread() is threading.main_thread()
-        entry.gate = gate = kernel.Gate()
->>>>>>> main
+        request.gate = gate = kernel.Gate()
         try:
             self._enter(request)
             if self._leader is None:
@@ -159,7 +153,7 @@ class GroupCommit(Generic[T]):
             self._refusal = refusal
             self._room.notify_all()
             if self.is_committing():
-                return  # called from inside of a commit, which ends by itself
+                return  # called from inside of a commit, which ends soon
             if self._leader is None:
                 self._pass_on()  # what an interrupted thread has left
             self._room.wait_for(lambda: self._leader is None and not len(self.queue))
@@ -232,13 +226,8 @@ class GroupCommit(Generic[T]):
                 self._open_next()
 
     def _open_next(self) -> None:
-<<<<<<< HEAD
         """Open the gate of the next one whose request is settled."""
-        kernel.active.open_first(self._line)
-=======
-        """Open the gate of the next one whose entry is settled."""
         kernel.open_first(self._line)
->>>>>>> main
 
     def _step_down(self, request: Request[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""
@@ -247,7 +236,7 @@ class GroupCommit(Generic[T]):
             try:
                 self._line.remove(gate)  # type: ignore[arg-type]
             except (ValueError, IndexError):
-                self._open_next()  # whoever came through a gate opens the next
+                self._open_next()  # each thread that comes through a gate opens the next
             requests = list(request.under_way)
             if self._leader is request:
                 self._committing = 0
@@ -280,7 +269,7 @@ class GroupCommit(Generic[T]):
     def _serve(self) -> None:
         with self._mutex:
             if self._serving:
-                return  # another one was started by a thread that was interrupted before it could tell
+                return  # an interrupted thread had started another one before
             self._serving = True
         own: Request[T] = Request((), 0)
         while True:
@@ -288,7 +277,7 @@ class GroupCommit(Generic[T]):
             while self._leader is self:
                 try:
                     self._round(own)
-                except BaseException:  # it has been told to everyone in the round; the others still need a leader
+                except BaseException:  # the round has this error; the others still need a leader
                     logger.exception("a commit was interrupted")
             with self._mutex:
                 if self._refusal is not None and self._leader is None:
@@ -327,7 +316,7 @@ class GroupCommit(Generic[T]):
             raise interrupt
 
     def _wait_for_crowd(self) -> None:
-        """Where a round takes long, let those come back first who were in the last one.
+        """Where a round takes long, wait for the writers of the last one to come back.
 
         Without it they fall into two halves that wait for each other, and each sync serves one of them.
         """
@@ -345,7 +334,7 @@ class GroupCommit(Generic[T]):
         """Give the lead to the first in the queue, if its thread waits, else to the commit's own, or to nobody."""
         while (request := self.queue.first()) is None:
             self._leader = None
-            # Who enters looks for a leader afterwards: it has seen that there is none, or is seen here.
+            # A writer looks for a leader after it has entered: it finds none and leads, or is seen here.
             if not len(self.queue):
                 self._room.notify_all()  # close() waits for this
                 return

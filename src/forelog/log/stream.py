@@ -18,8 +18,7 @@ from forelog.files.modes import PRIVATE
 from forelog.formats import Block, Format, FormatName, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.columns import check_columns, load_pyarrow
-<<<<<<< HEAD
-from forelog.kernel.types import read_clock
+from forelog.kernel import read_clock
 from forelog.log.appender import (
     BATCH_BYTES_MAX,
     SEGMENT_BYTES,
@@ -29,10 +28,6 @@ from forelog.log.appender import (
     SyncPolicy,
     Visible,
 )
-=======
-from forelog.kernel import read_clock
-from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
->>>>>>> main
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
@@ -142,11 +137,11 @@ class Stream:
         """Open the log to append, creating or recovering it; waits while another appender has it.
 
         A segment is sealed by the first append that finds it at `segment_bytes` or more. With `spare=True`
-        the next one is kept open, so that no append waits while a segment is sealed and the next started. With
-        `journal_bytes` most syncs are of a file beside it, of that size, 1 MiB being a good one: under
-        `always` that makes an append nearly twice as fast on most disks.
-        Readers see a record when it is written, and under `always` when it is synced; `visible="synced"` is for
-        who calls `sync` before it acknowledges anything.
+        the next one is kept open: no append waits while a segment is sealed and the next started. With
+        `journal_bytes` most syncs go to a second file of that size, such as 1 MiB: on most disks that makes an
+        append under `always` nearly twice as fast.
+        Readers see a record when it is written, and under `always` when it is synced. `visible="synced"` is for
+        callers that call `sync` before they acknowledge anything.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         return Appender(
@@ -237,7 +232,7 @@ class Stream:
     ) -> AbstractContextManager[Walk]:
         """Read the log a block at a time: takes the read lock, gives a Walk, closes both.
 
-        Bounds are as of `cursor`. Nothing is cleaned away meanwhile.
+        Takes the bounds of `cursor`. Nothing is cleaned away meanwhile.
         """
         bounds = self.bounds(start=start, until=until, since=since)
         self.directory.check()
@@ -281,7 +276,7 @@ class Stream:
 
         Others may append and read meanwhile; cleaners wait. The copy is a log, closed in order, in which positions
         are those of this one. Damage raises CorruptRecord: `forelog repair` mends, and a copy of the files keeps
-        the evidence. `progress(done_bytes, total_bytes)` is called as it goes on. `mode` is that of the
+        the evidence. `progress(done_bytes, total_bytes)` is called for each part. `mode` is that of the
         copy's files.
         """
         from forelog.log.backup import back_up

@@ -207,7 +207,7 @@ class MessageLogWriter:
         """Remove whole files: those with messages older than `seconds` only, and the oldest beyond `byte_count`.
 
         Both are the writer's own unless given. What comes from `keep_from` on stays, whatever its age, or from
-        where `needed` says; `force=True` takes it all the same, and logs that. Waits up to `timeout` seconds,
+        where `needed` says; `force=True` removes it anyway, and logs that. Waits up to `timeout` seconds,
         or for ever, until no reader holds the log.
         """
         seconds = self._retain_seconds if seconds is None else seconds
@@ -249,7 +249,7 @@ class MessageLogWriter:
                     self._retain_by_itself()
 
     def _flush_by_itself(self) -> None:
-        """What can't be flushed stays in the buffer; who writes, flushes or closes next is told."""
+        """What can't be flushed stays in the buffer; the next write, flush or close raises the error."""
         try:
             self._flush()
             self._failing = False
@@ -259,7 +259,7 @@ class MessageLogWriter:
                 logger.error("%s: %d bytes of messages wait in memory: %s", self.stream.path, self._size, error)
 
     def close(self) -> None:
-        """Flush, sync and close. Raises if that can't be; closes all the same."""
+        """Flush, sync and close. Always closes; raises if the flush or the sync failed."""
         self._stop.set()
         with self._lock:
             if self._closed:

@@ -15,12 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from forelog.cli import codes, options
-<<<<<<< HEAD
-from forelog.cli.output import human_bytes, human_count, human_duration, print_json, say, table
-from forelog.log.appender import Sync
-=======
 from forelog.cli.output import human_bytes, human_count, human_duration, print_json, table
->>>>>>> main
+from forelog.log.appender import Sync
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 

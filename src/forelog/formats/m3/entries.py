@@ -89,7 +89,7 @@ class EntryDecoder:
     """Decodes blocks of chunks, in order, beginning at the start of a file.
 
     `on_bad` is called for each bad message, after the entries before it; it may raise, or set `stopped`. With
-    `resumes` decoding goes on after a bad message.
+    `resumes` decoding continues after a bad message.
     """
 
     def __init__(self, on_bad: Callable[[BadMessage], None], *, resumes: bool) -> None:

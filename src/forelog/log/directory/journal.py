@@ -1,10 +1,10 @@
 """The end of the log a second time, where a sync is cheap: the file `append.journal`.
 
-To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks
-are, through a journal of its own. To write whole blocks over in place, past the page cache, takes it half of the
-time, and that of a busy disk a third. So an appender that is told to (`journal_bytes`) syncs the segment seldom.
-At every other sync it copies what the segment has and its last sync hadn't into this file, whose size never
-changes, and syncs that. When the file is full, the segment is synced, and it begins anew.
+To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks are,
+through a journal of its own. Overwriting whole blocks in place, past the page cache, takes half of the time, and
+on a busy disk a third. So an appender with `journal_bytes` syncs the segment seldom. At every other sync it copies
+what was written since the last one into this file, whose size never changes, and syncs that. When the file is
+full, the segment is synced, and the file begins anew.
 
 What was acknowledged is thus in the segment's synced part or in the journal. Readers know nothing of it: they
 see the segment, which has everything as long as the machine runs. After a power loss recovery, before it looks
@@ -19,7 +19,7 @@ So no block is ever written that has an earlier extent of the round in it, which
 there are no zeros, and the next extent follows at once: it is read, and no longer written.
 
 The round is a random number, another one each time that the file begins anew: an older round's extents end it.
-So does whatever is no extent; it is what a crash left of one that nobody was told of.
+So does anything that isn't an extent: a crash left it of one that was not acknowledged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Extent(NamedTuple):
 
 
 class Journal:
-    """The journal of a log that is open to append. Who calls holds the appender's sync lock."""
+    """The journal of a log that is open to append. Callers hold the appender's sync lock."""
 
     def __init__(self, directory: Directory, byte_count: int) -> None:
         """Make the file, with all of its bytes in place: on disk when this returns."""
@@ -85,7 +85,7 @@ class Journal:
             raise
 
     def cover(self, file: File, segment: int, start: int, end: int) -> bool:
-        """Have what a segment has from `start` to `end` on stable storage; False if there is no room for it.
+        """Put a segment's bytes from `start` to `end` on stable storage; False if there is no room for them.
 
         All before it in the segment is in there, synced, or in the journal, by the last call.
         """
@@ -99,13 +99,8 @@ class Journal:
         _HEAD.pack_into(extent, 0, _MAGIC, _VERSION, self._round, segment, start, count)
         if file.read_into(extent[_HEAD.size : checked], start) != count:
             return False
-<<<<<<< HEAD
-        extent[checked : checked + 4] = kernel.active.crc32c(extent[:checked]).to_bytes(4, "big")
+        extent[checked : checked + 4] = kernel.crc32c(extent[:checked]).to_bytes(4, "big")
         extent[checked + 4 :] = bytes(size - checked - 4)
-=======
-        entry[checked : checked + 4] = kernel.crc32c(entry[:checked]).to_bytes(4, "big")
-        entry[checked + 4 :] = bytes(size - checked - 4)
->>>>>>> main
         try:
             self._file.write_synced(extent, self._place)
         except OSError as error:
@@ -122,7 +117,7 @@ class Journal:
         self._place = 0
 
     def close(self, *, remove: bool = True) -> None:
-        """Let go of the file; `remove` it unless it is still needed."""
+        """Close the file, and `remove` it unless it is still needed."""
         self._file.close()
         if remove:
             self._directory.files.remove(journal_path(self._directory))
