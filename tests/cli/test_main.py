@@ -55,7 +55,7 @@ def test_an_unknown_option_is_wrong_usage(run: Run, log: Path) -> None:
 def test_a_wrong_value_is_told_in_one_line_without_the_usage(run: Run, log: Path) -> None:
     result = run("dump", log, "--limit", "many")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert result.err.startswith("forelog: argument --limit: 'many' is no count")
+    assert result.err.startswith("forelog: argument --limit: 'many' isn't a count")
 
 
 @pytest.mark.parametrize(

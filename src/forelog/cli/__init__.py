@@ -1,21 +1,21 @@
 """The command `forelog`: what a person, or a script, does with a log.
 
     codes.py      exit codes, and which error ends in which
-    options.py    what the commands' options have in common: sizes, times, positions
+    options.py    options that commands share: sizes, times, positions
     output.py     results on stdout, messages on stderr
-    progress.py   how far a long command is
+    progress.py   the progress of a long command
     draw.py       pictures of numbers in a terminal
-    histogram.py  records and bytes over time
-    datapoints.py what commands show of a log in M3's format
-    append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
-    pipeline.py pipeline_*.py          a command whose subcommands run on Spark
-    replica.py                         keeps copies of state logs
-    serving.py aside.py                what commands that serve have in common; their log lines, on a thread
-    jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
-    broker.py broker_*.py              a command whose subcommands serve MQTT, or speak to a broker
-    state.py state_*.py                a command whose subcommands read state logs
+    serving.py    what commands that serve share: addresses, TLS, signals
+    aside.py      log lines of servers, written by a thread of their own
+    log           append, dump, verify, repair, backup, stats, clean, convert, bench
+    pipeline      subcommands that run on Spark
+    jobs          subcommands that serve jobs, or talk to a job server
+    broker        subcommands that serve MQTT, or talk to a broker
+    state         subcommands that read state logs
+    replica.py    a server that keeps copies of state logs
+    doctor.py     what forelog runs on, and what is missing
 
-A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
+The module of a command has `parser()` and `run(options) -> exit code`. It is imported only when it runs, so help
 and errors of usage come at once.
 """
 
@@ -37,18 +37,18 @@ COMMANDS = {
     "append": "append records from standard input",
     "dump": "show records, as text, JSON or bytes; follow a log",
     "verify": "check every byte of logs",
-    "repair": "show what would mend a damaged log, and do it with --apply",
-    "backup": "copy a log, whole and checked, while it is in use",
-    "stats": "segments, sizes, and rates over time, as a picture",
+    "repair": "show how to repair a damaged log; with --apply, do it",
+    "backup": "copy a log while it is in use, and check the copy",
+    "stats": "show segments, sizes, and rates over time",
     "clean": "forget records by age, size or key",
-    "convert": "write a log anew in another format",
+    "convert": "write a log's content to a new log in another format",
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
-    "jobs": "serve jobs, add them, do them, watch them",
-    "broker": "serve MQTT with a log as memory, publish, subscribe, watch",
-    "replica": "keep copies of state logs, for their programs and for followers",
+    "jobs": "serve, add, run and watch jobs",
+    "broker": "serve MQTT from a log; publish, subscribe, watch",
+    "replica": "keep copies of state logs",
     "state": "inspect, restore and compare the states in a state log",
-    "bench": "measure the log, and this disk beneath it",
-    "doctor": "what forelog runs on here, and what is missing",
+    "bench": "measure the log, and the disk below it",
+    "doctor": "show what forelog runs on, and what is missing",
 }
 
 _HOMES = {

@@ -25,10 +25,8 @@ from forelog.times import format_time
 
 def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("log", metavar="LOG", help="the directory that the broker has: its --log")
-    parser.add_argument(
-        "--limit", type=options.count, metavar="N", help="at most so many, the furthest behind first"
-    )
+    parser.add_argument("log", metavar="LOG", help="the broker's directory: its --log")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N, the largest lag first")
     options.add_timeout(parser, "until no one changes what is read")
 
 

@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell what the log does")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what the log does")
     parser.add_argument("-version", "--version", action="version", version=f"workq-server (forelog) {__version__}")
     try:
         chosen = parser.parse_args(argv)

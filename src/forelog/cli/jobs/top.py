@@ -39,15 +39,15 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
         type=options.some_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="how often to look (default: 1)",
+        help="how often to refresh (default: 1)",
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="show the values once, and end")
     parser.add_argument(
         "--limit",
         type=options.count,
         default=20,
         metavar="N",
-        help="how many queues, the fullest first (default: 20)",
+        help="the most queues to show, the fullest first (default: 20)",
     )
     parser.add_argument(
         "--probe", action="store_true", help="also measure changes: add a job far in the future, and delete it"

@@ -37,22 +37,22 @@ def parser() -> argparse.ArgumentParser:
         "  journalctl -f | forelog append journal.log --sync interval\n"
         "  forelog append orders.log --sync always --positions < orders.txt",
     )
-    parser.add_argument("log", metavar="LOG", help="the log's directory; created if there is none")
+    parser.add_argument("log", metavar="LOG", help="the log's directory; created if it doesn't exist")
     parser.add_argument(
-        "--framed", action="store_true", help="records come with their length in 4 bytes, big-endian, before each"
+        "--framed", action="store_true", help="each record comes after its length, in 4 bytes, big-endian"
     )
     parser.add_argument(
         "--sync",
         choices=[policy.value for policy in SyncPolicy],
         default="os",
-        help="when records are synced: by the OS when it likes (default), every second, or before going on",
+        help="when to sync: when the OS decides (default), every second, or before continuing",
     )
     parser.add_argument(
         "--segment-bytes",
         type=options.positive_size,
         default=SEGMENT_BYTES,
         metavar="SIZE",
-        help="at which size a segment is finished and the next one started (default: 64MiB)",
+        help="size at which the next segment begins (default: 64MiB)",
     )
     options.add_header(
         parser,

@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
         "and read meanwhile; cleaners wait. Positions in the copy are those of the log.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("target", metavar="TARGET", help="the directory to make, which must not exist or be empty")
+    parser.add_argument("target", metavar="TARGET", help="the directory to create; it must not exist, or be empty")
     options.add_known_header(parser)
     options.add_mode(parser, "the copy's files")
     options.add_timeout(parser, "for a cleaner to finish")

@@ -32,12 +32,22 @@ def parser() -> argparse.ArgumentParser:
         "Measure appending, syncing and scanning on this disk, beside bare os.write and fdatasync. Works in a\n"
         "temporary directory inside DIR, of at most 320 MiB, and removes it.",
     )
-    parser.add_argument("directory", metavar="DIR", nargs="?", default=".", help="where (default: here)")
     parser.add_argument(
-        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="how long altogether (default: 4)"
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="a directory on the disk to measure (default: here)",
     )
     parser.add_argument(
-        "--payload-bytes", type=options.byte_size, default=100, metavar="SIZE", help="of a record (default: 100)"
+        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="total duration (default: 4)"
+    )
+    parser.add_argument(
+        "--payload-bytes",
+        type=options.byte_size,
+        default=100,
+        metavar="SIZE",
+        help="size of a payload (default: 100)",
     )
     return parser
 

@@ -35,25 +35,25 @@ def parser() -> argparse.ArgumentParser:
         "--latest-key",
         type=options.key_slice,
         metavar="START:STOP",
-        help="keep only the latest record of each key, which is this part of the payload",
+        help="keep only the latest record of each key; the key is this part of the payload",
     )
     parser.add_argument(
         "--latest-until",
         type=options.one_byte,
         metavar="BYTE",
-        help="the same, with all before this byte as the key; both together: within that part",
+        help="the key is all before this byte; with --latest-key, within that part",
     )
     parser.add_argument(
         "--roll",
         action="store_true",
         help="start a new segment first, so that the last one can be cleaned too; needs the log to itself",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be dropped")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be dropped")
     parser.add_argument(
         "--on-corruption",
         choices=["raise", "skip"],
         default="raise",
-        help="at damage: stop with exit code 4 (default), or leave damaged segments as they are",
+        help="at damage: stop with exit code 4 (default), or leave damaged segments unchanged",
     )
     options.add_known_header(parser)
     options.add_timeout(parser, "for readers to finish")

@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         "that was not mended.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("--apply", action="store_true", help="do it; nobody may use the log meanwhile")
+    parser.add_argument("--apply", action="store_true", help="do it; waits until the log isn't in use")
     options.add_known_header(parser)
     options.add_timeout(parser, "until nobody uses the log")
     return parser

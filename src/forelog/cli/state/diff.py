@@ -28,14 +28,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--as-of",
         type=options.time_or_position,
         metavar="WHEN",
-        help="a time, or a position: what differs since then",
+        help="compare with the state at this time or position",
     )
     parser.add_argument(
         "--and",
         dest="and_when",
         type=options.time_or_position,
         metavar="WHEN",
-        help="until then (default: until now; of two logs: OTHER as it was then)",
+        help="the later state (default: now; with two logs: the state of OTHER)",
     )
 
 
