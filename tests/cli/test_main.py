@@ -82,6 +82,7 @@ def test_a_log_whose_headers_mislead_is_read_with_its_magic_number_by_hand(
 def test_a_log_without_magic_numbers_takes_none(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
         name = "plain"
+        signature = None
 
     stream = Stream(tmp_path)
     stream.format = Plain()  # type: ignore[assignment]
