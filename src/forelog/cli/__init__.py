@@ -62,11 +62,11 @@ exit codes:
   1    problems were found (verify, repair), or a job has failed (jobs run, result), or
        states differ (state diff)
   2    wrong usage
-  3    no log there, or a format that forelog doesn't know; no such job or queue
+  3    no log there, or an unknown format; no such job or queue
   4    damage stopped the command
   5    another process holds the lock; no job or result came in time
   6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
-  7    a job server or a broker refuses it
+  7    a job server or a broker refused it
   8    no job server or broker there, or the connection broke
   70   an error that forelog didn't expect: a bug
   130  interrupted
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except OSError as error:  # what was to be read can't be written
+    except OSError as error:  # results can't be written
         _close_stdout()
         if isinstance(error, BrokenPipeError):
             return 0
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_any_text() -> None:
-    """Whatever a log has in it can be shown, as far as the terminal or the file knows its letters."""
+    """Escape characters that the terminal or the file can't encode, so that any log can be shown."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
@@ -173,7 +173,7 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
     module = command(name)
     try:
         options = module.parser().parse_args(_join_times_ago(words))
-    except SystemExit as end:  # argparse has told why
+    except SystemExit as end:  # argparse has printed why
         return end.code if isinstance(end.code, int) else codes.FINE
     verbose = verbose or options.verbose
     level = logging.DEBUG if verbose else logging.WARNING
@@ -181,14 +181,14 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
     if serves:
         level = min(level, logging.INFO)
     elif name in ("verify", "repair", "stats") and not verbose:
-        level = logging.CRITICAL  # they report the same themselves
+        level = logging.CRITICAL  # they report the same findings themselves
     with logging_to_stderr(level, serves=serves):
         try:
             code: int = module.run(options)
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would complain once more when it exits.
+            # The reader of our output has closed it. Python would complain once more when it exits.
             _close_stdout()
             return codes.FINE
         except KeyboardInterrupt:
@@ -213,7 +213,7 @@ def _close_stdout() -> None:
 
 @contextmanager
 def logging_to_stderr(level: int, *, serves: bool) -> Iterator[None]:
-    """Send the log's own messages to stderr. A server's, and verbose ones, have a time and a level."""
+    """Send the log's own messages to stderr. Those of servers, and verbose ones, have a time and a level."""
     logger = logging.getLogger("forelog")
     handler: logging.Handler = logging.StreamHandler()
     layout = logging.Formatter("forelog: %(message)s")

@@ -232,7 +232,7 @@ def _limit(text: str) -> tuple[str, float]:
     """NAME=VALUE, of a limit that has no option of its own."""
     name, _, value = text.partition("=")
     if name not in _LIMITS:
-        raise argparse.ArgumentTypeError(f"{name!r} is no limit: expected one of {', '.join(sorted(_LIMITS))}")
+        raise argparse.ArgumentTypeError(f"{name!r} isn't a limit: expected one of {', '.join(sorted(_LIMITS))}")
     return name, _LIMITS[name](value)
 
 

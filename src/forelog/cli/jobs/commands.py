@@ -144,7 +144,7 @@ def _signed(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no priority: expected a whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a priority: expected a whole number") from None
 
 
 def _due(text: str) -> int:

@@ -1,8 +1,8 @@
 """`forelog jobs top`: queues as they change, and how long the server takes to answer.
 
-The protocol tells how many jobs wait, and nothing of how many came and went: a rate here is by how much a queue
-grew or shrank. How long answers take is measured on this command's own questions; with --probe also how long
-changes take, on a job that is added for next year and deleted again.
+The protocol reports how many jobs wait, not how many came and went, so a rate is how much a queue grew or shrank.
+Latencies are those of this command's own requests; with --probe also those of changes, measured on a job that is
+added for next year and deleted again.
 """
 
 from __future__ import annotations

@@ -70,13 +70,13 @@ def run(chosen: argparse.Namespace) -> int:
     signature = stream.format.signature
     if signature is None:
         raise codes.UsageError(
-            f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
+            f"{chosen.log} is a log in the format {stream.format.name}: its entries aren't lines. CommitLog "
             "writes such, or `forelog convert`"
         )
     if chosen.magic is None and signature[0] in (STATE_MAGIC, JOBS_MAGIC):
         found = described(stream.format)
         raise codes.UsageError(
-            f"{chosen.log} is {found.what}, whose records are no lines: {found.use}. To append all the same, say "
+            f"{chosen.log} is {found.what}, whose records aren't lines: {found.use}. To append anyway, say "
             f"--magic {signature[0]:#x}"
         )
     interrupt = _Interrupt()
@@ -96,7 +96,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _stream(chosen: argparse.Namespace) -> Stream:
-    """The log as it is, with what was said about it by hand; a new one if there is none."""
+    """Open the log, with the options that override its files, or create it."""
     try:
         return options.open_log(chosen.log, chosen)
     except LogNotFound:
@@ -223,7 +223,7 @@ class _Feed:
 
 
 def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
-    """Read what there is, append what is whole of it, until the end."""
+    """Read input and append its complete records, until the end."""
     if sys.stdin is None:
         raise codes.InputError("stdin is closed: there is nothing to append")
     descriptor = sys.stdin.fileno()

@@ -1,7 +1,7 @@
 """`forelog bench`: a quick measurement of the log, and of the disk beneath it in the same run.
 
 Each figure of the log stands beside what the operating system does bare: os.write for an append, fdatasync
-for a synced one, reading for a scan. It takes a few seconds and tells about this machine, now.
+for a synced one, reading for a scan. It takes a few seconds, and is about this machine, now.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Measure:
 
 def run(chosen: argparse.Namespace) -> int:
     if not os.path.isdir(chosen.directory):
-        raise codes.UsageError(f"{chosen.directory} is no directory: give one on the disk to measure")
+        raise codes.UsageError(f"{chosen.directory} isn't a directory: give one on the disk to measure")
     if chosen.payload_bytes > 1 << 20:
         raise codes.UsageError(
             f"--payload-bytes {chosen.payload_bytes}: at most 1MiB, to stay within a few seconds"

@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "clean",
         "Forget records, by one rule. The last segment, which is appended to, is never touched; positions stay\n"
-        "valid. Appenders go on meanwhile, readers wait.",
+        "valid. Appenders continue meanwhile, readers wait.",
         "examples:\n"
         "  forelog clean events.log --older-than 7d\n"
         "  forelog clean settings.log --latest-until = --dry-run",
@@ -108,6 +108,6 @@ def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
     changed = f"{report.segments_rewritten:,} {would}rewritten and {report.segments_removed:,} {would}removed"
     print(f"  of {plural(report.segments_visited, 'finished segment')}, {changed}")
     if not report.segments_visited:
-        print("  the last segment is left alone, and there is no other: --roll starts a new one first")
+        print("  cleaning skips the last segment, and there is no other: --roll starts a new one first")
     for segment in report.segments_skipped:
-        print(f"  left as it is: {segment}")
+        print(f"  left unchanged: {segment}")

@@ -91,7 +91,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _print(cursor: Cursor, layout: Callable[[Record], bytes], limit: int | None, *, flush: bool) -> None:
-    # Bytes, so that payloads come out as they are whatever the terminal's encoding.
+    # Bytes: payloads are printed unchanged, whatever the terminal's encoding.
     sys.stdout.flush()
     out = sys.stdout.buffer
     if limit == 0:
@@ -120,7 +120,7 @@ def _line(record: Record, payload: str) -> bytes:
 
 
 def as_text(payload: bytes) -> str:
-    r"""A payload as text, on one line, from which its bytes can be told: what isn't printable UTF-8 is escaped.
+    r"""A payload as text on one line. What isn't printable UTF-8 is escaped, so its bytes can be recovered.
 
     >>> as_text("größer".encode()), as_text(b"two\nlines"), as_text(b"\x00\xff\\")
     ('größer', 'two\\nlines', '\\x00\\xff\\\\')
@@ -134,7 +134,7 @@ def _escaped(char: str) -> str:
         return char
     if char.isascii():
         return repr(char)[1:-1]
-    # Not as \x85, which is the byte 85 that is no UTF-8.
+    # Not as \x85, which is the byte 85, not UTF-8.
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 

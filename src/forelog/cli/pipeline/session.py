@@ -35,7 +35,7 @@ def session_of(master: str | None, verbose: bool) -> tuple[SparkSession, bool]:
         if SparkSession.getActiveSession() is not None:
             return start(), False
     except ImportError:
-        pass  # session() tells what to install
+        pass  # session() says what to install
     if verbose:
         return start(), True
     if sys.stderr.isatty():
@@ -49,14 +49,14 @@ def session_of(master: str | None, verbose: bool) -> tuple[SparkSession, bool]:
         except Exception as error:
             said.seek(0)
             raise not_started(said.read().decode(errors="replace"), error) from error
-    # What is wrong is told in one line here, and not at length there.
+    # Errors are reported in one line here, not at length there.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return spark, True
 
 
 @contextmanager
 def _stderr_to(target: int) -> Iterator[None]:
-    """Send what is written to stderr elsewhere; what is started meanwhile goes on writing there."""
+    """Redirect stderr; processes started meanwhile keep writing to the new place."""
     sys.stderr.flush()
     saved = os.dup(2)
     try:
@@ -68,7 +68,7 @@ def _stderr_to(target: int) -> Iterator[None]:
 
 
 def not_started(said: str, error: Exception) -> Exception:
-    """Why there is no Spark, from what Java had to say about it."""
+    """Why Spark doesn't start, from what Java printed."""
     from forelog.errors import SparkFailure
     from forelog.spark.pipeline.failures import find_failure
 
@@ -81,7 +81,7 @@ def not_started(said: str, error: Exception) -> Exception:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Tell the error that is behind one of Spark's: a line, and not a page of Java."""
+    """Raise the error behind one of Spark's: a line instead of a page of Java."""
     try:
         yield
     except Exception as error:
@@ -104,7 +104,7 @@ def _is_sparks(error: Exception) -> bool:
 
 
 class Watch:
-    """Shows how far Spark is, in a terminal: tasks done of those in the stages that run."""
+    """Shows Spark's progress in a terminal: tasks done in the stages that run."""
 
     def __init__(self, spark: SparkSession, label: str) -> None:
         self._tracker: Any = spark.sparkContext.statusTracker() if sys.stderr.isatty() else None
@@ -128,14 +128,14 @@ class Watch:
             while not self._stop.wait(POLL_SECONDS):
                 try:
                     done, total = tasks_of(self._tracker)
-                except Exception:  # Spark has stopped; whoever waits for a result is told
+                except Exception:  # Spark has stopped; the caller that waits for a result gets the error
                     return
                 if total:
                     progress(done, total)
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:
-    """How many tasks of the stages that run are done, and how many there are."""
+    """Tasks done in the stages that run, and all their tasks."""
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     found = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in found), sum(stage.numTasks for stage in found)

@@ -87,7 +87,7 @@ def _changes(
 
 
 def _same(old: Any, new: Any) -> bool:
-    """As they were written, but for the order in dicts: True is no 1, and nan is nan."""
+    """Compared as written, except for the order in dicts: True isn't 1, and nan equals nan."""
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list) and isinstance(new, list):
