@@ -51,9 +51,7 @@ def run(chosen: argparse.Namespace, client: BrokerClient) -> int:
 
 def _pub(chosen: argparse.Namespace, client: BrokerClient) -> int:
     if not is_topic_name(chosen.topic):
-        raise codes.UsageError(
-            f"{chosen.topic!r} isn't a topic to publish to: it must not be empty, or contain + or #"
-        )
+        raise codes.UsageError(f"{chosen.topic!r} isn't a topic to publish to: it is empty, or has + or # in it")
     expiry = None if chosen.expiry is None else max(int(chosen.expiry), 1)
     count = 0
     if chosen.message is not None:

@@ -41,8 +41,8 @@ def subparser(name: str) -> argparse.ArgumentParser:
     parser = options.command_parser(
         f"state {name}",
         summary[0].upper() + summary[1:] + ".",
-        "Times are RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago, and include what was written at them;\n"
-        "positions are as printed, 000000007:1048576, and include what comes before them.",
+        "Times are RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago; they include what was written then;\n"
+        "positions are as printed, 000000007:1048576; they include what comes before.",
     )
     _module(name).add_options(parser)
     options.add_timeout(parser, "for a cleaner to finish")
