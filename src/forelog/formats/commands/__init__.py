@@ -2,5 +2,6 @@
 
 commands.py   the eight commands, from and to bytes
 encoding.py   the fields of a command as bytes
+fields.py     where the fields of a command are in its bytes
 columns.py    commands as Arrow columns
 """

@@ -62,6 +62,7 @@ class Tenant(NamedTuple):
     """What is in a directory."""
 
     kind: Kind
+    """What it is, for a program."""
     what: str
     """In words, as in: a state log."""
     use: str
