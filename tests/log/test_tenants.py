@@ -11,10 +11,10 @@ import pytest
 from forelog import ForelogError, HeaderMismatch, Stream, UnknownFormat
 from forelog.broker import Broker, MessageLogWriter
 from forelog.commitlog import CommitLog
-from forelog.copies.mirror import FORMAT
 from forelog.files import OSFiles
 from forelog.formats.commands.commands import MAGIC
 from forelog.formats.m3 import Datapoint, Series
+from forelog.formats.state import FORMAT
 from forelog.jobs import LocalServer
 from forelog.log.directory import tenants
 from forelog.log.directory.tenants import tenant_of

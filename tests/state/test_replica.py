@@ -461,7 +461,7 @@ def test_hostile_frames_are_refused_and_cost_nothing(tmp_path, children):
 
 
 def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, children):
-    from forelog.copies.mirror import Snapshot
+    from forelog.copies.snapshot import Snapshot
 
     replica = children(Replica, tmp_path / "replica")
     with PersistentDict(str(tmp_path / "log")) as things:

@@ -298,7 +298,7 @@ def test_a_follower_that_doesnt_read_keeps_no_copy_from_being_made_anew(tmp_path
         stuck = hello(server, "things", "follower")
         stuck.expect(Kind.WELCOME)
         time.sleep(0.5)  # the server sends until buffers are full
-        slot = server._logs["things"].copies.whole
+        slot = server._logs["things"].slots.whole
         lock = slot._directory.files.lock(f"{slot.path}/read.lock", exclusive=True, timeout=3)
         lock.release()
         stuck.close()
@@ -476,7 +476,7 @@ def test_nobody_ends_the_terms_of_a_copy(tmp_path):
         assert "its epoch is" in refused(hello(server, "new", "primary", beyond))
         for term in (2**33, EPOCH_MAX):
             assert "term" in refused(hello(server, "new", "primary", Identity.new()._replace(term=term)))
-        assert server._logs["things"].copies.identity == first
+        assert server._logs["things"].slots.identity == first
         ahead = first._replace(term=1 + TERM_STEP_MAX, word=new_word())
         primary(server, "things", ahead).close()
         answer = hello(server, "things", "promote")
@@ -539,7 +539,7 @@ def test_logs_of_before_the_start_count(tmp_path):
 
 
 def test_many_small_segments_count_as_what_they_take_up(tmp_path):
-    from forelog.copies.mirror import FORMAT
+    from forelog.formats.state import FORMAT
 
     record = FORMAT.encode(b"x", 1)
     with ReplicaServer(str(tmp_path / "copies"), log_bytes_max=1 << 20) as server:

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forelog import Stream
-from forelog.copies.mirror import FORMAT
 from forelog.copies.shipping import _chunk
 from forelog.copies.slots import whole_slot
 from forelog.copies.targets import DirectoryTarget
 from forelog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
+from forelog.formats.state import FORMAT
 from forelog.state import EventCodec, PersistentDict, StateLog
 from forelog.state import log as state_log
 from forelog.testing import CrashDisk

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import Resume
-from forelog.copies.sent import Sent
 from forelog.copies.shipping import Owner, holds
+from forelog.copies.snapshot import Resume
+from forelog.copies.transfers import Transfer
 from forelog.errors import ReplicaError, Superseded
 from forelog.log.directory.segments import SegmentReader
 from forelog.log.stream import Stream
@@ -70,7 +70,7 @@ def refuse_other(where: str, identity: Identity, known: Identity | None) -> None
 class Claim:
     """What a log can say for itself to a copy that it is to write to."""
 
-    def __init__(self, owner: Owner, where: str, sent: Sent) -> None:
+    def __init__(self, owner: Owner, where: str, sent: Transfer) -> None:
         self._owner = owner
         self._where = where
         self._sent = sent
@@ -110,7 +110,7 @@ class Claim:
             )
 
     def _check_same(self, end: Resume | None) -> None:
-        if end is None or self._owner.memory.knows(end):
+        if end is None or self._owner.transfers.knows(end):
             return
         held, mine = self._holds(end), self._owner.identity
         if held or (held is None and self._may_have_sent(end)):
@@ -126,7 +126,7 @@ class Claim:
         if view is None or end.position >= view.snapshot.begin:
             return False
         # A copy that ends before what it has acknowledged has lost some: its disk has failed, or its power.
-        acknowledged = self._owner.memory.acknowledged(self._where)
+        acknowledged = self._owner.transfers.acknowledged(self._where)
         return end.position <= max(acknowledged, self._owner.lineage.began)
 
     def _holds(self, end: Resume) -> bool | None:

@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forelog.bounds import check_number
+from forelog.copies.addresses import make_target
 from forelog.copies.shipping import Owner, Target, View, ship
-from forelog.copies.store.storage import shown
-from forelog.copies.targets import make_target
+from forelog.copies.store.bucket import shown
 from forelog.errors import ForelogError, NotReplicated, Superseded
 from forelog.log.position import Position
 

@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import Resume, Snapshot, tail_before
-from forelog.copies.sent import Memory, Sent
+from forelog.copies.snapshot import Resume, Snapshot
+from forelog.copies.transfers import Transfer, Transfers
+from forelog.log.directory.place import tail_before
 from forelog.log.directory.segments import Directory
 from forelog.log.position import Position
 from forelog.log.stream import Stream
@@ -78,7 +79,7 @@ class Owner(Source, Protocol):
         """The openings that its history consists of."""
 
     @property
-    def memory(self) -> Memory:
+    def transfers(self) -> Transfers:
         """What this opening of it has sent to its copies."""
 
     @property
@@ -89,7 +90,7 @@ class Owner(Source, Protocol):
 class Target(Protocol):
     """Where it is shipped to. Whatever it raises ends the attempt; the next one begins with `connect`."""
 
-    sent: Sent
+    transfer: Transfer
     """What it was sent, over all attempts."""
 
     def connect(self) -> Resume | None:
@@ -131,7 +132,7 @@ def ship(
     view = _wait_for_view(source, woken, stopped)
     if view is None:
         return
-    sent, resume = target.sent, target.connect()
+    sent, resume = target.transfer, target.connect()
     sent.begin(resume)
     lineage, told = view.lineage, None
     held = None if resume is None else holds(view.stream, resume)
@@ -179,7 +180,7 @@ def ship(
 def _flush(target: Target) -> Position:
     """What the target acknowledges, once it is known to be what it was sent."""
     found = target.flush()
-    target.sent.settle(found)
+    target.transfer.settle(found)
     return found.position
 
 
@@ -206,7 +207,7 @@ def _send(view: View, at: Position, target: Target, *, apart: bool) -> tuple[Pos
     sent = 0
     for chunk in chunks:
         target.send(chunk)
-        target.sent.add(*chunk)
+        target.transfer.add(*chunk)
         at = chunk.end
         sent += len(chunk.data)
     return at, sent >= (APART_BYTES if apart else BURST_BYTES)

@@ -18,26 +18,21 @@ import struct
 
 from forelog.copies.claim import Known, refuse_other
 from forelog.copies.identity import Identity, check_term
-from forelog.copies.mirror import (
-    FORMAT,
-    Mirror,
-    Resume,
-    Snapshot,
-    read_file,
-    read_snapshot,
-    replace_file,
-    stamp_snapshot,
-)
+from forelog.copies.replica import Replica
+from forelog.copies.snapshot import Resume, Snapshot, read_file, read_snapshot, replace_file, stamp_snapshot
 from forelog.errors import BadFrame, LogNotFound, ReplicaError, UnknownFormat
 from forelog.files import Files, OSFiles
+from forelog.formats.state import FORMAT
 from forelog.log.directory.segments import APPEND_LOCK, Directory, segments_elsewhere
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
 
 __all__ = [
     "SLOTS",
-    "Copies",
+    "Slots",
     "copies_around",
+    "directory_of",
+    "in_the_way",
     "read_identity",
     "refuse_a_log",
     "take_copies",
@@ -48,7 +43,7 @@ SLOTS = ("a", "b")
 _IDENTITY = "identity"
 
 
-class Copies:
+class Slots:
     """The copies of one log in a directory, of which at most one is whole."""
 
     def __init__(self, path: str, files: Files | None = None) -> None:
@@ -57,28 +52,28 @@ class Copies:
         refuse_a_log(path, self._files)
         self._files.make_dir(path)
         self._lock = self._files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=0)
-        self._mirrors: list[Mirror] = []
-        self.whole: Mirror | None = None
+        self._replicas: list[Replica] = []
+        self.whole: Replica | None = None
         try:
             self.identity = read_identity(path, self._files)
             for slot in SLOTS:
-                self._mirrors.append(Mirror(Directory(self._files, f"{path}/{slot}", FORMAT)))
-            whole = [mirror for mirror in self._mirrors if mirror.snapshot is not None]
-            self.whole = max(whole, key=lambda mirror: mirror.sequence, default=None)
-            for mirror in whole:
-                if mirror is not self.whole:
-                    mirror.try_to_empty()
+                self._replicas.append(Replica(Directory(self._files, f"{path}/{slot}", FORMAT)))
+            whole = [replica for replica in self._replicas if replica.snapshot is not None]
+            self.whole = max(whole, key=lambda replica: replica.sequence, default=None)
+            for replica in whole:
+                if replica is not self.whole:
+                    replica.try_to_empty()
         except BaseException:
             self._close()
             raise
-        self.growing: Mirror = self._growing()
+        self.growing: Replica = self._growing()
         """The one that is written to: the whole one, unless another is being made."""
 
-    def _growing(self) -> Mirror:
-        for mirror in self._mirrors:
-            if mirror is not self.whole and mirror.position is not None:
-                return mirror
-        return self.whole or self._mirrors[0]
+    def _growing(self) -> Replica:
+        for replica in self._replicas:
+            if replica is not self.whole and replica.position is not None:
+                return replica
+        return self.whole or self._replicas[0]
 
     def adopt(self, identity: Identity, *, continues: bool = False) -> None:
         """Take what comes from this primary, or raise: Superseded if another one has written that isn't older.
@@ -113,7 +108,7 @@ class Copies:
     @property
     def byte_count(self) -> int:
         """What all that is here takes up on the disk, whole or not."""
-        return sum(mirror.byte_count for mirror in self._mirrors)
+        return sum(replica.byte_count for replica in self._replicas)
 
     def flush(self, *, synced: bool) -> Resume:
         """`position`, once what is here has been synced if that is wanted, and is where it will be looked for."""
@@ -127,12 +122,12 @@ class Copies:
     def is_gone(self) -> bool:
         """Whether its directory was removed, or another one is in its place: then nobody finds what is written."""
         known = self.identity is None or self._files.stat(f"{self.path}/{_IDENTITY}") is not None
-        return not known or any(mirror.is_gone() for mirror in self._mirrors)
+        return not known or any(replica.is_gone() for replica in self._replicas)
 
     def restart(self) -> None:
         """Begin again, in the other slot if this one is whole."""
         if self.growing is self.whole:
-            self.growing = next(mirror for mirror in self._mirrors if mirror is not self.whole)
+            self.growing = next(replica for replica in self._replicas if replica is not self.whole)
         self.growing.empty()
 
     def commit(self, snapshot: Snapshot) -> bool:
@@ -141,22 +136,22 @@ class Copies:
         sequence = growing.sequence if before is None or before is growing else before.sequence + 1
         growing.commit(snapshot, max(sequence, 1), 0 if self.identity is None else self.identity.term)
         self.whole = growing
-        for mirror in self._mirrors:
-            if mirror is not growing and (mirror.position is not None or mirror.damaged):
-                mirror.try_to_empty()  # if it can't be now, the new copy is whole all the same
+        for replica in self._replicas:
+            if replica is not growing and (replica.position is not None or replica.damaged):
+                replica.try_to_empty()  # if it can't be now, the new copy is whole all the same
         return before is not growing
 
     def close(self) -> None:
         """Sync, and let go."""
         try:
-            for mirror in self._mirrors:
-                mirror.sync()
+            for replica in self._replicas:
+                replica.sync()
         finally:
             self._close()
 
     def _close(self) -> None:
-        for mirror in self._mirrors:
-            mirror.close()
+        for replica in self._replicas:
+            replica.close()
         self._lock.release()
 
 
@@ -214,3 +209,20 @@ def refuse_a_log(path: str, files: Files) -> None:
         refuse_others(files, path, "copies of a state log", kind="copies")
     except UnknownFormat as error:
         raise ReplicaError(str(error)) from None
+
+
+def directory_of(path: str) -> str:
+    """The directory of a log: the path itself, or the whole replica in one of its slots."""
+    if not all(os.path.isdir(f"{path}/{slot}") for slot in SLOTS):
+        return path
+    slot = whole_slot(path)
+    if slot is None:
+        raise ReplicaError(f"{path} has no whole copy of a state log: the first one was never finished")
+    return slot
+
+
+def in_the_way(path: str | os.PathLike[str]) -> str | None:
+    """Why no new log can be made at a path; None if nothing is there, or an empty directory."""
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        return f"{os.fspath(path)} is there already and not empty"
+    return None

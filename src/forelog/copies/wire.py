@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import socket
 import ssl
 import struct
@@ -31,20 +32,37 @@ import threading
 import time
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from forelog.copies.identity import EPOCH_MAX, WORD_BYTES, Identity
-from forelog.copies.mirror import TAIL_BYTES, Resume, Snapshot
+from forelog.copies.snapshot import Resume, Snapshot
 from forelog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
+from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 from forelog.serving.tls import explain, tls_hint
 
-__all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "as_tls", "as_token", "connect", "need_msgspec"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "PORT",
+    "Address",
+    "Frame",
+    "Kind",
+    "Link",
+    "as_tls",
+    "as_token",
+    "connect",
+    "is_log_name",
+    "need_msgspec",
+    "parse_address",
+]
 
 VERSION = 2
+PORT = 7070
 HELLO_BYTES_MAX = 4096
 FRAME_BYTES_MAX = 64 << 20  # a frame has at least one whole record
 FREE_BYTES = (1 << 20) + (64 << 10)  # frames that are larger share a room
 QUIET_SECONDS = 30.0  # that an answer may take
+_LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _HEAD = struct.Struct(">IB")
 _PLACE = struct.Struct(">QQ")
 _SNAPSHOT = struct.Struct(">QQQQ")
@@ -85,6 +103,24 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"replica://{host}:{self.port}/{self.log}"
+
+
+def parse_address(where: str) -> Address:
+    """`replica://HOST:PORT/LOG`."""
+    parts = urlsplit(where)
+    log = unquote(parts.path.strip("/"))
+    try:
+        port = parts.port or PORT
+    except ValueError:
+        port = 0
+    if parts.scheme != "replica" or not parts.hostname or not 0 < port < 65536 or not is_log_name(log):
+        raise ValueError(f"{where!r} is no replica: expected replica://HOST:PORT/LOG, where LOG is a plain name")
+    return Address(parts.hostname, port, log)
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a log may be called that on a replica server, where it is a directory."""
+    return _LOG_NAME.fullmatch(name) is not None
 
 
 class Room:

@@ -21,9 +21,19 @@ from typing import Any, Self
 from forelog.copies.destinations import DestinationHealth
 from forelog.copies.identity import Identity
 from forelog.copies.server.receiver import Receiver
-from forelog.copies.slots import Copies
-from forelog.copies.targets import parse_address
-from forelog.copies.wire import VERSION, Fields, Kind, Link, as_tls, as_token, connect, need_msgspec, resume_fields
+from forelog.copies.slots import Slots
+from forelog.copies.wire import (
+    VERSION,
+    Fields,
+    Kind,
+    Link,
+    as_tls,
+    as_token,
+    connect,
+    need_msgspec,
+    parse_address,
+    resume_fields,
+)
 from forelog.errors import NotReplicated, ReplicaError, Superseded
 from forelog.files import disk
 from forelog.log.position import Position
@@ -67,7 +77,7 @@ class Follower:
         self._codec: Codec = EventCodec(types) if codec is None else codec
         self._token = as_token(token)
         self._tls = as_tls(tls)
-        self._copies: Copies | None = None
+        self._slots: Slots | None = None
         self._replayer = self._new_replayer()
         self._replayed: Position | None = _NOWHERE
         """Up to where memory has the whole copy; None if there is no telling, as after a replay that broke off."""
@@ -89,11 +99,11 @@ class Follower:
         """Replay the copy that is here, if any, and follow from there on."""
         if self._thread is not None:
             raise ValueError("this follower is open")
-        self._copies = Copies(self._path, self._files)
+        self._slots = Slots(self._path, self._files)
         try:
             if self._replayed is None:
                 self._reset()  # of what an earlier opening has left in memory
-            self._replay_copy(self._copies)
+            self._replay_copy(self._slots)
         except BaseException:
             self._let_go()
             raise
@@ -112,10 +122,10 @@ class Follower:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._copies is not None:
-            copies, self._copies = self._copies, None
+        if self._slots is not None:
+            slots, self._slots = self._slots, None
             self._replayed = None
-            copies.close()
+            slots.close()
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -152,21 +162,21 @@ class Follower:
 
     def _follow(self) -> None:
         with self._lock:
-            copies = self._copies_in_place()
+            slots = self._copies_in_place()
             if self._is_stale():
                 self._begin_again()
                 self._changed.notify_all()
         self._link = link = connect(self._address, self._tls)
         with self._lock:
-            resume = copies.growing.resume()
+            resume = slots.growing.resume()
         self._hello(link, "follower", **resume_fields(resume))
         welcome = Fields(link.who, link.expect(Kind.WELCOME))
         with self._lock:
-            copies.adopt(welcome.need_identity())
+            slots.adopt(welcome.need_identity())
         self._recovered()
         Receiver(
             link,
-            copies,
+            slots,
             self._lock,
             arrived=self._arrived,
             renewed=self._begin_again,
@@ -174,16 +184,16 @@ class Follower:
         ).run(self._check_going)
         raise ReplicaError(f"{link.who} closed the connection")
 
-    def _copies_in_place(self) -> Copies:
+    def _copies_in_place(self) -> Slots:
         """The copies; opened anew if their directory was removed or replaced. Memory has the state until then."""
-        assert self._copies is not None
-        if self._copies.is_gone():
+        assert self._slots is not None
+        if self._slots.is_gone():
             logger.warning("%s was removed or replaced: a new copy is needed", self._path)
-            self._copies.close()
-            self._copies = Copies(self._path, self._files)
-            if self._copies.whole is None:
+            self._slots.close()
+            self._slots = Slots(self._path, self._files)
+            if self._slots.whole is None:
                 self._replayed = _NOWHERE
-        return self._copies
+        return self._slots
 
     def _check_going(self) -> None:
         if self._stopping.is_set():  # also where that came before there was a link to cut
@@ -202,22 +212,22 @@ class Follower:
         self._replayed = self._copy_end()
 
     def _begin_again(self) -> None:
-        assert self._copies is not None
+        assert self._slots is not None
         logger.info("%s: the state is replayed anew", self._address)
         self._replayed = None
         self._reset()
-        self._replay_copy(self._copies)
+        self._replay_copy(self._slots)
 
-    def _replay_copy(self, copies: Copies) -> None:
+    def _replay_copy(self, slots: Slots) -> None:
         self._replayed = None
         self._replayer = self._new_replayer()
-        if copies.whole is not None and copies.whole.snapshot is not None:
-            for block in copies.whole.stream().blocks(start=copies.whole.snapshot.begin):
+        if slots.whole is not None and slots.whole.snapshot is not None:
+            for block in slots.whole.stream().blocks(start=slots.whole.snapshot.begin):
                 self._replayer.block(block)
         self._replayed = self._copy_end()
 
     def _copy_end(self) -> Position:
-        whole = None if self._copies is None else self._copies.whole
+        whole = None if self._slots is None else self._slots.whole
         return _NOWHERE if whole is None or whole.position is None else whole.position
 
     def _is_stale(self) -> bool:
@@ -248,7 +258,7 @@ class Follower:
     def position(self) -> Position:
         """Up to where everything has been replayed; 0:0 while everything is to be replayed again."""
         with self._lock:
-            return _NOWHERE if self._copies is None or self._is_stale() else self._copies.position
+            return _NOWHERE if self._slots is None or self._is_stale() else self._slots.position
 
     def wait_for(self, position: Position, timeout: float | None = None) -> None:
         """Return when the update at a position has been replayed; NotReplicated after `timeout` seconds."""
@@ -300,24 +310,24 @@ class Follower:
         identity = self._fence(timeout, force=force)
         self._stop()
         with self._lock:
-            copies = self._opened()
+            slots = self._opened()
             self._replay_what_broke_off()
-            assert copies.identity is not None
+            assert slots.identity is not None
             self._let_go()
             log = StateLog(
                 self._path,
                 replay=self._replay,
                 enumerate=enumerate,
                 codec=self._codec,
-                promote=identity or copies.identity.next_term(),
+                promote=identity or slots.identity.next_term(),
                 **options,
             )
         return log.open(replay=False)
 
-    def _opened(self) -> Copies:
-        if self._copies is None:
+    def _opened(self) -> Slots:
+        if self._slots is None:
             raise ReplicaError(f"the follower of {self._address} is not open: open it before it is promoted")
-        return self._copies
+        return self._slots
 
     def _wait_for_copy(self, timeout: float) -> None:
         """Return when there is something to promote: a whole copy, and memory as it says."""

@@ -36,12 +36,13 @@ from forelog.bounds import AGE_SECONDS_MAX, check_number, check_whole
 from forelog.copies.destinations import Destinations, Health
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import FORMAT, Snapshot
-from forelog.copies.sent import Memory
 from forelog.copies.shipping import View
 from forelog.copies.slots import copies_around, read_identity, take_copies, whole_slot
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.transfers import Transfers
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files, Lock, disk
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, RECORD_BYTES, WRITER
 from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from forelog.log.directory.index import SegmentIndex
 from forelog.log.directory.segments import APPEND_LOCK, Directory
@@ -49,7 +50,7 @@ from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
 from forelog.log.walk import Block
 from forelog.state.events import Codec, EventCodec
-from forelog.state.replay import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
+from forelog.state.replay import Replayer
 
 __all__ = ["Enumeration", "StateLog", "StateStats"]
 
@@ -178,7 +179,7 @@ class StateLog:
         self._error: Exception | None = None
         self._promote = promote
         self._lineage: Lineage | None = None
-        self._memory = Memory()
+        self._transfers = Transfers()
         self._view: View | None = None
         self._destinations = Destinations(self)
 
@@ -220,7 +221,7 @@ class StateLog:
         self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
         if found.snapshot is not None:
             self._seen(found.snapshot)
-        self._lineage, self._memory = self._next_lineage(found), Memory()
+        self._lineage, self._transfers = self._next_lineage(found), Transfers()
 
     def _next_lineage(self, found: Replayer) -> Lineage:
         """The lineage of this opening, which is younger than all that have written the log.
@@ -414,9 +415,9 @@ class StateLog:
         return self._lineage
 
     @property
-    def memory(self) -> Memory:
+    def transfers(self) -> Transfers:
         """What this opening has sent to its destinations, as far as it takes to recognise it."""
-        return self._memory
+        return self._transfers
 
     def view(self) -> View | None:
         """The log as its destinations see it."""

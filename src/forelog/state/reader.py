@@ -12,15 +12,15 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from forelog.copies.mirror import FORMAT
-from forelog.copies.sources import directory_of
+from forelog.copies.slots import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
 from forelog.formats import Captain
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES
 from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
 from forelog.log.walk import Block
-from forelog.state.replay import BEGIN, COMMIT, EVENT, MARKER_BYTES, is_marker
+from forelog.state.replay import is_marker
 from forelog.times import format_time
 
 __all__ = ["Event", "Span", "Told", "events_of", "last_events", "open_source", "reading", "span_of", "told"]

@@ -8,20 +8,16 @@ from typing import Any
 from forelog import kernel
 from forelog.copies import lineage
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Snapshot
+from forelog.copies.snapshot import Snapshot
 from forelog.errors import BadEvent, CorruptRecord
 from forelog.formats import Scan
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES, WRITER
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
 from forelog.log.walk import Block
 from forelog.state.events import Batch, Codec, EventCodec
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer", "is_marker"]
-
-EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
-RECORD_BYTES = 20  # that a record takes beside its payload, about
-MARKER_BYTES = 9
-"""The size of a BEGIN or COMMIT record."""
+__all__ = ["Replayer", "is_marker"]
 
 Replay = Callable[[Any], object]
 

@@ -23,18 +23,18 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from forelog.copies.mirror import FORMAT
-from forelog.copies.sources import in_the_way, source_directory
+from forelog.copies.addresses import source_directory
+from forelog.copies.slots import in_the_way
 from forelog.errors import ForelogError
 from forelog.files import File, OSFiles, write_all
 from forelog.files.modes import PRIVATE
+from forelog.formats.state import EVENT, FORMAT
 from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
 from forelog.log.verify import verify
 from forelog.log.walk import Block
 from forelog.state.reader import Span, open_source, reading, span_of
-from forelog.state.replay import EVENT
 
 __all__ = ["PlaceTaken", "RestoreFailed", "RestoreReport", "restore"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from forelog.copies.mirror import Resume
-from forelog.copies.slots import Copies
+from forelog.copies.slots import Slots
+from forelog.copies.snapshot import Resume
 from forelog.copies.wire import FRAME_BYTES_MAX, Body, Kind, Link, parse_data, parse_snapshot
 from forelog.errors import BadFrame
 from forelog.log.position import Position
@@ -29,7 +29,7 @@ class Receiver:
     def __init__(
         self,
         link: Link,
-        copies: Copies,
+        slots: Slots,
         lock: threading.RLock | threading.Lock,
         *,
         arrived: Callable[[Position, memoryview], None] = _nothing,
@@ -38,7 +38,7 @@ class Receiver:
         fits: Callable[[int], None] = _nothing,
     ) -> None:
         self._link = link
-        self._copies = copies
+        self._slots = slots
         self._lock = lock
         self._arrived = arrived
         self._renewed = renewed
@@ -68,23 +68,23 @@ class Receiver:
 
     def _take(self, kind: Kind, body: Body) -> Resume | None:
         """What to acknowledge, if anything."""
-        copies = self._copies
+        slots = self._slots
         if kind is Kind.DATA:
             position, data = parse_data(body)
             self._fits(len(data))
-            copies.growing.write(position, data)
-            if copies.growing is copies.whole:
+            slots.growing.write(position, data)
+            if slots.growing is slots.whole:
                 self._arrived(position, data)
                 self._changed()
         elif kind is Kind.FLUSH:
-            return copies.flush(synced=body == b"\1")
+            return slots.flush(synced=body == b"\1")
         elif kind is Kind.COMMITTED:
-            if copies.commit(parse_snapshot(body)):
+            if slots.commit(parse_snapshot(body)):
                 self._renewed()
             self._changed()
-            return copies.flush(synced=False)
+            return slots.flush(synced=False)
         elif kind is Kind.RESTART:
-            copies.restart()
+            slots.restart()
         else:
             raise BadFrame(f"{self._link.who} sends {kind.name}, which nobody asked for")
         return None

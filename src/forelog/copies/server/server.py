@@ -23,11 +23,12 @@ from forelog.bounds import BYTES_MAX, COUNT_MAX, TIMER_SECONDS_MAX, check_number
 from forelog.copies.claim import refuse_other
 from forelog.copies.identity import Identity, check_term
 from forelog.copies.server.door import Door, Guest
-from forelog.copies.server.hosted import Hosted, Space
+from forelog.copies.server.hosted_log import HostedLog
 from forelog.copies.server.receiver import Receiver
+from forelog.copies.server.space import Space
 from forelog.copies.server.tokens import Tokens
 from forelog.copies.shipping import ship
-from forelog.copies.targets import LinkTarget, is_log_name
+from forelog.copies.targets import LinkTarget
 from forelog.copies.wire import (
     VERSION,
     Body,
@@ -37,6 +38,7 @@ from forelog.copies.wire import (
     Room,
     as_token,
     identity_fields,
+    is_log_name,
     need_msgspec,
     resume_fields,
 )
@@ -135,7 +137,7 @@ class ReplicaServer:
         self._limits = (bytes_max, log_bytes_max, logs_max)
         self._room = Room(frames_bytes_max)
         self.notices = Notices("replica")
-        self._logs: dict[str, Hosted] = {}
+        self._logs: dict[str, HostedLog] = {}
         self._opening: dict[str, threading.Lock] = {}
         self._links: dict[Link, _Place] = {}
         self._lock = threading.Lock()
@@ -205,7 +207,7 @@ class ReplicaServer:
 
     def positions(self) -> dict[str, Position]:
         """Up to where each log's copy has everything, for those that have been asked for since the start."""
-        return {name: hosted.copies.position for name, hosted in list(self._logs.items())}
+        return {name: hosted.slots.position for name, hosted in list(self._logs.items())}
 
     def figures(self) -> dict[str, int]:
         """Connections, bytes of copies, and how often each event has happened since the start."""
@@ -320,7 +322,7 @@ class ReplicaServer:
         else:
             self._pass_on(link, self._known(place.log), hello)
 
-    def _hosted(self, name: str) -> Hosted:
+    def _hosted(self, name: str) -> HostedLog:
         with self._lock:
             opening = self._opening.setdefault(name, threading.Lock())
         with opening:  # only those of the same log wait while it is opened
@@ -334,7 +336,7 @@ class ReplicaServer:
             if hosted is None:
                 try:
                     self._space.admit(name)
-                    hosted = Hosted(name, os.path.join(self.path, name), self._files)
+                    hosted = HostedLog(name, os.path.join(self.path, name), self._files)
                 except BaseException:
                     with self._lock:
                         self._opening.pop(name, None)
@@ -343,42 +345,42 @@ class ReplicaServer:
                     self._logs[name] = hosted
             return hosted
 
-    def _known(self, name: str) -> Hosted:
+    def _known(self, name: str) -> HostedLog:
         if name not in self._logs and not os.path.isdir(os.path.join(self.path, name)):
             raise ReplicaError(f"there is no log {name!r:.40} here")
         return self._hosted(name)
 
     # -- what they come for
 
-    def _receive(self, link: Link, hosted: Hosted, identity: Identity) -> None:
+    def _receive(self, link: Link, hosted: HostedLog, identity: Identity) -> None:
         self._grant(link, hosted, identity)
 
         def check() -> None:
             if hosted.primary is not link:
                 raise Superseded(f"another primary has connected for this log since {identity.opening} did")
-            self._space.note(hosted.name, hosted.copies.byte_count)
+            self._space.note(hosted.name, hosted.slots.byte_count)
 
         def fits(count: int) -> None:
-            self._space.fits(hosted.name, hosted.copies.byte_count, count)
+            self._space.fits(hosted.name, hosted.slots.byte_count, count)
 
         host = link.who.rpartition(":")[0]
         self.notices.info("primary", host, from_=link.who, log=hosted.name, opening=identity.opening)
         receiver = Receiver(
-            link, hosted.copies, hosted.lock, renewed=hosted.renewed, changed=hosted.changed, fits=fits
+            link, hosted.slots, hosted.lock, renewed=hosted.renewed, changed=hosted.changed, fits=fits
         )
         receiver.run(check)
 
-    def _grant(self, link: Link, hosted: Hosted, identity: Identity) -> None:
+    def _grant(self, link: Link, hosted: HostedLog, identity: Identity) -> None:
         """Make it the primary, if its log continues the copy; else raise.
 
         It is asked without the lock. What it claims counts only for the copy that it was asked about.
         """
-        copies = hosted.copies
+        slots = hosted.slots
         for _ in range(CLAIMS_MAX):
             with hosted.lock:
-                refuse_other(copies.path, identity, copies.identity)
-                check_term(copies.path, identity, copies.identity)
-                known = copies.known()
+                refuse_other(slots.path, identity, slots.identity)
+                check_term(slots.path, identity, slots.identity)
+                known = slots.known()
             link.send_fields(
                 Kind.KNOWN, **identity_fields(known.identity), **resume_fields(known.end), content_term=known.term
             )
@@ -386,35 +388,35 @@ class ReplicaServer:
             if why := claim.get("refused", ""):
                 raise ReplicaError(f"{identity} is refused: {why}")
             with hosted.lock:
-                if known != copies.known():
+                if known != slots.known():
                     continue
-                copies.adopt(identity, continues=claim.need("continues"))
+                slots.adopt(identity, continues=claim.need("continues"))
                 hosted.take_over(link)
-                resume = copies.growing.resume()
+                resume = slots.growing.resume()
             link.send_fields(Kind.WELCOME, **resume_fields(resume))
             return
-        raise ReplicaError(f"{copies.path} is being written by another primary, {copies.identity}")
+        raise ReplicaError(f"{slots.path} is being written by another primary, {slots.identity}")
 
-    def _promote(self, link: Link, hosted: Hosted) -> None:
+    def _promote(self, link: Link, hosted: HostedLog) -> None:
         """Whoever asks will be the primary: take nothing from the one there was."""
         with hosted.lock:
-            known = hosted.copies.identity
+            known = hosted.slots.identity
             if known is None:
                 raise ReplicaError("nobody has written to this log yet")
             identity = known.next_term()
-            hosted.copies.adopt(identity)
+            hosted.slots.adopt(identity)
             if hosted.primary is not None:
                 hosted.primary.close()
                 hosted.primary = None
-            position = hosted.copies.whole_end  # what was acknowledged is there, also while another is made
+            position = hosted.slots.whole_end  # what was acknowledged is there, also while another is made
         host = link.who.rpartition(":")[0]
         self.notices.warning("promoted", host, from_=link.who, log=hosted.name, opening=identity.opening)
         link.send_fields(
             Kind.WELCOME, **identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""
         )
 
-    def _pass_on(self, link: Link, hosted: Hosted, hello: Fields) -> None:
-        identity = hosted.copies.identity
+    def _pass_on(self, link: Link, hosted: HostedLog, hello: Fields) -> None:
+        identity = hosted.slots.identity
         if identity is None:
             raise ReplicaError("nobody has written to this log yet")
         if hosted.view() is None:

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from forelog import kernel
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Mirror, Snapshot
-from forelog.copies.sources import in_the_way
+from forelog.copies.replica import Replica
+from forelog.copies.slots import in_the_way
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import FOLDER, Manifest, Part, named_manifests, newest
-from forelog.copies.store.storage import Storage
 from forelog.errors import BadFrame, ReplicaError
 from forelog.files import OSFiles
 from forelog.files.modes import PRIVATE
+from forelog.formats.state import FORMAT
 from forelog.log.directory.segments import Directory
 from forelog.log.position import Position
 
@@ -61,37 +63,37 @@ def fetch(
     if taken := in_the_way(path):
         raise ReplicaError(f"{taken}: fetching makes a new log")
     place = os.path.abspath(os.fspath(path))
-    storage = Storage(where, storage_options)
-    storage.open()
+    bucket = Bucket(where, storage_options)
+    bucket.open()
     try:
         for attempt in range(1, ATTEMPTS + 1):
-            manifest = _newest(storage)
+            manifest = _newest(bucket)
             try:
-                _make(storage, manifest, place, OSFiles(mode), progress)
+                _make(bucket, manifest, place, OSFiles(mode), progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
-                    raise ReplicaError(f"{storage.where} changes faster than it can be read: {error}") from error
-                logger.info("%s was replaced while it was read: once more", storage.where)
+                    raise ReplicaError(f"{bucket.where} changes faster than it can be read: {error}") from error
+                logger.info("%s was replaced while it was read: once more", bucket.where)
             else:
                 break
     finally:
-        storage.close()
+        bucket.close()
     return Fetched(
         os.fspath(path), manifest.name, manifest.identity, manifest.snapshot, manifest.position, manifest.length
     )
 
 
-def _newest(storage: Storage) -> Manifest:
-    listed = named_manifests(storage.sizes())
-    found = newest(storage, listed, storage.sizes(FOLDER))
+def _newest(bucket: Bucket) -> Manifest:
+    listed = named_manifests(bucket.sizes())
+    found = newest(bucket, listed, bucket.sizes(FOLDER))
     if not found:
         what = f"none of its {len(listed)} manifests is right" if listed else "there is no manifest"
-        raise ReplicaError(f"{storage.where} has no whole copy of a state log: {what}")
+        raise ReplicaError(f"{bucket.where} has no whole copy of a state log: {what}")
     return found[0]
 
 
 def _make(
-    storage: Storage,
+    bucket: Bucket,
     manifest: Manifest,
     place: str,
     files: OSFiles,
@@ -99,17 +101,17 @@ def _make(
 ) -> None:
     beside = f"{place}.fetching-{os.urandom(4).hex()}"
     try:
-        mirror = Mirror(Directory(files, beside, FORMAT))
+        replica = Replica(Directory(files, beside, FORMAT))
         try:
             done = 0
             for part in manifest.parts:
-                mirror.write(Position(part.segment, part.offset), _read(storage, manifest, part))
+                replica.write(Position(part.segment, part.offset), _read(bucket, manifest, part))
                 done += part.length
                 if progress is not None:
                     progress(done, manifest.length)
-            mirror.sync()
+            replica.sync()
         finally:
-            mirror.close()
+            replica.close()
         files.sync_dir(beside)
         os.rename(beside, place)
         files.sync_dir(os.path.dirname(place))
@@ -118,17 +120,17 @@ def _make(
         raise
 
 
-def _read(storage: Storage, manifest: Manifest, part: Part) -> bytes:
-    data = storage.read(part.path)
+def _read(bucket: Bucket, manifest: Manifest, part: Part) -> bytes:
+    data = bucket.read(part.path)
     if len(data) != part.length:
         raise BadFrame(
-            f"{storage.where}/{part.path} is damaged: it has {len(data):,} bytes, and {manifest.name} says "
+            f"{bucket.where}/{part.path} is damaged: it has {len(data):,} bytes, and {manifest.name} says "
             f"{part.length:,}"
         )
     found = kernel.active.crc32c(data)
     if found != part.crc32c:
         raise BadFrame(
-            f"{storage.where}/{part.path} is damaged: its CRC-32C is {found:08x}, and {manifest.name} says "
+            f"{bucket.where}/{part.path} is damaged: its CRC-32C is {found:08x}, and {manifest.name} says "
             f"{part.crc32c:08x}"
         )
     return data

@@ -48,9 +48,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from forelog.copies.identity import Identity, new_word
-from forelog.copies.mirror import FORMAT, Snapshot
-from forelog.copies.store.storage import Storage
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.errors import BadFrame
+from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 from forelog.times import format_time
 
@@ -286,11 +287,11 @@ def named_manifests(sizes: Mapping[str, int]) -> dict[Named, int]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def load(storage: Storage, named: Named, size: int, parts: dict[str, int]) -> Manifest:
+def load(bucket: Bucket, named: Named, size: int, parts: dict[str, int]) -> Manifest:
     """A manifest that counts: right, and all that it names is there; else BadFrame or FileNotFoundError."""
     if size > MANIFEST_BYTES_MAX:
         raise BadFrame(f"{named.name} has {size:,} bytes, more than any manifest")
-    manifest = decode(named.name, storage.read(named.name))
+    manifest = decode(named.name, bucket.read(named.name))
     for part in manifest.parts:
         if parts.get(part.name) != part.length:
             there = "isn't there" if part.name not in parts else f"has {parts[part.name]:,} bytes there"
@@ -298,15 +299,15 @@ def load(storage: Storage, named: Named, size: int, parts: dict[str, int]) -> Ma
     return manifest
 
 
-def newest(storage: Storage, listed: dict[Named, int], parts: dict[str, int], count: int = 1) -> list[Manifest]:
+def newest(bucket: Bucket, listed: dict[Named, int], parts: dict[str, int], count: int = 1) -> list[Manifest]:
     """The manifests that count, at most so many, the one to use first. Those that don't are told of in the log."""
     found: list[Manifest] = []
     for named, size in listed.items():
         if len(found) == count:
             break
         try:
-            found.append(load(storage, named, size, parts))
+            found.append(load(bucket, named, size, parts))
         except (BadFrame, FileNotFoundError) as error:
             if not found:
-                logger.warning("%s: passed over, for the one before it: %s", storage.where, error)
+                logger.warning("%s: passed over, for the one before it: %s", bucket.where, error)
     return found

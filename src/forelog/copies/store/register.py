@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from forelog.copies.claim import Claim, Known, refuse_other
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import TAIL_BYTES, Resume
 from forelog.copies.shipping import Owner
+from forelog.copies.snapshot import Resume
+from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import (
     FOLDER,
     Manifest,
@@ -36,8 +37,8 @@ from forelog.copies.store.manifest import (
     newest,
     opening_name,
 )
-from forelog.copies.store.storage import Storage
 from forelog.errors import ReplicaError, Superseded
+from forelog.log.directory.place import TAIL_BYTES
 from forelog.times import format_time
 
 __all__ = ["Found", "Register", "Twin"]
@@ -58,8 +59,8 @@ class Found(NamedTuple):
 class Register:
     """The openings and manifests at one place, as one opening of a log sees them."""
 
-    def __init__(self, storage: Storage, owner: Owner, claim: Claim) -> None:
-        self._storage = storage
+    def __init__(self, bucket: Bucket, owner: Owner, claim: Claim) -> None:
+        self._bucket = bucket
         self._owner = owner
         self._claim = claim
         self._established = False
@@ -95,31 +96,31 @@ class Register:
 
         What an older one still writes isn't acknowledged: it sees this one's name first.
         """
-        sizes, mine = self._storage.sizes(), self._owner.identity
+        sizes, mine = self._bucket.sizes(), self._owner.identity
         listed = named_manifests(sizes)
         self._check_younger(named_openings(sizes, mine.id), listed)
         others = listed.keys() - self.known
         if others and max(others).epoch == mine.epoch:
-            raise Twin(self._storage.where, mine, max(others).name)
+            raise Twin(self._bucket.where, mine, max(others).name)
         if others:
-            logger.warning("%s: an older primary still writes there: %s", self._storage.where, max(others).name)
+            logger.warning("%s: an older primary still writes there: %s", self._bucket.where, max(others).name)
             self.known |= others
         if self.last is not None and self.last not in listed:
-            raise ReplicaError(f"{self._storage.where}: {self.last.name} was removed. The copy is looked at again")
+            raise ReplicaError(f"{self._bucket.where}: {self.last.name} was removed. The copy is looked at again")
 
     # -- who is there
 
     def _find(self) -> Found:
-        sizes, parts = self._storage.sizes(), self._storage.sizes(FOLDER)
+        sizes, parts = self._bucket.sizes(), self._bucket.sizes(FOLDER)
         listed, mine = named_manifests(sizes), self._owner.identity
         if self._established:  # an older one that has written since is no part of this history
             listed = {one: size for one, size in listed.items() if one.epoch >= mine.epoch or one in self._found}
         openings = named_openings(sizes, mine.id)
-        return Found(listed, openings, parts, newest(self._storage, listed, parts, count=2))
+        return Found(listed, openings, parts, newest(self._bucket, listed, parts, count=2))
 
     def _check(self, found: Found) -> None:
         """Raise unless this opening may write, and its log has what is there."""
-        mine, where = self._owner.identity, self._storage.where
+        mine, where = self._owner.identity, self._bucket.where
         last = found.newest[0] if found.newest else None
         refuse_other(where, mine, None if last is None else last.identity)
         self._check_younger(found.openings, found.manifests)
@@ -137,7 +138,7 @@ class Register:
         self._claim.check(Known(max([*known, last.identity]), end, last.identity.term))
 
     def _check_younger(self, openings: list[Identity], manifests: dict[Named, int]) -> None:
-        mine, where = self._owner.identity, self._storage.where
+        mine, where = self._owner.identity, self._bucket.where
         for named in manifests:
             if named.epoch > mine.epoch:  # whether it is whole or not: somebody began to write it
                 raise Superseded(
@@ -163,26 +164,26 @@ class Register:
         name = opening_name(mine)
         body = {"id": mine.id.hex(), "opening": mine.opening, "time": format_time(time.time_ns())}
         data = json.dumps(body, sort_keys=True).encode()
-        if not self._storage.may_create:
-            self._storage.write(name, data)
+        if not self._bucket.may_create:
+            self._bucket.write(name, data)
             return
         with contextlib.suppress(FileExistsError):
-            self._storage.create(name, data)
+            self._bucket.create(name, data)
         try:
-            self._storage.create(name, data)  # there are stores that don't do what they are asked for
+            self._bucket.create(name, data)  # there are stores that don't do what they are asked for
         except FileExistsError:
             self.exclusive = True
 
     def _withdraw(self) -> None:
         try:
-            self._storage.remove(opening_name(self._owner.identity))
+            self._bucket.remove(opening_name(self._owner.identity))
         except ReplicaError as error:
-            logger.warning("%s: an opening couldn't be taken away again: %s", self._storage.where, error)
+            logger.warning("%s: an opening couldn't be taken away again: %s", self._bucket.where, error)
 
     def tail(self, part: Part) -> bytes:
         """The last bytes of a part; nothing if it is gone."""
         with contextlib.suppress(FileNotFoundError):
-            return self._storage.read(part.path, max(part.length - TAIL_BYTES, 0), part.length)
+            return self._bucket.read(part.path, max(part.length - TAIL_BYTES, 0), part.length)
         return b""
 
 

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from forelog.errors import ForelogError, MissingExtra, ReplicaError
 
-__all__ = ["Storage", "shown"]
+__all__ = ["Bucket", "shown"]
 
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko", "gs": "gcsfs", "gcs": "gcsfs",
             "abfs": "adlfs", "az": "adlfs"}  # fmt: skip
 _CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"}  # by one request; others look first, and then write
 
 
-class Storage:
+class Bucket:
     """A folder there. Made without a connection; `open` makes one."""
 
     def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:

@@ -1,32 +1,29 @@
-"""A copy of a log, byte for byte and position for position, that grows as the log does.
+"""A copy of a log in a directory, with the same bytes at the same positions, which grows as the log grows.
 
 ::
 
     a/
-      000000007.log       segments, as the log has them
-      append.synced       how far they were synced, as the log has it too
-      snapshot            where its last whole generation begins and ends, and the term of the log that it is a
-                          copy of: only a whole copy has this
-      snapshot.old        the same of one that was replaced, until it has been emptied
+      000000007.log       segments, as in the log
+      append.synced       how far they were synced, as in the log
+      snapshot            where the last whole generation is; only a whole replica has this file (snapshot.py)
+      snapshot.old        the same of a replica that was replaced, until it has been emptied
 
-What arrives is checked record by record before it is written. A crash leaves at most a torn tail in the last
-segment, because a segment is synced before the next is made: opening cuts it off, and the log sends it again.
-Where synced bytes are damaged nothing is cut: the copy is left as it is, and made anew elsewhere (copies.py).
+Every record is checked before it is written. A segment is synced before the next one is made, so a crash leaves at
+most a torn tail in the last segment: opening cuts it off, and the log sends it again. If synced bytes are damaged,
+nothing is cut: the replica stays as it is, and a new one is made in the other slot (slots.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-from typing import NamedTuple
 
+from forelog.copies.snapshot import REPLACED, SNAPSHOT, Resume, Snapshot, Whole, read_snapshot, write_snapshot
 from forelog.errors import BadFrame, LockTimeout, ReplicaError
-from forelog.files import BLOCK_BYTES, File, Files, removed_on_failure, write_all
-from forelog.formats import Captain
+from forelog.files import BLOCK_BYTES, File, write_all
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.directory.end import EndMark
-from forelog.log.directory.place import TAIL_BYTES, tail_before
+from forelog.log.directory.place import tail_before
 from forelog.log.directory.segments import READ_LOCK, Directory, read_exactly
 from forelog.log.directory.watermark import NAME as MARK
 from forelog.log.directory.watermark import Watermark, read_mark
@@ -34,55 +31,16 @@ from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import LOG_START
 
-__all__ = [
-    "FORMAT",
-    "TAIL_BYTES",
-    "Mirror",
-    "Resume",
-    "Snapshot",
-    "Whole",
-    "read_file",
-    "read_snapshot",
-    "replace_file",
-    "stamp_snapshot",
-    "tail_before",
-]
+__all__ = ["Replica"]
 
 logger = logging.getLogger("forelog")
 
-FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
-_SNAPSHOT = "snapshot"
-_REPLACED = "snapshot.old"
 _CHECK_BYTES = 4 << 20
-_PATIENCE_SECONDS = 0.2  # to wait for who reads what is to go, where that can be another time ...
+_PATIENCE_SECONDS = 0.2  # to wait for readers of what is removed, where it can be removed later ...
 _EMPTY_SECONDS = 5.0  # ... and where it can't
 
 
-class Snapshot(NamedTuple):
-    """Where a whole generation begins, and the position after its commit."""
-
-    begin: Position
-    end: Position
-
-
-class Whole(NamedTuple):
-    """What a snapshot file says."""
-
-    snapshot: Snapshot
-    sequence: int
-    """The copy's number among those of the log: the highest one is the newest."""
-    term: int
-    """The term whose history it is."""
-
-
-class Resume(NamedTuple):
-    """Up to where a copy has everything, and the last bytes before that."""
-
-    position: Position
-    tail: bytes
-
-
-class Mirror:
+class Replica:
     """One copy, open to be written to."""
 
     def __init__(self, directory: Directory) -> None:
@@ -146,7 +104,7 @@ class Mirror:
         self._directory.make()
         self._note(read_snapshot(files, self.path))
         self.damaged = False
-        if self.snapshot is None and files.stat(f"{self.path}/{_REPLACED}") is not None:
+        if self.snapshot is None and files.stat(f"{self.path}/{REPLACED}") is not None:
             self.try_to_empty()
             return
         numbers = self._directory.numbers()
@@ -337,7 +295,7 @@ class Mirror:
             )
         self.sync()
         whole = Whole(snapshot, sequence, term)
-        _write_snapshot(self._directory.files, self.path, whole)
+        write_snapshot(self._directory.files, self.path, whole)
         found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
         self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
         self._note(whole)
@@ -348,7 +306,7 @@ class Mirror:
         """It is the history of this term, too."""
         if self.snapshot is not None and self.term != term:
             self.term = term
-            _write_snapshot(self._directory.files, self.path, Whole(self.snapshot, self.sequence, term))
+            write_snapshot(self._directory.files, self.path, Whole(self.snapshot, self.sequence, term))
 
     def _give_up(self) -> None:
         """See to it that the log sends everything again. A copy that was whole stays until there is another."""
@@ -381,15 +339,15 @@ class Mirror:
         self.damaged = True  # until nothing is left of it
         self._note(None)
         self.before = None
-        if files.stat(f"{self.path}/{_SNAPSHOT}") is not None:
-            files.rename(f"{self.path}/{_SNAPSHOT}", f"{self.path}/{_REPLACED}")
+        if files.stat(f"{self.path}/{SNAPSHOT}") is not None:
+            files.rename(f"{self.path}/{SNAPSHOT}", f"{self.path}/{REPLACED}")
             self._directory.sync()
         self._remove(self._directory.numbers()[::-1], patience)
         left = self._directory.numbers()
         if left:
             raise ReplicaError(f"{self.path} can't be made anew while somebody reads segment {left[0]} of it")
         files.remove(f"{self.path}/{MARK}")
-        files.remove(f"{self.path}/{_REPLACED}")
+        files.remove(f"{self.path}/{REPLACED}")
         self._directory.sync()
         self.damaged = False
 
@@ -430,51 +388,3 @@ class Mirror:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def read_snapshot(files: Files, folder: str) -> Whole | None:
-    """What a copy's snapshot file says; None if it isn't whole."""
-    path = f"{folder}/{_SNAPSHOT}"
-    if files.stat(path) is None:
-        return None
-    try:
-        found = json.loads(read_file(files, path))
-        snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
-        return Whole(snapshot, int(found["sequence"]), int(found["term"]))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
-        return None
-
-
-def stamp_snapshot(files: Files, folder: str, term: int) -> None:
-    """A whole copy that isn't open is the history of this term from now on."""
-    found = read_snapshot(files, folder)
-    if found is not None and found.term != term:
-        _write_snapshot(files, folder, found._replace(term=term))
-
-
-def _write_snapshot(files: Files, folder: str, whole: Whole) -> None:
-    (begin, end), sequence, term = whole
-    text = json.dumps({"begin": str(begin), "end": str(end), "sequence": sequence, "term": term})
-    replace_file(files, folder, _SNAPSHOT, text.encode())
-
-
-def read_file(files: Files, path: str) -> bytes:
-    """All of a small file."""
-    file = files.open_read(path)
-    try:
-        return read_exactly(file, min(file.size(), 4096), 0)
-    finally:
-        file.close()
-
-
-def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
-    """A small file, all of it or as it was."""
-    new = f"{folder}/{name}.new"
-    files.remove(new)
-    with removed_on_failure(files, new):
-        with contextlib.closing(files.open_append(new)) as file:
-            write_all(file, data)
-            file.sync()
-        files.rename(new, f"{folder}/{name}")
-    files.sync_dir(folder)

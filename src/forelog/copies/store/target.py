@@ -24,10 +24,9 @@ from typing import Any
 from forelog import kernel
 from forelog.copies.claim import Claim
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Resume, Snapshot
-from forelog.copies.sent import NOWHERE
 from forelog.copies.shipping import Chunk, Owner
-from forelog.copies.store.fetch import Fetched, fetch
+from forelog.copies.snapshot import Resume, Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import (
     FOLDER,
     NO_WORD,
@@ -41,11 +40,12 @@ from forelog.copies.store.manifest import (
 )
 from forelog.copies.store.merge import merge_parts
 from forelog.copies.store.register import Found, Register, Twin
-from forelog.copies.store.storage import Storage
+from forelog.copies.transfers import NOWHERE
 from forelog.errors import BadFrame, ReplicaError
+from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 
-__all__ = ["Fetched", "RemoteTarget", "fetch"]
+__all__ = ["StoreTarget"]
 
 logger = logging.getLogger("forelog")
 
@@ -54,7 +54,7 @@ NUMBER_MAX = 999_999_999_999
 REMOVALS_MAX = 100  # at a time: the rest goes with the next flush
 
 
-class RemoteTarget:
+class StoreTarget:
     """Parts of segments as objects, and manifests that are written last."""
 
     def __init__(
@@ -65,10 +65,10 @@ class RemoteTarget:
         *,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self._storage = Storage(where, storage_options)
+        self._bucket = Bucket(where, storage_options)
         self._owner = owner
-        self.sent = owner.memory.new(self._storage.where)
-        self._register = Register(self._storage, owner, Claim(owner, self._storage.where, self.sent))
+        self.transfer = owner.transfers.new(self._bucket.where)
+        self._register = Register(self._bucket, owner, Claim(owner, self._bucket.where, self.transfer))
         self._part_bytes = part_bytes
         self._parts: list[Part] = []
         """What has been uploaded of the copy, in order."""
@@ -88,7 +88,7 @@ class RemoteTarget:
     # -- what ship() calls
 
     def connect(self) -> Resume | None:
-        self._storage.open()
+        self._bucket.open()
         self._buffer.clear()
         known = set(self._register.known)
         found = self._register.enter()
@@ -118,7 +118,7 @@ class RemoteTarget:
         )
         if chunk.position != end and not first:
             raise BadFrame(
-                f"records for {chunk.position} don't follow {end}, which is what {self._storage.where} has"
+                f"records for {chunk.position} don't follow {end}, which is what {self._bucket.where} has"
             )
         if self._buffer and (first or len(self._buffer) + len(data) > self._part_bytes):
             self._upload()
@@ -134,7 +134,7 @@ class RemoteTarget:
         self._upload()
         self._merge()
         self._write_manifest(self._parts, self._snapshot)
-        return Resume(self._parts[-1].end, self.sent.end.tail)
+        return Resume(self._parts[-1].end, self.transfer.end.tail)
 
     def commit(self, snapshot: Snapshot) -> None:
         self._upload()
@@ -142,13 +142,13 @@ class RemoteTarget:
         begins = bool(parts) and Position(parts[0].segment, parts[0].offset) == snapshot.begin
         if not begins or parts[-1].end < snapshot.end:
             raise BadFrame(
-                f"a generation is at {snapshot}, but {self._storage.where} has {self._parts[:1]} to {self._end}"
+                f"a generation is at {snapshot}, but {self._bucket.where} has {self._parts[:1]} to {self._end}"
             )
         self._write_manifest(parts, snapshot)
         self._parts, self._snapshot = parts, snapshot  # not before: a copy that isn't whole goes on where it was
 
     def close(self) -> None:
-        self._storage.close()
+        self._bucket.close()
 
     # -- parts
 
@@ -181,7 +181,7 @@ class RemoteTarget:
             *position, len(data), kernel.active.crc32c(data), *mine.epoch, mine.word.hex(), draw_word()
         )  # fmt: skip
         self._uploaded.add(part.name)
-        self._storage.write(part.path, data)
+        self._bucket.write(part.path, data)
         return part
 
     def _merge(self) -> None:
@@ -204,7 +204,7 @@ class RemoteTarget:
             return
         self._register.look()
         if self._number >= NUMBER_MAX:
-            raise ReplicaError(f"{self._storage.where}: there is no number after that of manifest {self._number}")
+            raise ReplicaError(f"{self._bucket.where}: there is no number after that of manifest {self._number}")
         word = NO_WORD if self._register.exclusive else draw_word()
         manifest = Manifest(self._number + 1, identity, snapshot, parts, word)
         self._put_manifest(manifest)
@@ -228,18 +228,18 @@ class RemoteTarget:
         self._register.known.add(manifest.named)  # also if we don't hear that it was written
         data = manifest.encode(time.time_ns())
         if not self._register.exclusive:
-            self._storage.write(manifest.name, data)
+            self._bucket.write(manifest.name, data)
             return
         try:
-            self._storage.create(manifest.name, data)
+            self._bucket.create(manifest.name, data)
         except FileExistsError:
-            if self._storage.read(manifest.name) != data:  # or the driver has tried twice
-                raise Twin(self._storage.where, manifest.identity, manifest.name) from None
+            if self._bucket.read(manifest.name) != data:  # or the driver has tried twice
+                raise Twin(self._bucket.where, manifest.identity, manifest.name) from None
 
     def _take_back(self, manifest: Manifest) -> None:
         """Remove a manifest that isn't acknowledged: another one that is must not lose to it."""
         with contextlib.suppress(ReplicaError):
-            self._storage.remove(manifest.name)
+            self._bucket.remove(manifest.name)
 
     # -- removing
 
@@ -270,8 +270,8 @@ class RemoteTarget:
         """As well as it can be done: what fails is tried again with the next flush."""
         for name in list(self._doomed)[:REMOVALS_MAX]:
             try:
-                self._storage.remove(name)
+                self._bucket.remove(name)
             except ReplicaError as error:
-                logger.debug("%s: removed later: %s", self._storage.where, error)
+                logger.debug("%s: removed later: %s", self._bucket.where, error)
                 return
             del self._doomed[name]
