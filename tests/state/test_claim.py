@@ -201,7 +201,7 @@ def test_a_log_that_has_forgotten_the_opening_that_its_copy_knows_is_refused(tmp
     with PersistentDict(path) as things:
         name = things.log.add_destination(where)
         wait_until(lambda: things.log.health().destinations[name].state == "superseded")
-        assert "doesn't remember any more" in things.log.health().destinations[name].error
+        assert "which this log has forgotten" in things.log.health().destinations[name].error
 
 
 def test_no_power_loss_takes_an_opening_that_a_copy_knows_of(tmp_path, crash_count):

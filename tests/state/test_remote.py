@@ -422,7 +422,7 @@ def test_bytes_that_are_no_records_are_refused_also_with_the_right_checksum(tmp_
     last = decode(manifests()[-1], faulty.objects()[manifests()[-1]]).parts[-1]
     faulty.put(f"{FOLDER}/{last.path}", bytes(last.length))
     rewritten(lambda body: body["parts"][-1].update(crc32c=active.crc32c(bytes(last.length))))
-    with pytest.raises(BadFrame, match="isn't whole, right records"):
+    with pytest.raises(BadFrame, match="are not valid at byte"):
         fetch(WHERE, tmp_path / "again")
     assert {path.name for path in tmp_path.iterdir()} == {"log"}
 
@@ -706,7 +706,7 @@ def test_a_source_that_has_no_whole_copy_is_refused(tmp_path):
     (tmp_path / "copies" / "b").mkdir()
     with pytest.raises(ReplicaError, match="no whole copy"), source_directory(tmp_path / "copies"):
         pass
-    with pytest.raises(ValueError, match="over its port"), source_directory("replica://host/log"):
+    with pytest.raises(ValueError, match="can't be restored from"), source_directory("replica://host/log"):
         pass
     with pytest.raises(ValueError, match="storage_options"), source_directory(tmp_path, {"key": "x"}):
         pass

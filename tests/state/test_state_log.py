@@ -435,7 +435,7 @@ def test_what_cannot_be_replayed_stops_it_with_its_position(tmp_path):
     assert caught.value.position < position
     with Stream.open(path).appender() as raw:
         raw.append(b"\x01\x04User\xc1")
-    with pytest.raises(BadEvent, match="are no User"):
+    with pytest.raises(BadEvent, match="are not a valid User"):
         App(path).log.open()
 
 

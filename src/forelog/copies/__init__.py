@@ -6,9 +6,9 @@
     Target ──▶ a directory · a replica server · an object store
 
 A *copy* has the bytes of a log at the same positions. The process that has the log open is its *primary*. A copy
-is *whole* once it has a *snapshot*, the last whole generation of the log, and everything after it. A *replica* is a
-copy in a directory; it has two *slots*, because a new replica is made beside the old one. A *destination* is a
-target with the thread that keeps it up to date.
+is *whole* once it has a *snapshot*, the last whole generation of the log, and everything after it. A *replica* is
+a copy in a directory. There are two *slots* for it, because a new replica is made beside the old one. A
+*destination* is a target with the thread that keeps it up to date.
 
     identity.py       whose log it is, and which of its openings is the younger
     lineage.py        the openings that a log's history consists of

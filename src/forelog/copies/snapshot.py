@@ -39,31 +39,35 @@ REPLACED = "snapshot.old"
 
 
 class Snapshot(NamedTuple):
-    """Where a whole generation begins, and the position after its commit."""
+    """A whole generation."""
 
     begin: Position
+    """Where it begins."""
     end: Position
+    """The position after its commit."""
 
 
 class Whole(NamedTuple):
-    """What a snapshot file says."""
+    """The content of a snapshot file."""
 
     snapshot: Snapshot
     sequence: int
-    """The copy's number among those of the log: the highest one is the newest."""
+    """The number of the replica: the highest one of a log is the newest."""
     term: int
-    """The term whose history it is."""
+    """The term whose history it has."""
 
 
 class Resume(NamedTuple):
-    """Up to where a copy has everything, and the last bytes before that."""
+    """The end of a copy, where its log resumes sending."""
 
     position: Position
+    """The copy has everything up to this position."""
     tail: bytes
+    """The last bytes before it."""
 
 
 def read_snapshot(files: Files, folder: str) -> Whole | None:
-    """What a copy's snapshot file says; None if it isn't whole."""
+    """Read the snapshot file of a replica; None if there is none: then the replica isn't whole."""
     path = f"{folder}/{SNAPSHOT}"
     if files.stat(path) is None:
         return None
@@ -72,25 +76,26 @@ def read_snapshot(files: Files, folder: str) -> Whole | None:
         snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
         return Whole(snapshot, int(found["sequence"]), int(found["term"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
+        logger.warning("%s is damaged (%s): the copy counts as not whole, and a new one is made", path, error)
         return None
 
 
 def stamp_snapshot(files: Files, folder: str, term: int) -> None:
-    """A whole copy that isn't open is the history of this term from now on."""
+    """Set the term of a whole replica that isn't open."""
     found = read_snapshot(files, folder)
     if found is not None and found.term != term:
         write_snapshot(files, folder, found._replace(term=term))
 
 
 def write_snapshot(files: Files, folder: str, whole: Whole) -> None:
+    """Write or replace the snapshot file of a replica."""
     (begin, end), sequence, term = whole
     text = json.dumps({"begin": str(begin), "end": str(end), "sequence": sequence, "term": term})
     replace_file(files, folder, SNAPSHOT, text.encode())
 
 
 def read_file(files: Files, path: str) -> bytes:
-    """All of a small file."""
+    """The content of a small file."""
     file = files.open_read(path)
     try:
         return read_exactly(file, min(file.size(), 4096), 0)
@@ -99,7 +104,7 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
-    """A small file, all of it or as it was."""
+    """Write a small file in one step: after a crash it has the old content or the new one."""
     new = f"{folder}/{name}.new"
     files.remove(new)
     with removed_on_failure(files, new):

@@ -1,8 +1,8 @@
-"""A new state log, with the state that another one had.
+"""A new state log with the state that another one had at a time.
 
-The last generation that was whole at that time is copied, and what was written after it, record by record as it
-is: times stay, and so do positions, unless the source was cleaned by hand. The new log is written beside its
-place, synced, read back, and only then put there: a log that is there is whole. The source is only read.
+The records of the last generation that was whole at that time are copied, and those after it. Times stay the same,
+and so do positions, unless the source was cleaned by hand. The new log is written beside its final place, synced
+and read back before it is renamed: a log in its place is whole. The source is only read.
 
 >>> import tempfile
 >>> from forelog.state import PersistentDict
@@ -42,24 +42,28 @@ Progress = Callable[[int, int], None]
 
 
 class RestoreFailed(ForelogError):
-    """A state can't be restored as asked. Nothing is left of the attempt."""
+    """The state can't be restored. Nothing was left behind."""
 
 
 class PlaceTaken(RestoreFailed):
-    """There is something where the new log was to be."""
+    """The path of the new log exists already."""
 
 
 class RestoreReport(NamedTuple):
     """What a restore did."""
 
     path: str
+    """The new log's directory."""
     span: Span
-    """Which part of the source it is."""
+    """The part of the source that was copied."""
     events: int
+    """Events in the new log."""
     records: int
-    """Events and markers."""
+    """Events and markers in the new log."""
     segments: int
+    """Segments of the new log."""
     byte_count: int
+    """The size of the new log."""
 
 
 def restore(
@@ -72,11 +76,14 @@ def restore(
     timeout: float | None = None,
     mode: int = PRIVATE,
 ) -> RestoreReport:
-    """Make a new log at `path`, which must not exist or be empty, with the state that `source` had.
+    """Make a new log at `path` with the state that `source` had. `path` must be missing or an empty directory.
 
-    The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
-    `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
-    `mode` is that of the new log's files.
+    source           a log's directory, a directory of copies, or a URL that fsspec knows
+    as_of            up to and with this time, or up to this position; by default the newest state
+    storage_options  for fsspec
+    progress         called with the bytes that were done, and with the total
+    timeout          seconds to wait for the lock on a source that is being cleaned
+    mode             permissions of the new log's files
     """
     if taken := in_the_way(path):
         raise PlaceTaken(f"{taken}: a restore makes a new log")
@@ -95,7 +102,7 @@ def restore(
 
 
 def _write(stream: Stream, span: Span, writer: _Writer, place: str, progress: Progress | None) -> _Writer:
-    """Copy beside the place, and put that there when it is whole."""
+    """Copy to a directory beside the place, and rename it when it is whole."""
     try:
         writer.files.make_dir(writer.folder)
         _copy(stream, span, writer, progress)
@@ -114,7 +121,7 @@ def _copy(stream: Stream, span: Span, writer: _Writer, progress: Progress | None
     infos = [info for info in stream.segments() if span.start.segment <= info.number <= span.end.segment]
     total = sum(info.byte_count for info in infos)
     before = {info.number: sum(i.byte_count for i in infos if i.number < info.number) for info in infos}
-    # From the segment's start, so that positions stay: what is there before the generation begins is passed over.
+    # From the start of the segment: so positions stay the same. A replay ignores what precedes the generation.
     for block in stream.blocks(start=Position(span.start.segment, 0), until=span.end):
         writer.write(block)
         if progress is not None:
@@ -128,11 +135,11 @@ def _check(writer: _Writer) -> None:
     problems = report.problems()
     if problems or report.records != writer.records:
         what = problems[0] if problems else f"{report.records} of {writer.records} records are there"
-        raise RestoreFailed(f"what was written is not what is on the disk: {what}")
+        raise RestoreFailed(f"the disk does not have what was written: {what}")
 
 
 class _Writer:
-    """Segments of a new log, of the same numbers and with the same records."""
+    """Writes the segments of the new log, with the numbers and records of the source."""
 
     def __init__(self, folder: str, source: Stream, mode: int) -> None:
         self.folder = folder
@@ -168,7 +175,7 @@ class _Writer:
             self.close()
 
     def finish(self) -> None:
-        """Everything is on the disk after this."""
+        """Sync everything to the disk."""
         self._seal()
         self.files.sync_dir(self.folder)
 
