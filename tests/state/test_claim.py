@@ -109,7 +109,7 @@ def test_a_log_that_was_rewritten_while_it_is_shipped_is_found_out(tmp_path, cap
     target: Target = DirectoryTarget(where, log, synced=True) if kind == "directory" else StoreTarget(WHERE, log)
     after = change(first, second)
     send(log, target, lambda: None, lambda: put_files(log, after))
-    assert "it was cut, repaired or rewritten. The copy is made anew" in caplog.text
+    assert "it was cut, repaired or rewritten. A new copy is made" in caplog.text
     with PersistentDict(log.path) as found:
         expected = dict(found)
     assert (restored(where) if kind == "directory" else fetched(tmp_path / "found")) == expected
@@ -125,7 +125,7 @@ def test_a_log_that_was_rewritten_while_its_copy_was_away_is_found_out_by_the_pr
     put_files(log, second)
     with caplog.at_level(logging.WARNING, "forelog"):
         send(log, target)
-    assert "doesn't have what a copy of it has" in caplog.text
+    assert "lacks what a copy of it has" in caplog.text
     with PersistentDict(log.path) as found:
         assert restored(tmp_path / "copy") == dict(found)
 

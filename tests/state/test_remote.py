@@ -389,7 +389,7 @@ def test_a_copy_without_a_manifest_that_counts_is_refused_and_leaves_nothing(tmp
     copy_of_two_rounds(tmp_path)
     for name in manifests():
         faulty.put(f"{FOLDER}/{name}", b"{}")
-    with pytest.raises(ReplicaError, match="none of its 2 manifests is right"):
+    with pytest.raises(ReplicaError, match="none of its 2 manifests is valid"):
         fetch(WHERE, tmp_path / "again")
     with pytest.raises(ReplicaError, match="there is no manifest"):
         fetch("faulty://bank/nothing", tmp_path / "again")
@@ -414,7 +414,7 @@ def test_a_part_that_is_gone_or_cut_makes_its_manifest_one_that_does_not_count(t
     assert fetched(tmp_path / "cut") == {"a": 1}
     faulty.drop(last.name)
     assert fetched(tmp_path / "gone") == {"a": 1}
-    assert f"{last.name}, which isn't there" in caplog.text
+    assert f"{last.name}, which is missing" in caplog.text
 
 
 def test_bytes_that_are_no_records_are_refused_also_with_the_right_checksum(tmp_path):

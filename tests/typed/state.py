@@ -55,9 +55,9 @@ def options_are_checked() -> None:
     log = StateLog("log", replay=change, enumerate=enumerate_all)
     PersistentDict("prices", sync="always", rotate_bytes=1 << 20)
     PersistentDict("prices", sync=SyncPolicy.ALWAYS)
-    PersistentDict("prices", sycn="always")  # error: No overload variant
-    PersistentDict("prices", sync="alwasy")  # error: No overload variant
-    PersistentDict("prices", rotate_bytes="1 MiB")  # error: No overload variant
+    PersistentDict("prices", sycn="always")  # error: PersistentDict
+    PersistentDict("prices", sync="alwasy")  # error: PersistentDict
+    PersistentDict("prices", rotate_bytes="1 MiB")  # error: PersistentDict
     StateLog("log", replay=change, enumerate=enumerate_all, sync="interval", sync_interval_ms=10)
     StateLog("log", replay=change, enumerate=enumerate_all, sync="alwasy")  # error: Argument "sync"
     StateLog("log", replay=change, enumerate=enumerate_all, sycn="os")  # error: Unexpected keyword argument "sycn"

@@ -31,7 +31,7 @@ __all__ = ["DirectoryTarget", "LinkTarget", "ServerTarget"]
 
 
 class DirectoryTarget:
-    """A directory, here or mounted here."""
+    """A directory on this machine, also of a mounted file system."""
 
     def __init__(self, path: str, owner: Owner, *, synced: bool, files: Files | None = None) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class DirectoryTarget:
             slots = self._slots = Slots(self._path, self._files)
         except LockTimeout:
             raise ReplicaError(
-                f"{self._path} is in use: another primary keeps its copy there, or the copy is open as a log"
+                f"{self._path} is in use: another primary writes its copy there, or the copy is open as a log"
             ) from None
         slots.adopt(self._owner.identity, continues=self._claim.check(slots.known()))
         return slots.growing.resume()
@@ -77,7 +77,7 @@ class DirectoryTarget:
 
 
 class LinkTarget:
-    """The other end of a connection that is open."""
+    """The other end of an open connection."""
 
     def __init__(self, link: Link, resume: Resume | None, *, synced: bool) -> None:
         self._link = link
@@ -94,7 +94,7 @@ class LinkTarget:
     def send(self, chunk: Chunk) -> None:
         room = FRAME_BYTES_MAX - 64
         if len(chunk.data) > room:
-            raise BadFrame(f"a record at {chunk.position} has more than the {room:,} bytes that a frame takes")
+            raise BadFrame(f"the record at {chunk.position} has more than {room:,} bytes, the most of a frame")
         self._link.send_data(chunk.position, chunk.data)
 
     def flush(self) -> Resume:
@@ -150,7 +150,7 @@ class ServerTarget:
         return resume
 
     def _make_claims(self, link: Link) -> Fields:
-        """Say that this log continues the copy, as often as the replica asks; its welcome."""
+        """Claim to continue the copy, as often as the server asks. Returns its welcome."""
         while (frame := link.expect_any(Kind.KNOWN, Kind.WELCOME)).kind is Kind.KNOWN:
             said = Fields(link.who, frame.body)
             known = Known(said.identity(), said.resume(), said.get("content_term", 0))

@@ -1,4 +1,4 @@
-"""The receiving end of a log that is shipped: frames into copies, and answers."""
+"""The receiving end of a shipped log: it writes frames into a copy, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def _nothing(*_: object) -> None:
 
 
 class Receiver:
-    """Takes what comes over a link into copies, until the other side closes.
+    """Writes the records that come over a link into slots, until the other side closes.
 
-    `arrived` is told of records once the whole copy has them, `renewed` when a copy was replaced by one that was
-    made anew, and `changed` after either. `fits` raises if so many bytes more
-    are too many. The lock is held while a copy is changed.
+    arrived   called with records once the whole copy has them
+    renewed   called when a new copy has replaced the whole one
+    changed   called after either
+    fits      called with a number of bytes; raises if there is no space for them
+
+    The lock is held while a copy is changed.
     """
 
     def __init__(
@@ -47,15 +50,15 @@ class Receiver:
         link.frame_bytes_max = FRAME_BYTES_MAX
 
     def run(self, check: Callable[[], None] = _nothing) -> None:
-        """Until the other side closes. `check` comes before each frame is taken, with the lock held.
+        """Receive until the other side closes. `check` is called before each frame, with the lock held.
 
-        Nothing is sent with the lock held: whoever doesn't take its answers keeps nobody else waiting.
+        Acknowledgements are sent without the lock: a client that doesn't read them delays no other.
         """
         while self._next(check):
             pass
 
     def _next(self, check: Callable[[], None]) -> bool:
-        """Take a frame, and forget it before the next one comes. False if there is none."""
+        """Take one frame, and release it before the next one comes. False at the end."""
         frame = self._link.receive()
         if frame is None:
             return False
@@ -67,7 +70,7 @@ class Receiver:
         return True
 
     def _take(self, kind: Kind, body: Body) -> Resume | None:
-        """What to acknowledge, if anything."""
+        """Carry a frame out. Returns what to acknowledge; None if the frame asks for no acknowledgement."""
         slots = self._slots
         if kind is Kind.DATA:
             position, data = parse_data(body)
@@ -86,5 +89,5 @@ class Receiver:
         elif kind is Kind.RESTART:
             slots.restart()
         else:
-            raise BadFrame(f"{self._link.who} sends {kind.name}, which nobody asked for")
+            raise BadFrame(f"{self._link.who} sends an unexpected {kind.name}")
         return None

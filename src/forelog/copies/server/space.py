@@ -12,9 +12,9 @@ __all__ = ["Space"]
 
 
 class Space:
-    """The disk of all copies together: how much each log takes up, and how much all may.
+    """Counts the disk space of each log's copies, and refuses what is over a limit.
 
-    Logs that nobody has asked for since the start count too.
+    Logs that were not used since the start count too.
     """
 
     def __init__(self, path: str, *, bytes_max: int | None, log_bytes_max: int | None, logs_max: int) -> None:
@@ -25,11 +25,11 @@ class Space:
 
     @property
     def byte_count(self) -> int:
-        """What is taken up."""
+        """The space that all copies take."""
         return self._total
 
     def admit(self, name: str) -> None:
-        """Raise ReplicaError if there is no place for another log."""
+        """Note a log; ReplicaError if there are too many."""
         with self._lock:
             if name not in self._sizes:
                 if len(self._sizes) >= self._logs_max:
@@ -39,36 +39,36 @@ class Space:
                 self._sizes[name] = 0
 
     def forget(self, name: str) -> None:
-        """Its directory is gone."""
+        """Note that the directory of a log is gone."""
         with self._lock:
             self._total -= self._sizes.pop(name, 0)
 
     def note(self, name: str, size: int) -> None:
-        """A log takes up so much now."""
+        """Note how much space a log takes."""
         with self._lock:
             self._total += size - self._sizes.get(name, 0)
             self._sizes[name] = size
 
     def fits(self, name: str, kept: int, more: int) -> None:
-        """Raise ReplicaError if a log that has so much may not have so much more."""
+        """Raise ReplicaError if a log that takes `kept` bytes may not take `more`."""
         size = kept + more
         with self._lock:
             if self._log_bytes_max is not None and size > self._log_bytes_max:
                 raise ReplicaError(
                     f"the copies of {name} would take up {size:,} bytes, and this server allows "
-                    f"{self._log_bytes_max:,} for a log: rotate the log more often, or have the limit raised there"
+                    f"{self._log_bytes_max:,} for a log: rotate the log more often, or raise the limit there"
                 )
             total = self._total - self._sizes.get(name, 0) + size
             if self._bytes_max is not None and total > self._bytes_max:
                 raise ReplicaError(
                     f"all copies together would take up {total:,} bytes, and this server allows "
-                    f"{self._bytes_max:,}: remove copies there, or have the limit raised"
+                    f"{self._bytes_max:,}: remove copies there, or raise the limit"
                 )
             self._sizes[name], self._total = size, total
 
 
 def _size(path: str) -> int:
-    """What the files of a log's copies take up, counting whole blocks."""
+    """The disk space of a log's copies, in whole blocks."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

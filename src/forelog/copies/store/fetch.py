@@ -1,7 +1,7 @@
-"""From a copy elsewhere to a log here.
+"""From a copy in an object store to a log in a directory.
 
-Each part is checked against its manifest, and each record in it, before it is written. The log is made beside its
-place, synced, and only then put there: a log that is there is whole. The copy is only read.
+Each part is checked against its manifest, and each record in it, before it is written. The log is written beside
+its final place and synced before it is renamed: a log in its place is whole. The copy is only read.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ __all__ = ["Fetched", "fetch"]
 
 logger = logging.getLogger("forelog")
 
-ATTEMPTS = 3  # the copy may be replaced while it is read
+ATTEMPTS = 3  # because the copy may be replaced while it is read
 
 
 class Fetched(NamedTuple):
-    """What a fetch got."""
+    """What a fetch did."""
 
     path: str
+    """The new log's directory."""
     manifest: str
-    """The name of the manifest that it is from."""
+    """The name of the manifest that it was made from."""
     identity: Identity
-    """Whose log it is, and the epoch of who wrote the copy."""
+    """The log, and the opening that wrote the manifest."""
     snapshot: Snapshot
+    """The last whole generation in the copy."""
     position: Position
-    """Where it ends."""
+    """Where the log ends."""
     byte_count: int
+    """How many bytes were fetched."""
 
 
 def fetch(
@@ -55,10 +58,10 @@ def fetch(
     progress: Callable[[int, int], object] | None = None,
     mode: int = PRIVATE,
 ) -> Fetched:
-    """Make a new state log at `path`, which must not exist or be empty, of the copy at a URL.
+    """Make a new state log at `path` from the copy at a URL. `path` must be missing or an empty directory.
 
-    `progress` is called with the bytes that are there, and how many there will be. To go on as the primary, open
-    the log with `promote=True`: whoever wrote before is refused from then on wherever this one writes.
+    `progress` is called with the bytes fetched so far, and with the total. To continue as the primary, open the
+    new log with `promote=True`: the copies that it writes to then refuse the old primary.
     """
     if taken := in_the_way(path):
         raise ReplicaError(f"{taken}: fetching makes a new log")
@@ -72,8 +75,8 @@ def fetch(
                 _make(bucket, manifest, place, OSFiles(mode), progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
-                    raise ReplicaError(f"{bucket.where} changes faster than it can be read: {error}") from error
-                logger.info("%s was replaced while it was read: once more", bucket.where)
+                    raise ReplicaError(f"{bucket.where} changes too fast to be read: {error}") from error
+                logger.info("%s was replaced while it was read: reading it again", bucket.where)
             else:
                 break
     finally:
@@ -87,7 +90,7 @@ def _newest(bucket: Bucket) -> Manifest:
     listed = named_manifests(bucket.sizes())
     found = newest(bucket, listed, bucket.sizes(FOLDER))
     if not found:
-        what = f"none of its {len(listed)} manifests is right" if listed else "there is no manifest"
+        what = f"none of its {len(listed)} manifests is valid" if listed else "there is no manifest"
         raise ReplicaError(f"{bucket.where} has no whole copy of a state log: {what}")
     return found[0]
 

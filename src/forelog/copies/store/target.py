@@ -1,16 +1,15 @@
-"""A copy on object storage or any remote filesystem, through fsspec: kept up, and made a log again by `fetch`.
+"""A target in an object store, or in any folder that fsspec reaches.
 
-How it lies there is drawn in manifest.py. What is sent is collected, and uploaded in parts: when there is much,
-and with each `flush`, which then writes a manifest. While a copy is made anew, after `restart`, its parts are
-uploaded beside those of the old one, which counts until the new one has a whole snapshot: only then its first
-manifest is written. Many small parts are replaced by a larger one now and then, which is read from the log itself
-(merging.py).
+manifest.py draws the objects. Records are collected, and uploaded as a part when there are enough of them, and
+with each `flush`, which then writes a manifest. After `restart`, the parts of the new copy are uploaded beside
+those of the old one. Its first manifest is written when it has a whole snapshot: until then the old copy counts.
+Now and then many small parts are merged into a larger one (merge.py).
 
-What only older manifests name is removed, but one round late: who has just read the last manifest can read all
-that it names.
+Parts and manifests that are no longer needed are removed one flush late, so that a reader of the last manifest
+finds everything that it names.
 
-**Two primaries.** Before a manifest is written the others are listed, and again after it, before anything is
-acknowledged or removed. register.py says who may write, and what each of two sees of the other.
+Before a manifest is written the others are listed, and again afterwards, before anything is acknowledged or
+removed. register.py explains how this keeps two primaries apart.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ logger = logging.getLogger("forelog")
 
 PART_BYTES = 8 << 20
 NUMBER_MAX = 999_999_999_999
-REMOVALS_MAX = 100  # at a time: the rest goes with the next flush
+REMOVALS_MAX = 100  # per flush
 
 
 class StoreTarget:
-    """Parts of segments as objects, and manifests that are written last."""
+    """A copy as parts of segments and manifests, in a bucket."""
 
     def __init__(
         self,
@@ -71,18 +70,18 @@ class StoreTarget:
         self._register = Register(self._bucket, owner, Claim(owner, self._bucket.where, self.transfer))
         self._part_bytes = part_bytes
         self._parts: list[Part] = []
-        """What has been uploaded of the copy, in order."""
+        """The uploaded parts of the copy, in order."""
         self._snapshot: Snapshot | None = None
-        """The snapshot in it; None while it isn't whole, and no manifest may be written."""
+        """The snapshot of the copy; None while it isn't whole and has no manifest."""
         self._buffer = bytearray()
         self._buffer_at = Position(0, 0)
         self._written: Manifest | None = None
-        """The manifest that counts."""
+        """The newest manifest."""
         self._previous: Manifest | None = None
         self._uploaded: set[str] = set()
-        """Parts of ours, also those that no manifest names yet."""
+        """Parts that this opening uploaded, also those in no manifest yet."""
         self._doomed: dict[str, None] = {}
-        """What is to be removed, manifests first."""
+        """Objects to remove, manifests first."""
         self._number = 0
 
     # -- what ship() calls
@@ -112,7 +111,9 @@ class StoreTarget:
     def send(self, chunk: Chunk) -> None:
         end, data = self._end, chunk.data
         if len(data) > PART_BYTES_MAX:
-            raise BadFrame(f"the record at {chunk.position} has more than the {PART_BYTES_MAX:,} bytes of a part")
+            raise BadFrame(
+                f"the record at {chunk.position} has more than {PART_BYTES_MAX:,} bytes, the most of a part"
+            )
         first = chunk.position.offset == FORMAT.header_bytes and (
             end is None or chunk.position.segment > end.segment
         )
@@ -145,7 +146,7 @@ class StoreTarget:
                 f"a generation is at {snapshot}, but {self._bucket.where} has {self._parts[:1]} to {self._end}"
             )
         self._write_manifest(parts, snapshot)
-        self._parts, self._snapshot = parts, snapshot  # not before: a copy that isn't whole goes on where it was
+        self._parts, self._snapshot = parts, snapshot  # not earlier: a copy that isn't whole resumes where it was
 
     def close(self) -> None:
         self._bucket.close()
@@ -169,7 +170,7 @@ class StoreTarget:
         return Resume(self._parts[-1].end, tail) if tail else None
 
     def _upload(self) -> None:
-        """What was collected becomes a part. If that fails it is sent again: the part is in no list."""
+        """Upload what was collected as a part. If that fails the records are sent again."""
         if self._buffer:
             data = bytes(self._buffer)
             self._parts.append(self._put(self._buffer_at, data))
@@ -185,7 +186,7 @@ class StoreTarget:
         return part
 
     def _merge(self) -> None:
-        """Fewer parts, now and then, of what the log still has."""
+        """Merge small parts that the log still has."""
         view = self._owner.view()
         if view is not None:
             self._parts = merge_parts(self._parts, view.stream, self._part_bytes, self._put)
@@ -193,7 +194,7 @@ class StoreTarget:
     # -- manifests
 
     def _write_manifest(self, uploaded: list[Part], snapshot: Snapshot) -> None:
-        """Make what was uploaded the copy, unless it is that already or somebody else's."""
+        """Write a manifest of the uploaded parts, unless the last one is the same."""
         identity, parts, written = self._identity, tuple(uploaded), self._written
         if written is not None and (written.identity, written.snapshot, written.parts) == (
             identity,
@@ -204,7 +205,7 @@ class StoreTarget:
             return
         self._register.look()
         if self._number >= NUMBER_MAX:
-            raise ReplicaError(f"{self._bucket.where}: there is no number after that of manifest {self._number}")
+            raise ReplicaError(f"{self._bucket.where}: there is no number after manifest {self._number}")
         word = NO_WORD if self._register.exclusive else draw_word()
         manifest = Manifest(self._number + 1, identity, snapshot, parts, word)
         self._put_manifest(manifest)
@@ -225,7 +226,7 @@ class StoreTarget:
 
     def _put_manifest(self, manifest: Manifest) -> None:
         self._number = manifest.number
-        self._register.known.add(manifest.named)  # also if we don't hear that it was written
+        self._register.known.add(manifest.named)  # also if the store writes it and reports an error
         data = manifest.encode(time.time_ns())
         if not self._register.exclusive:
             self._bucket.write(manifest.name, data)
@@ -233,20 +234,20 @@ class StoreTarget:
         try:
             self._bucket.create(manifest.name, data)
         except FileExistsError:
-            if self._bucket.read(manifest.name) != data:  # or the driver has tried twice
+            if self._bucket.read(manifest.name) != data:  # else the driver has tried twice
                 raise Twin(self._bucket.where, manifest.identity, manifest.name) from None
 
     def _take_back(self, manifest: Manifest) -> None:
-        """Remove a manifest that isn't acknowledged: another one that is must not lose to it."""
+        """Remove a manifest that isn't acknowledged, so that it doesn't win over one that is."""
         with contextlib.suppress(ReplicaError):
             self._bucket.remove(manifest.name)
 
     # -- removing
 
     def _doom(self, found: Found, known: set[Named]) -> None:
-        """What is left of rounds that weren't finished: named by no manifest that counts, nor by any to come.
+        """Choose what to remove: objects of unfinished flushes, and of openings before this one.
 
-        The openings that came before this one go, too.
+        No valid manifest names them, and none will.
         """
         kept = {one.named for one in (self._written, self._previous) if one is not None}
         names = self._names(self._written, self._previous) | {part.name for part in self._parts}
@@ -263,11 +264,11 @@ class StoreTarget:
 
     @staticmethod
     def _names(*manifests: Manifest | None) -> set[str]:
-        """Of all parts that these name."""
+        """The names of all parts in these manifests."""
         return {part.name for manifest in manifests if manifest is not None for part in manifest.parts}
 
     def _remove(self) -> None:
-        """As well as it can be done: what fails is tried again with the next flush."""
+        """Remove what can be removed; the next flush tries the rest."""
         for name in list(self._doomed)[:REMOVALS_MAX]:
             try:
                 self._bucket.remove(name)
