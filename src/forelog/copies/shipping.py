@@ -20,11 +20,10 @@ from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
 from forelog.copies.snapshot import Resume, Snapshot
 from forelog.copies.transfers import Transfer, Transfers
+from forelog.formats import Block
 from forelog.log.directory.place import tail_before
-from forelog.log.directory.segments import Directory
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import Block
 
 __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 
@@ -248,7 +247,7 @@ def _is_gone(view: View, at: Position) -> bool:
 def holds(stream: Stream, end: Resume) -> bool | None:
     """Whether a log has the same bytes before a position; None if it doesn't have the segment."""
     try:
-        file = _directory(stream).open_segment(end.position.segment)
+        file = stream.directory.open_segment(end.position.segment)
     except FileNotFoundError:
         return None
     try:
@@ -257,7 +256,3 @@ def holds(stream: Stream, end: Resume) -> bool | None:
         return tail_before(file, end.position.offset).endswith(end.tail)
     finally:
         file.close()
-
-
-def _directory(stream: Stream) -> Directory:
-    return stream._directory

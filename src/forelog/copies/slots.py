@@ -23,7 +23,7 @@ from forelog.copies.snapshot import Resume, Snapshot, read_file, read_snapshot, 
 from forelog.errors import BadFrame, LogNotFound, ReplicaError, UnknownFormat
 from forelog.files import Files, OSFiles
 from forelog.formats.state import FORMAT
-from forelog.log.directory.segments import APPEND_LOCK, Directory, segments_elsewhere
+from forelog.log.directory.directory import APPEND_LOCK, Directory, segments_elsewhere
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
 
@@ -32,7 +32,6 @@ __all__ = [
     "Slots",
     "copies_around",
     "directory_of",
-    "in_the_way",
     "read_identity",
     "refuse_a_log",
     "take_copies",
@@ -219,10 +218,3 @@ def directory_of(path: str) -> str:
     if slot is None:
         raise ReplicaError(f"{path} has no whole copy of a state log: the first one was never finished")
     return slot
-
-
-def in_the_way(path: str | os.PathLike[str]) -> str | None:
-    """Why no new log can be made at a path; None if nothing is there, or an empty directory."""
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        return f"{os.fspath(path)} is there already and not empty"
-    return None

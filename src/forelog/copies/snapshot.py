@@ -16,7 +16,7 @@ import logging
 from typing import NamedTuple
 
 from forelog.files import Files, removed_on_failure, write_all
-from forelog.log.directory.segments import read_exactly
+from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 
 __all__ = [

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from forelog.formats.captain import Captain
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "FORMAT", "MARKER_BYTES", "RECORD_BYTES", "WRITER"]
+__all__ = ["BEGIN", "COMMIT", "EVENT", "FORMAT", "MAGIC", "MARKER_BYTES", "RECORD_BYTES", "WRITER"]
 
-FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
+MAGIC = 0x63707374  # "cpst"
+FORMAT = Captain(magic=MAGIC, version=1)
 EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
 MARKER_BYTES = 9
 """The size of a BEGIN or COMMIT record."""

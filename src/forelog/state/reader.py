@@ -7,7 +7,6 @@ type, and its fields.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
@@ -15,12 +14,11 @@ from typing import Any, NamedTuple
 
 from forelog.copies.slots import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
-from forelog.formats import Captain
+from forelog.files import Lock
+from forelog.formats import Block
 from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import Bound, PathLike, Stream
-from forelog.log.walk import Block
 from forelog.state.replay import is_marker
 from forelog.times import format_time
 
@@ -85,19 +83,14 @@ class ParsedEvent(NamedTuple):
 def open_source(source: PathLike) -> Stream:
     """Open the state log in a directory, or the whole copy in a directory of copies."""
     stream = Stream.open(directory_of(os.fspath(source)))
-    if not isinstance(stream.format, Captain) or stream.format.magic != FORMAT.magic:
+    if (stream.format.signature or (0,))[0] != FORMAT.magic:
         raise UnknownFormat(f"{source} is not a state log: its format is {stream.format}")
     return stream
 
 
-@contextlib.contextmanager
-def reading(stream: Stream, timeout: float | None = None) -> Iterator[None]:
-    """Keep generations from being dropped, until the block ends. Rotations continue, and drop them later."""
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
-        yield
-    finally:
-        lock.release()
+def reading(stream: Stream, timeout: float | None = None) -> Lock:
+    """Keep generations from being dropped while the lock is held. Rotations continue, and drop them later."""
+    return stream.directory.read_lock(timeout=timeout)
 
 
 def span_of(stream: Stream, as_of: Bound | None = None) -> Span:
@@ -128,7 +121,7 @@ def _blocks_before(stream: Stream, as_of: Bound | None) -> Iterator[Block]:
     if as_of is None:
         yield from stream.blocks()
         return
-    stop, time_ns = stream._bounds(as_of)
+    _, stop, _, time_ns = stream.bounds(until=as_of)
     if stop is None:
         assert time_ns is not None
         yield from stream.blocks(until=time_ns + 1)  # with the records of that time
@@ -164,9 +157,10 @@ def _too_early(stream: Stream, as_of: Bound | None) -> BadPosition | TimeOutOfRa
             if kind == _COMMIT:
                 place, time_ns = Position(block.segment, block.offsets[row]), block.scan.times[row]
                 known = f"its oldest whole generation is {number}, committed at {place}, {format_time(time_ns)}"
-                if stream._bounds(as_of)[0] is not None:
+                bounds = stream.bounds(until=as_of)
+                if bounds.stop is not None:
                     return BadPosition(f"{stream.path} has no state as of {as_of}: {known}")
-                when = "now" if as_of is None else format_time(stream._bounds(as_of)[1] or 0)
+                when = "now" if as_of is None else format_time(bounds.until_ns or 0)
                 return TimeOutOfRange(f"{stream.path} has no state as of {when}: {known}")
     return BadPosition(f"{stream.path} has no whole generation: there is no state in it")
 

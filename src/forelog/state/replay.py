@@ -10,11 +10,10 @@ from forelog.copies import lineage
 from forelog.copies.identity import Identity
 from forelog.copies.snapshot import Snapshot
 from forelog.errors import BadEvent, CorruptRecord
-from forelog.formats import Scan
+from forelog.formats import Block, Scan
 from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES, WRITER
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
-from forelog.log.walk import Block
 from forelog.state.events import Batch, Codec, EventCodec
 
 __all__ = ["Replayer", "is_marker"]

@@ -6,24 +6,22 @@ its final place and synced before it is renamed: a log in its place is whole. Th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from forelog import kernel
 from forelog.copies.identity import Identity
 from forelog.copies.replica import Replica
-from forelog.copies.slots import in_the_way
 from forelog.copies.snapshot import Snapshot
 from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import FOLDER, Manifest, Part, named_manifests, newest
 from forelog.errors import BadFrame, ReplicaError
-from forelog.files import OSFiles
-from forelog.files.modes import PRIVATE
+from forelog.files import Files, built_beside, disk, in_the_way
 from forelog.formats.state import FORMAT
-from forelog.log.directory.segments import Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 
 __all__ = ["Fetched", "fetch"]
@@ -56,23 +54,25 @@ def fetch(
     storage_options: Mapping[str, Any] | None = None,
     *,
     progress: Callable[[int, int], object] | None = None,
-    mode: int = PRIVATE,
+    files: Files | None = None,
+    mode: int | None = None,
 ) -> Fetched:
     """Make a new state log at `path` from the copy at a URL. `path` must be missing or an empty directory.
 
     `progress` is called with the bytes fetched so far, and with the total. To continue as the primary, open the
     new log with `promote=True`: the copies that it writes to then refuse the old primary.
     """
-    if taken := in_the_way(path):
-        raise ReplicaError(f"{taken}: fetching makes a new log")
-    place = os.path.abspath(os.fspath(path))
+    files = disk(files, mode)
+    place = os.path.normpath(os.fspath(path))
+    if in_the_way(files, place):
+        raise ReplicaError(f"{os.fspath(path)} is there already and not empty: fetching makes a new log")
     bucket = Bucket(where, storage_options)
     bucket.open()
     try:
         for attempt in range(1, ATTEMPTS + 1):
             manifest = _newest(bucket)
             try:
-                _make(bucket, manifest, place, OSFiles(mode), progress)
+                _make(bucket, manifest, place, files, progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
                     raise ReplicaError(f"{bucket.where} changes too fast to be read: {error}") from error
@@ -99,13 +99,12 @@ def _make(
     bucket: Bucket,
     manifest: Manifest,
     place: str,
-    files: OSFiles,
+    files: Files,
     progress: Callable[[int, int], object] | None,
 ) -> None:
     beside = f"{place}.fetching-{os.urandom(4).hex()}"
-    try:
-        replica = Replica(Directory(files, beside, FORMAT))
-        try:
+    with built_beside(files, place, beside):
+        with contextlib.closing(Replica(Directory(files, beside, FORMAT))) as replica:
             done = 0
             for part in manifest.parts:
                 replica.write(Position(part.segment, part.offset), _read(bucket, manifest, part))
@@ -113,14 +112,7 @@ def _make(
                 if progress is not None:
                     progress(done, manifest.length)
             replica.sync()
-        finally:
-            replica.close()
         files.sync_dir(beside)
-        os.rename(beside, place)
-        files.sync_dir(os.path.dirname(place))
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _read(bucket: Bucket, manifest: Manifest, part: Part) -> bytes:
