@@ -28,7 +28,8 @@ from tests.spark.test_ingest_kill import killed
 
 def opened(tmp_path, name: str = "default.t", catalog: str = "iceberg.db"):
     """The table, as whoever knows nothing of forelog opens it."""
-    return SqlCatalog("default", uri=f"sqlite:///{tmp_path}/{catalog}").load_table(name)
+    with SqlCatalog("default", uri=f"sqlite:///{tmp_path}/{catalog}") as found:
+        return found.load_table(name)
 
 
 def rows(tmp_path) -> list[int]:
@@ -218,12 +219,14 @@ def test_a_table_that_was_dropped_is_told_and_not_begun_anew(tmp_path):
     last = opened(tmp_path).metadata_location
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/iceberg.db")
     catalog.drop_table("default.t")
+    catalog.close()
     append(log, 20, 30)
     with pytest.raises(CatalogFailed, match="is gone"):
         ingest(log.path, target, table="iceberg")
     with pytest.raises(CatalogFailed, match="is gone"):
         format_of("iceberg").current(str(target), load_state(str(target)))
-    catalog.register_table("default.t", last)
+    with catalog:
+        catalog.register_table("default.t", last)
     ingest(log.path, target, table="iceberg")
     assert rows(tmp_path) == list(range(30))
 
@@ -254,8 +257,10 @@ def test_where_a_table_is_unless_it_is_named():
 def test_a_table_of_others_is_left_alone(tmp_path):
     log = Stream(str(tmp_path / "log"))
     append(log, 0, 10)
-    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/iceberg.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("default")
-    catalog.create_table("default.t", pa.schema([("a", pa.int32())]))
+    with SqlCatalog(
+        "default", uri=f"sqlite:///{tmp_path}/iceberg.db", warehouse=f"file://{tmp_path}/w"
+    ) as catalog:
+        catalog.create_namespace("default")
+        catalog.create_table("default.t", pa.schema([("a", pa.int32())]))
     with pytest.raises(BadOption, match=r"has a table default\.t already"):
         ingest(log.path, tmp_path / "t", table="iceberg")

@@ -67,7 +67,8 @@ def seen(target: Path, table: str) -> list[int]:
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
-        found = SqlCatalog("default", uri=f"sqlite:///{target.parent}/iceberg.db").load_table("default.t")
+        with SqlCatalog("default", uri=f"sqlite:///{target.parent}/iceberg.db") as catalog:
+            found = catalog.load_table("default.t")
     except NoSuchTableError:
         return []
     return sorted(int(payload.split(b":")[0]) for payload in found.scan().to_arrow()["payload"].to_pylist())

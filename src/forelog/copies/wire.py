@@ -333,9 +333,7 @@ def need_msgspec() -> None:
     try:
         import msgspec  # noqa: F401
     except ImportError:
-        raise MissingExtra(
-            "msgspec is not installed, which replicas need: pip install '.[state]' in forelog's folder"
-        ) from None
+        raise MissingExtra.needed("msgspec", by="a connection to a replica server", extra="state") from None
 
 
 def as_token(token: str | bytes | None) -> str | None:

@@ -25,9 +25,7 @@ def _filesystem(path: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(
-            f"{path}: reading it needs fsspec: pip install '.[remote]' in forelog's folder"
-        ) from error
+        raise MissingExtra.needed("fsspec", by=f"reading {path}", extra="remote") from error
     filesystem, place = fsspec.core.url_to_fs(path)
     return filesystem, place
 

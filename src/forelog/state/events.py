@@ -72,9 +72,7 @@ class EventCodec:
         try:
             from msgspec import DecodeError, EncodeError, msgpack
         except ImportError:
-            raise MissingExtra(
-                "msgspec is not installed, which turns events into bytes: it comes with the extra state, or broker"
-            ) from None
+            raise MissingExtra.needed("msgspec", by="EventCodec", extra="state") from None
         self._encode = msgpack.Encoder().encode
         self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
         self._failures = (DecodeError, TypeError, ValueError, OverflowError, RecursionError)

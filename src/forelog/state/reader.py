@@ -187,9 +187,7 @@ def parse_event(data: bytes) -> ParsedEvent | None:
     try:
         from msgspec import MsgspecError, msgpack
     except ImportError:
-        raise MissingExtra(
-            "msgspec is not installed, which turns bytes into events: pip install '.[state]' in forelog's folder"
-        ) from None
+        raise MissingExtra.needed("msgspec", by="reading events", extra="state") from None
     end = 1 + data[0] if data else 0
     if not 0 < end < len(data):
         return None

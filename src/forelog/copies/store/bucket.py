@@ -172,14 +172,12 @@ def _check_driver(where: str, scheme: str) -> None:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(
-            f"{where}: reaching it needs fsspec: pip install '.[remote]' in forelog's folder"
-        ) from error
+        raise MissingExtra.needed("fsspec", by=f"reaching {where}", extra="remote") from error
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         needs = _DRIVERS.get(scheme)
-        how = f"pip install '.[remote]' {needs} in forelog's folder" if needs else str(error)
+        how = f"pip install {needs}" if needs else str(error)
         raise MissingExtra(f"{where}: fsspec has no driver for {scheme}:// here: {how}") from error
     except ValueError as error:
         raise ValueError(f"{where}: fsspec knows no {scheme}://") from error

@@ -30,7 +30,7 @@ def _load_deltalake() -> Any:
     try:
         import deltalake
     except ImportError as error:
-        raise MissingExtra("Delta tables need deltalake: pip install '.[delta]' in forelog's folder") from error
+        raise MissingExtra.needed("deltalake", by="a Delta table", extra="delta") from error
     return deltalake
 
 

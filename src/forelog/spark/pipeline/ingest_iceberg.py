@@ -67,9 +67,7 @@ class Iceberg:
             import pyiceberg.catalog
             import pyiceberg.io.pyarrow  # noqa: F401
         except ImportError as error:
-            raise MissingExtra(
-                "Iceberg tables need pyiceberg: pip install '.[iceberg]' in forelog's folder"
-            ) from error
+            raise MissingExtra.needed("pyiceberg", by="an Iceberg table", extra="iceberg") from error
         self._wanted = catalog, name
         self._catalogs: dict[str, Any] = {}
 
@@ -80,7 +78,7 @@ class Iceberg:
                 f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
             )
         catalog, name = place_of(path, *self._wanted)
-        with _told(catalog):
+        with self._connected(catalog):
             if self._catalog(catalog).table_exists(name):
                 raise BadOption(f"{catalog} has a table {name} already: choose another name")
 
@@ -88,7 +86,7 @@ class Iceberg:
         from pyiceberg.exceptions import CommitFailedException
 
         about = commit.about
-        with _told(about.catalog):
+        with self._connected(about.catalog):
             for attempt in range(1, _ATTEMPTS + 1):
                 table = self._table(path, about) or self._made_by(path, commit)
                 if _is_known(table, commit):
@@ -100,20 +98,34 @@ class Iceberg:
                         raise
 
     def is_announced(self, path: str, commit: Commit) -> bool:
-        with _told(commit.about.catalog):
+        with self._connected(commit.about.catalog):
             table = self._table(path, commit.about)
             return table is not None and _is_known(table, commit)
 
     def current(self, path: str, state: State) -> list[str]:
         assert state.last is not None
         about = state.last.about
-        with _told(about.catalog):
+        with self._connected(about.catalog):
             table = self._table(path, about) or self._made_by(path, state.last)
             tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise BadOption(f"{path} has rows that were deleted by position: read it with an Iceberg reader")
         start = f"{_address(path)}/"
         return [task.file.file_path.removeprefix(start) for task in tasks]
+
+    @contextmanager
+    def _connected(self, catalog: str | None) -> Iterator[None]:
+        """Close the connections of the catalogs at the end. Turn any error of theirs into one line."""
+        try:
+            yield
+        except (ForelogError, OSError, AssertionError, AttributeError, TypeError):
+            raise
+        except Exception as error:  # pyiceberg's errors have no common base
+            reason = (str(error).splitlines() or [""])[0]
+            raise CatalogFailed(f"the Iceberg catalog {catalog}: {reason or type(error).__name__}") from error
+        finally:
+            for one in self._catalogs.values():
+                one.close()  # the next use connects again
 
     def _catalog(self, place: str) -> Any:
         from pyiceberg.catalog import load_catalog
@@ -156,18 +168,6 @@ class Iceberg:
         if table.location() != _address(path):
             raise BadOption(f"{about.name} in {about.catalog} is in {table.location()}, not in {path}")
         return table
-
-
-@contextmanager
-def _told(catalog: str | None) -> Iterator[None]:
-    """Tell what a catalog has to say in a line. What pyiceberg raises has no common kind."""
-    try:
-        yield
-    except (ForelogError, OSError, AssertionError, AttributeError, TypeError):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise CatalogFailed(f"the Iceberg catalog {catalog}: {reason or type(error).__name__}") from error
 
 
 def _address(path: str) -> str:
