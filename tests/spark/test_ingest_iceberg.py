@@ -15,11 +15,13 @@ from forelog import Stream
 from forelog.errors import BadOption, CatalogFailed
 from forelog.formats.commands.commands import Add, Delete, encode
 from forelog.spark.codecs import codec_of
-from forelog.spark.pipeline import ingest_iceberg
 from forelog.spark.pipeline.ingest import Ingest, Plan
-from forelog.spark.pipeline.ingest_iceberg import place_of
 from forelog.spark.pipeline.ingest_run import run_here
-from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
+from forelog.spark.tables import iceberg
+from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.table import settled
 from forelog.spark.types import arrow_schema
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry
 from tests.spark.test_ingest import Clock, append, ingest, visible
@@ -185,8 +187,8 @@ def test_a_merge_of_files_that_others_have_merged_is_not_told(tmp_path):
 
 
 def test_old_snapshots_are_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest_iceberg, "SNAPSHOTS_MAX", 6)
-    monkeypatch.setattr(ingest_iceberg, "_SNAPSHOTS_KEPT", 3)
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 6)
+    monkeypatch.setattr(iceberg, "_SNAPSHOTS_KEPT", 3)
     log = Stream(str(tmp_path / "log"))
     for n in range(9):
         append(log, 10 * n, 10 * n + 10)

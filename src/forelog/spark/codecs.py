@@ -223,7 +223,7 @@ class Commands(Codec):
             yield arrays | decode_block(block, told)
 
 
-class OfMessages(Codec):
+class Messages(Codec):
     """A broker's messages. Properties are JSON; their bytes are in base64."""
 
     name = "messages"
@@ -273,4 +273,4 @@ def _message_columns(pa: Any, block: Block) -> tuple[Any, Any]:
 register_codec(Records())
 register_codec(Commands())
 register_codec(Datapoints())
-register_codec(OfMessages())
+register_codec(Messages())

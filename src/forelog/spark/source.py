@@ -18,7 +18,7 @@ from forelog.spark.options import ReadOptions, read_options, write_options
 from forelog.spark.planning import check_codec, find_logs
 from forelog.spark.stream import ForelogStreamReader
 from forelog.spark.types import chosen, ddl
-from forelog.spark.writing import ForelogStreamWriter, ForelogWriter
+from forelog.spark.writer import ForelogStreamWriter, ForelogWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -27,9 +27,9 @@ from forelog.log.seek import find_segment
 from forelog.log.walk import Walk
 from forelog.spark.batch import Task, read_slice
 from forelog.spark.codecs import codec_of
+from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
-from forelog.spark.standing import Standing, Words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Offset = dict[str, str]
 
 
-_WORDS = Words("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
+_WORDS = Phrases("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
 
 
 class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,7 +51,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far each log was known to reach: where to look for more."""
         self._until: Offset | None = None
         """Where it ends, if it only reads what was there when it began."""
-        self._standing = Standing(_WORDS, fails=options.fail_on_data_loss)
+        self._continuity = Continuity(_WORDS, fails=options.fail_on_data_loss)
 
     # -- offsets
 
@@ -74,14 +74,14 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
             stop = _parse(self._until[log.name])[0] if self._until else None
-            begin = self._standing.go_on(log, begin, _parse(start.get(log.name, ""))[1])
+            begin = self._continuity.go_on(log, begin, _parse(start.get(log.name, ""))[1])
             # What is left is shared among those that are left: none waits until the others have nothing more.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
             end, taken, size = self._advance(log, begin, stop, *share)
             positions[log.name] = between_entries(log, begin, end)
             if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
                 positions[log.name] = between_entries(log, begin, stop or self._end(log))
-            self._standing.stand(log, positions[log.name])
+            self._continuity.stand(log, positions[log.name])
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions, logs)
@@ -166,7 +166,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to do: what was read is forgotten by cleaning, not by reading."""
 
     def stop(self) -> None:
-        self._standing.close()
+        self._continuity.close()
 
 
 def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:

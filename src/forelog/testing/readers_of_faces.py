@@ -140,12 +140,12 @@ def ingest(sight: Sight) -> None:
     if _lacks_spark(sight):
         return
     from forelog.spark.pipeline.ingest_files import write_piece
-    from forelog.spark.pipeline.ingest_plan import Plan, new_pieces, shape_of, standing_of
+    from forelog.spark.pipeline.ingest_plan import Plan, continuity_of, new_pieces, shape_of
 
     if opened(sight, lambda: _log_of(sight)) is None:
         return
     plan = Plan(codec=_codec_name(sight), slice_bytes=64)
-    shape, standing = shape_of(plan), standing_of(plan)
+    shape, standing = shape_of(plan), continuity_of(plan)
     positions: dict[str, Position] = {}
     try:
         while True:

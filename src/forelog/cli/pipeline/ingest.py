@@ -56,7 +56,7 @@ def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
 
 
 def _page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport) -> Report:
-    from forelog.spark.pipeline.ingest_table import load_state
+    from forelog.spark.tables.commits import load_state
 
     page = Report(f"ingest {chosen.path}", f"{made()}; to {chosen.target}")
     counts = ("rows", "files", "bytes", "batches", "merged", "defects", "seconds")

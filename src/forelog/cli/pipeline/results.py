@@ -15,8 +15,8 @@ from forelog.cli.log.dump import as_text
 from forelog.cli.output import human_bytes, human_count, human_duration, plural, table
 from forelog.errors import UnknownFormat
 from forelog.log.position import Position
+from forelog.spark.pipeline.input import JOB_COLUMNS, REPLAY_COLUMNS, STATS_COLUMNS, read_log
 from forelog.spark.pipeline.report import ROWS_MAX, Report
-from forelog.spark.pipeline.tables import JOB_COLUMNS, REPLAY_COLUMNS, STATS_COLUMNS, read_table
 from forelog.times import format_time, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ def clean(spark: SparkSession, chosen: argparse.Namespace) -> Result:
 def _read(
     spark: SparkSession, chosen: argparse.Namespace, columns: Sequence[str], codec: str = "records", **times: Any
 ) -> DataFrame:
-    return read_table(
+    return read_log(
         spark,
         chosen.path,
         columns,

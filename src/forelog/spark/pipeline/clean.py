@@ -32,9 +32,9 @@ from forelog.errors import BadOption, SkipSegment
 from forelog.log.cleaner import CleanReport
 from forelog.log.position import Record
 from forelog.log.stream import Stream
+from forelog.spark.pipeline.input import JOB_COLUMNS, log_columns, read_log
 from forelog.spark.pipeline.jobs import jobs, lives_of
 from forelog.spark.pipeline.replay import key_of
-from forelog.spark.pipeline.tables import JOB_COLUMNS, log_columns, read_table
 from forelog.spark.planning import find_logs
 from forelog.times import TimeLike, parse_duration, parse_time
 
@@ -134,7 +134,7 @@ def clean(
             raise BadOption(
                 f"{log.path} is in the format {log.format.name}, where later records need earlier ones"
             )
-    table = read_table(spark, path, rule.columns, codec=rule.codec, recursive=recursive)
+    table = read_log(spark, path, rule.columns, codec=rule.codec, recursive=recursive)
     decided = dict(_decisions(rule.doomed(table), next(iter(logs)) if not recursive else None))
     found = []
     for done, (name, log) in enumerate(logs.items()):

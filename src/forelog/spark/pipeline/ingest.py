@@ -43,21 +43,23 @@ from forelog.spark.pipeline.ingest_files import (
     merge_files,
     write_pieces,
 )
-from forelog.spark.pipeline.ingest_iceberg import place_of
 from forelog.spark.pipeline.ingest_plan import (
     COMMIT_BYTES,
     COMPACT_BELOW_BYTES,
     Plan,
+    continuity_of,
     grouped,
     new_pieces,
     shape_of,
-    standing_of,
     table_columns,
 )
 from forelog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
-from forelog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
 from forelog.spark.planning import Log, find_logs
 from forelog.spark.remote import is_remote
+from forelog.spark.tables.commits import DataFile, TableInfo
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.table import Table, settled
 from forelog.spark.types import ddl
 
 if TYPE_CHECKING:
@@ -202,10 +204,10 @@ class Ingest:
         self._shape = shape_of(self._plan)
         self._format = format_of(self._plan.table, self._plan.catalog, self._plan.table_name)
         self._table = Table(self._target, self._format, reached=self._reached, mode=self._plan.mode)
-        self._about: About
+        self._about: TableInfo
         self._positions: dict[str, Position] = {}
         self._traces: dict[str, str] = {}
-        self._standing = standing_of(self._plan)
+        self._continuity = continuity_of(self._plan)
         self._report = IngestReport()
         self._stop = threading.Event()
 
@@ -248,14 +250,14 @@ class Ingest:
             try:
                 yield
             finally:
-                self._standing.close()
+                self._continuity.close()
 
-    def _begin(self) -> About:
+    def _begin(self) -> TableInfo:
         plan = self._plan
         catalog = name = None
         if plan.table == "iceberg":
             catalog, name = place_of(self._target, plan.catalog, plan.table_name)
-        return About(
+        return TableInfo(
             id=uuid.uuid4().hex,
             source=_place(self._source),
             recursive=plan.recursive,
@@ -267,7 +269,7 @@ class Ingest:
             name=name,
         )
 
-    def _resume(self, about: About) -> About:
+    def _resume(self, about: TableInfo) -> TableInfo:
         """Refuse to mix what doesn't belong together."""
         wanted = self._begin()
         asked = [what for what in ("catalog", "table_name") if getattr(self._plan, what) is not None]
@@ -292,7 +294,7 @@ class Ingest:
 
     def _catch_up(self) -> None:
         for _ in range(_PLANS_MAX):
-            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._standing, self._traces)):
+            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._continuity, self._traces)):
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")

@@ -19,8 +19,8 @@ from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
 from forelog.log.walk import Defect, OnCorruption
 from forelog.spark.codecs import Codec
-from forelog.spark.pipeline.ingest_table import DataFile, partition_folder
 from forelog.spark.planning import Slice
+from forelog.spark.tables.commits import DataFile, partition_folder
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:

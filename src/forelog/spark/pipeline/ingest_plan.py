@@ -15,14 +15,14 @@ from forelog.files.modes import PRIVATE
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
 from forelog.spark.codecs import codec_of
+from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import PARTITION_BYTES, ReadOptions
 from forelog.spark.pipeline.ingest_files import Piece, Shape
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of
-from forelog.spark.standing import Standing, Words
 
 COMPACT_BELOW_BYTES = 16 << 20
 COMMIT_BYTES = 512 << 20
-_WORDS = Words("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
+_WORDS = Phrases("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
 _PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
 
 _PLACES = ("segment", "offset")  # as many partitions as segments, or rows
@@ -53,16 +53,16 @@ class Plan:
     """Of the files of a new table: its directories are as open as that says."""
 
 
-def standing_of(plan: Plan) -> Standing:
+def continuity_of(plan: Plan) -> Continuity:
     """Where an ingest stands in its logs: one for all that it plans."""
-    return Standing(_WORDS, fails=plan.fail_on_data_loss)
+    return Continuity(_WORDS, fails=plan.fail_on_data_loss)
 
 
 def new_pieces(
     plan: Plan,
     logs: Sequence[Log],
     positions: Mapping[str, Position],
-    standing: Standing,
+    continuity: Continuity,
     traces: Mapping[str, str] | None = None,
 ) -> list[Piece]:
     """What the logs have past these positions, in the order in which each has it."""
@@ -75,9 +75,9 @@ def new_pieces(
         numbers = stream.directory.numbers()
         if not numbers:
             continue
-        begin = standing.go_on(log, begin, (traces or {}).get(log.name))
+        begin = continuity.go_on(log, begin, (traces or {}).get(log.name))
         end = between_entries(log, begin, end_of(stream, begin))
-        standing.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
+        continuity.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
         if end <= begin:
             continue
         slices = cut(log, stream, begin, end, options, splits=splits)

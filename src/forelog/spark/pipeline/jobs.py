@@ -41,7 +41,7 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from forelog.jobs.machine.limits import ATTEMPTS_MAX
-from forelog.spark.pipeline.tables import log_columns, need_columns
+from forelog.spark.pipeline.input import log_columns, need_columns
 from forelog.times import TimeLike, parse_duration, parse_time
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from forelog.spark.types import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from forelog.spark.pipeline.ingest_table import About, Commit, DataFile, State
+    from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -80,7 +80,7 @@ class Delta:
         known = self._deltalake.DeltaTable(path).transaction_version(_app(commit.about)) or 0
         return known >= commit.number or not (commit.added or commit.removed)
 
-    def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - Delta's own log says it
+    def current(self, path: str, state: TableState) -> list[str]:  # noqa: ARG002 - Delta's own log says it
         if not self._is_there(path):
             raise _gone(path)
         table = self._deltalake.DeltaTable(path)
@@ -97,7 +97,7 @@ def _gone(path: str) -> TableDamaged:
     )
 
 
-def _app(about: About) -> str:
+def _app(about: TableInfo) -> str:
     return f"forelog-{about.id}"
 
 
@@ -107,7 +107,7 @@ def _sync(folder: str) -> None:
     sync_file(OSFiles(), f"{folder}/{last}")
 
 
-def _schema(about: About) -> pa.Schema:
+def _schema(about: TableInfo) -> pa.Schema:
     import pyarrow as pa
 
     schema = arrow_schema(about.columns, [name for name, kind in about.columns.items() if kind != "date"])

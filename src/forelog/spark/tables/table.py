@@ -31,152 +31,31 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict
 
-from forelog.errors import BadOption, LockTimeout, LogNotFound, TableDamaged
+from forelog.errors import LockTimeout, LogNotFound, TableDamaged
 from forelog.files import OSFiles, removed_on_failure, write_all
 from forelog.files.modes import PRIVATE, mode_like
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
+from forelog.spark.tables.commits import (
+    FOLDER,
+    Commit,
+    DataFile,
+    TableInfo,
+    TableState,
+    commit_number,
+    commits_folder,
+    load_state,
+    staging_folder,
+)
+from forelog.spark.tables.format import TableFormat
+from forelog.spark.tables.formats import format_of
 
-FOLDER = "_forelog"
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+__all__ = ["Table", "settled"]
+
 _WHOLE_EVERY = 64  # commits; those with all files in them let the ones before be forgotten
 _SETTLE_SECONDS = 60.0
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of a table."""
-
-    path: str
-    """Below the table's folder."""
-    rows: int
-    bytes: int
-    partition: str | None
-    """The value that its rows have in the column that the table is partitioned by; None also for null."""
-    first: str | None
-    """Positions of the first and the last row, where they are of one log."""
-    last: str | None
-    since_us: int | None
-    """Times of the earliest and the latest row."""
-    until_us: int | None
-
-    @property
-    def folder(self) -> str:
-        return os.path.dirname(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What stays the same in all commits of a table."""
-
-    id: str
-    source: str
-    recursive: bool
-    codec: str
-    format: str
-    partition_by: str | None
-    columns: dict[str, str]
-    """With Spark's types; the one that it is partitioned by is the last."""
-    catalog: str | None = None
-    name: str | None = None
-    """Of an Iceberg table: the name that it has in this catalog."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One step of a table."""
-
-    number: int
-    kind: str
-    about: About
-    added: list[DataFile]
-    removed: list[str]
-    positions: dict[str, str]
-    """How far the table goes now, of each log."""
-    staging: str
-    """The name of the folder in which its files were made."""
-    files: list[DataFile] | None = None
-    """All files of the table: in some commits, which make those before them needless."""
-    traces: dict[str, str] = field(default_factory=dict)
-    """What each log has right before its position, as a digest: to know it again."""
-
-
-@dataclass(slots=True)
-class State:
-    """A table as of its last commit."""
-
-    last: Commit | None = None
-    files: dict[str, DataFile] = field(default_factory=dict)
-    positions: dict[str, Position] = field(default_factory=dict)
-    traces: dict[str, str] = field(default_factory=dict)
-    commits: list[int] = field(default_factory=list)
-    """Those that it was put together from."""
-
-    @property
-    def number(self) -> int:
-        return self.last.number if self.last else 0
-
-
-class Format(Protocol):
-    """A table format on top of the files."""
-
-    keeps_removed: bool
-    """Whether files that a commit takes out stay, for the format to remove when it likes."""
-
-    def check_new(self, path: str) -> None:
-        """Refuse a place where there is a table already that isn't ours."""
-
-    def announce(self, path: str, commit: Commit) -> None:
-        """Make the commit known, unless it is."""
-
-    def is_announced(self, path: str, commit: Commit) -> bool:
-        """Whether it is."""
-
-    def current(self, path: str, state: State) -> list[str]:
-        """The files of the table, below its folder."""
-
-
-class Parquet:
-    """Nothing but the files."""
-
-    keeps_removed = False
-
-    def check_new(self, path: str) -> None:
-        names = sorted(name for name in os.listdir(path) if not name.startswith(("_", ".")))
-        if names:
-            raise BadOption(
-                f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
-            )
-
-    def announce(self, path: str, commit: Commit) -> None:
-        pass
-
-    def is_announced(self, path: str, commit: Commit) -> bool:  # noqa: ARG002
-        return True
-
-    def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - others look at the path
-        return list(state.files)
-
-
-def format_of(name: str, catalog: str | None = None, table_name: str | None = None) -> Format:
-    """The format with this name. A catalog, and the table's name in it, are Iceberg's."""
-    if name != "iceberg" and (catalog or table_name):
-        raise BadOption(f"a table of {name} is in no catalog, and its name is its folder's: iceberg's has others")
-    if name == "parquet":
-        return Parquet()
-    if name == "delta":
-        from forelog.spark.pipeline.ingest_delta import Delta
-
-        return Delta()
-    if name == "iceberg":
-        from forelog.spark.pipeline.ingest_iceberg import Iceberg
-
-        return Iceberg(catalog, table_name)
-    raise BadOption(f"table is {name!r}: expected parquet, delta or iceberg")
 
 
 def _nothing(_: str) -> None:
@@ -190,10 +69,10 @@ class Table:
     """
 
     def __init__(
-        self, path: str, fmt: Format, *, reached: Callable[[str], None] = _nothing, mode: int = PRIVATE
+        self, path: str, fmt: TableFormat, *, reached: Callable[[str], None] = _nothing, mode: int = PRIVATE
     ) -> None:
         self.path = path
-        self.state = State()
+        self.state = TableState()
         self._format = fmt
         self._reached = reached
         self._files = OSFiles(mode_like(f"{path}/{FOLDER}", mode))
@@ -226,7 +105,7 @@ class Table:
             # What a killed run's tasks are still writing may get in the way: the next start removes it.
             shutil.rmtree(f"{staging_folder(self.path)}/{name}", ignore_errors=True)
         for name in os.listdir(commits_folder(self.path)):
-            if _commit_number(name) is None:
+            if commit_number(name) is None:
                 self._files.remove(f"{commits_folder(self.path)}/{name}")
         self._forget()
 
@@ -239,7 +118,7 @@ class Table:
     def commit(
         self,
         kind: str,
-        about: About,
+        about: TableInfo,
         staging: str,
         added: Sequence[DataFile],
         positions: dict[str, Position],
@@ -265,7 +144,7 @@ class Table:
         )
         self._write(commit)
         known = [commit.number] if whole else [*self.state.commits, commit.number]
-        self.state = State(commit, files, dict(positions), dict(commit.traces), known)
+        self.state = TableState(commit, files, dict(positions), dict(commit.traces), known)
         self._reached("committed")
         self._publish(commit)
         shutil.rmtree(staging, ignore_errors=True)
@@ -313,65 +192,12 @@ class Table:
         """Remove the commits that a later one contains."""
         oldest = min(self.state.commits, default=0)
         for name in os.listdir(commits_folder(self.path)):
-            number = _commit_number(name)
+            number = commit_number(name)
             if number is not None and number < oldest:
                 self._files.remove(f"{commits_folder(self.path)}/{name}")
 
 
-# -- reading commits
-
-
-def load_state(path: str) -> State:
-    """The table as its commits say it is."""
-    for _ in range(5):
-        with suppress(FileNotFoundError):  # forgotten since they were listed, because a later one has it all
-            return _load_state(path)
-    raise TableDamaged(f"{commits_folder(path)}: commits vanish while they are read")
-
-
-def _load_state(path: str) -> State:
-    folder = commits_folder(path)
-    if not os.path.isdir(folder):
-        return State()
-    numbers = sorted(number for name in os.listdir(folder) if (number := _commit_number(name)) is not None)
-    commits: list[Commit] = []
-    for number in reversed(numbers):
-        if commits and number != commits[-1].number - 1:
-            break
-        commits.append(_read_commit(f"{folder}/{number:09d}.json"))
-        if commits[-1].files is not None:
-            break
-    if not commits:
-        return State()
-    if commits[-1].files is None:
-        raise TableDamaged(f"{folder}: commit {commits[-1].number - 1} is missing, and those after it build on it")
-    files: dict[str, DataFile] = {}
-    for commit in reversed(commits):
-        for removed in commit.removed:
-            files.pop(removed, None)
-        files |= {file.path: file for file in (commit.added if commit.files is None else commit.files)}
-    positions = {name: Position.parse(text) for name, text in commits[0].positions.items()}
-    return State(
-        commits[0], files, positions, dict(commits[0].traces), [commit.number for commit in reversed(commits)]
-    )
-
-
-def _read_commit(path: str) -> Commit:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
-        if found.pop("version") != 1:
-            raise TableDamaged(f"{path} is of a version of forelog that is newer than this one")
-        found["about"] = About(**found["about"])
-        found["added"] = [DataFile(**one) for one in found["added"]]
-        if found["files"] is not None:
-            found["files"] = [DataFile(**one) for one in found["files"]]
-        return Commit(**found)
-    except (ValueError, KeyError, TypeError) as error:
-        raise TableDamaged(f"{path} is no commit: {error}") from error
-
-
-def settled(path: str) -> State:
+def settled(path: str) -> TableState:
     """The table, with its last commit carried out: by the ingest that is at it, or if it was killed, by us."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
@@ -390,28 +216,8 @@ def settled(path: str) -> State:
             time.sleep(0.01)
 
 
-def _unfinished(path: str, commit: Commit, fmt: Format) -> bool:
+def _unfinished(path: str, commit: Commit, fmt: TableFormat) -> bool:
     if not os.path.isdir(f"{staging_folder(path)}/{commit.staging}"):
         return False
     moved = all(os.path.exists(f"{path}/{file.path}") for file in commit.added)
     return not moved or not fmt.is_announced(path, commit)
-
-
-def commits_folder(path: str) -> str:
-    return f"{path}/{FOLDER}/commits"
-
-
-def staging_folder(path: str) -> str:
-    return f"{path}/{FOLDER}/staging"
-
-
-def _commit_number(name: str) -> int | None:
-    stem, dot, kind = name.partition(".")
-    return int(stem) if dot and kind == "json" and stem.isdigit() else None
-
-
-def partition_folder(column: str, value: str | None) -> str:
-    """The folder of a partition, as Hive and Spark name it."""
-    if value is None or value == "":
-        return f"{column}={NULL_FOLDER}"
-    return f"{column}=" + "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in value)

@@ -26,7 +26,7 @@ STATS_COLUMNS = ("segment", "offset", "time", "length")
 """What `stats` needs of any log in the captain format."""
 
 
-def read_table(
+def read_log(
     spark: SparkSession,
     path: str,
     columns: Sequence[str],
@@ -60,5 +60,5 @@ def need_columns(df: DataFrame, columns: Sequence[str], what: str) -> None:
     if missing:
         raise BadOption(
             f"{what} needs the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; there are "
-            f"{', '.join(df.columns)}. read_table of forelog.spark.pipeline.tables reads them"
+            f"{', '.join(df.columns)}. read_log of forelog.spark.pipeline.input reads them"
         )

@@ -26,7 +26,7 @@ _HELD_MAX = 256  # open files: with more logs than that, a few more alarms may b
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Phrases:
     """How a reader is spoken of in errors."""
 
     stood: str
@@ -34,10 +34,10 @@ class Words:
     go_on: str
 
 
-class Standing:
+class Continuity:
     """The segments in which a reader stands, or soon will, kept open."""
 
-    def __init__(self, words: Words, *, fails: bool) -> None:
+    def __init__(self, words: Phrases, *, fails: bool) -> None:
         self._words = words
         self._fails = fails
         self._held: dict[str, dict[int, SegmentReader]] = {}
@@ -126,5 +126,5 @@ class Standing:
         return max(begin.offset, held.header_bytes) >= held.end()
 
 
-def _anew(words: Words, fails: bool) -> Standing:
-    return Standing(words, fails=fails)
+def _anew(words: Phrases, fails: bool) -> Continuity:
+    return Continuity(words, fails=fails)

@@ -27,7 +27,7 @@ from forelog.errors import BadOption, CatalogFailed, ForelogError, MissingExtra
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
-    from forelog.spark.pipeline.ingest_table import About, Commit, DataFile, State
+    from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
 
 CATALOG_FILE = "iceberg.db"
 CATALOG_NAME = "default"  # pyiceberg's own name for a catalog that is given none
@@ -102,7 +102,7 @@ class Iceberg:
             table = self._table(path, commit.about)
             return table is not None and _is_known(table, commit)
 
-    def current(self, path: str, state: State) -> list[str]:
+    def current(self, path: str, state: TableState) -> list[str]:
         assert state.last is not None
         about = state.last.about
         with self._connected(about.catalog):
@@ -132,7 +132,7 @@ class Iceberg:
         from pyiceberg.catalog.sql import SqlCatalog
 
         if place not in self._catalogs:
-            files = {"py-io-impl": "forelog.spark.pipeline.ingest_iceberg_files.SyncedFiles"}
+            files = {"py-io-impl": "forelog.spark.tables.iceberg_files.SyncedFiles"}
             if place.startswith("sqlite:///"):
                 uri = f"{place}?timeout={_LOCKED_SECONDS}"
                 self._catalogs[place] = SqlCatalog(CATALOG_NAME, uri=uri, **files)
@@ -152,7 +152,7 @@ class Iceberg:
             )
         return _create(self._catalog(str(about.catalog)), path, about)
 
-    def _table(self, path: str, about: About) -> Any:
+    def _table(self, path: str, about: TableInfo) -> Any:
         """The table, which is ours; None if it isn't there."""
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -177,7 +177,7 @@ def _address(path: str) -> str:
 # -- tables
 
 
-def _create(catalog: Any, path: str, about: About) -> Any:
+def _create(catalog: Any, path: str, about: TableInfo) -> Any:
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import assign_fresh_schema_ids
 
@@ -200,15 +200,15 @@ def _create(catalog: Any, path: str, about: About) -> Any:
     )
 
 
-def _columns(about: About) -> list[str]:
+def _columns(about: TableInfo) -> list[str]:
     return [name for name, kind in about.columns.items() if kind != "date"]
 
 
-def _measured(about: About) -> list[str]:
+def _measured(about: TableInfo) -> list[str]:
     return [name for name in _columns(about) if about.columns[name] not in ("binary", "map<binary,binary>")]
 
 
-def _spec(schema: Any, about: About) -> Any:
+def _spec(schema: Any, about: TableInfo) -> Any:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -248,7 +248,7 @@ def _tell(table: Any, commit: Commit) -> None:
     _expire(table)
 
 
-def _described(table: Any, about: About, file: DataFile) -> Any:
+def _described(table: Any, about: TableInfo, file: DataFile) -> Any:
     """A file as Iceberg lists it. `add_files` would look for its partition in a column that it hasn't got."""
     import pyarrow.parquet as pq
     from pyiceberg.io import pyarrow as described
@@ -279,7 +279,7 @@ def _described(table: Any, about: About, file: DataFile) -> Any:
     )
 
 
-def _value(about: About, text: str | None) -> Any:
+def _value(about: TableInfo, text: str | None) -> Any:
     assert about.partition_by is not None
     if text is None:
         return None

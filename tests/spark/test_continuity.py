@@ -215,7 +215,7 @@ def test_an_ingest_closes_what_it_kept_open(stream, tmp_path):
         log.append(b"a")
     work = Ingest(str(stream.path), str(tmp_path / "t"), run_here)
     assert work.once().rows == 1
-    assert not work._standing._held
+    assert not work._continuity._held
 
 
 def _asked(path: str):
