@@ -2,6 +2,8 @@
 
     events.py        events to and from bytes
     replay.py        from a log's records to its events and generations
+    enumeration.py   Enumeration: what an app gets to enumerate its state
+    options.py       the options of a state log, with their types
     log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate its state
     mapping.py       PersistentDict: a dict that does all of this by itself
     reader.py        a state log read without its app: generations, and events as far as their bytes tell
@@ -16,9 +18,10 @@ from __future__ import annotations
 from forelog.copies.destinations import DestinationHealth, Health
 from forelog.copies.identity import Identity
 from forelog.copies.server.server import ReplicaServer
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import BadEvent, Codec, EventCodec
 from forelog.state.follower import Follower
-from forelog.state.log import Enumeration, StateLog, StateStats
+from forelog.state.log import StateLog, StateStats
 from forelog.state.mapping import PersistentDict
 from forelog.state.restoration import restore
 

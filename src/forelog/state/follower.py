@@ -40,8 +40,9 @@ from forelog.errors import NotReplicated, ReplicaError, Superseded
 from forelog.files import disk
 from forelog.log.position import Position
 from forelog.log.stream import PathLike
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Codec, EventCodec
-from forelog.state.log import Enumeration, StateLog
+from forelog.state.log import StateLog
 from forelog.state.options import OpenOptions
 from forelog.state.replay import Replayer
 

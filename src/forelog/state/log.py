@@ -29,10 +29,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from forelog.bounds import AGE_SECONDS_MAX, check_number, check_whole
 from forelog.copies.destinations import CopyOptions, Destinations, Health
@@ -51,21 +51,16 @@ from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex
 from forelog.log.position import Position, Positions
 from forelog.log.stream import PathLike, Stream
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Codec, EventCodec
 from forelog.state.options import Sync
 from forelog.state.replay import Replayer
 
-__all__ = ["Enumeration", "StateLog", "StateStats"]
+__all__ = ["StateLog", "StateStats"]
 
 logger = logging.getLogger("forelog")
 
 ROTATE_BYTES = 10 << 20
-TURN_SECONDS = 0.00005  # an enumeration computes for so long, then pauses ...
-PAUSE_SECONDS = 0.00002  # ... for as short as the system can ...
-PAUSES_MAX = 8.0  # ... in all at most this many times as long as it computes
-QUIET_SECONDS = 0.01  # it pauses only if there was an update within this time
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,43 +83,6 @@ class StateStats:
     """Generations that became whole."""
     error: str | None
     """Why the last rotation failed; None if it didn't."""
-
-
-class Enumeration:
-    """The argument of `enumerate`, which calls its `update` for everything in the state."""
-
-    def __init__(self, log: StateLog) -> None:
-        self._log = log
-        self.objects = 0
-        """Events so far."""
-
-    def update(self, event: Any) -> Position:
-        """Write a thing as it is now, and return the position. Hold the thing's lock."""
-        self.objects += 1
-        return self._log._append(event)
-
-    def each(self, things: Iterable[T]) -> Iterator[T]:
-        """Iterate over things, with short pauses for other threads. Hold no lock here.
-
-        Without the pauses, a thread that updates can wait milliseconds for the interpreter. Without updates there
-        are no pauses.
-        """
-        log, clock = self._log, time.perf_counter
-        updates, busy_until, paused = log._updates, 0.0, 0.0
-        computed_before, turn_ends = time.thread_time(), clock() + TURN_SECONDS
-        for thing in things:
-            yield thing
-            now = clock()
-            if now < turn_ends:
-                continue
-            if log._updates != updates:
-                updates, busy_until = log._updates, now + QUIET_SECONDS
-            # Pauses are long if other threads keep the interpreter busy. Without a limit this would never end.
-            if now < busy_until and paused <= PAUSES_MAX * (time.thread_time() - computed_before):
-                time.sleep(PAUSE_SECONDS)
-                before, now = now, clock()
-                paused += now - before
-            turn_ends = now + TURN_SECONDS
 
 
 class StateLog:
@@ -390,7 +348,7 @@ class StateLog:
             self._generation += 1
             markers = [BEGIN + self._generation.to_bytes(8, "big"), WRITER + self.lineage.encode(whole=True)]
             self._begin_segment = appender.append_many(markers).segment
-        enumeration = Enumeration(self)
+        enumeration = Enumeration(self._append, lambda: self._updates)
         self._enumerate(enumeration)
         commit = COMMIT + self._generation.to_bytes(8, "big")
         committed = appender.append(commit)

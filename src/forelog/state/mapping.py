@@ -21,8 +21,9 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from forelog.errors import AppenderClosed, BadEvent, NotReplicated
 from forelog.log.stream import PathLike
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Batch, EventCodec, difference
-from forelog.state.log import Enumeration, StateLog, StateStats
+from forelog.state.log import StateLog, StateStats
 from forelog.state.options import LogOptions
 
 __all__ = ["PersistentDict"]

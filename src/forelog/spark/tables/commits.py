@@ -31,19 +31,19 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table."""
+    """A Parquet file of a table."""
 
     path: str
-    """Below the table's folder."""
+    """The path below the table's folder."""
     rows: int
     bytes: int
     partition: str | None
-    """The value that its rows have in the column that the table is partitioned by; None also for null."""
+    """The value of the partition column in all of its rows; None for null, and without such a column."""
     first: str | None
-    """Positions of the first and the last row, where they are of one log."""
+    """The positions of the first and the last row, if all rows are from one log."""
     last: str | None
     since_us: int | None
-    """Times of the earliest and the latest row."""
+    """The times of the earliest and the latest row."""
     until_us: int | None
 
     @property
@@ -53,7 +53,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What stays the same in all commits of a table."""
+    """What is the same in all commits of a table."""
 
     id: str
     source: str
@@ -62,10 +62,10 @@ class TableInfo:
     format: str
     partition_by: str | None
     columns: dict[str, str]
-    """With Spark's types; the one that it is partitioned by is the last."""
+    """The columns with their Spark types; the partition column is the last one."""
     catalog: str | None = None
     name: str | None = None
-    """Of an Iceberg table: the name that it has in this catalog."""
+    """The name of an Iceberg table in its catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +78,25 @@ class Commit:
     added: list[DataFile]
     removed: list[str]
     positions: dict[str, str]
-    """How far the table goes now, of each log."""
+    """The position that the table has reached in each log."""
     staging: str
     """The name of the folder in which its files were made."""
     files: list[DataFile] | None = None
-    """All files of the table: in some commits, which make those before them needless."""
+    """All files of the table, only in some commits: those before them are not needed any more."""
     traces: dict[str, str] = field(default_factory=dict)
-    """What each log has right before its position, as a digest: to know it again."""
+    """A digest of what each log has right before its position, to recognise the log."""
 
 
 @dataclass(slots=True)
 class TableState:
-    """A table as of its last commit."""
+    """A table after its last commit."""
 
     last: Commit | None = None
     files: dict[str, DataFile] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
     traces: dict[str, str] = field(default_factory=dict)
     commits: list[int] = field(default_factory=list)
-    """Those that it was put together from."""
+    """The numbers of the commits that this was read from."""
 
     @property
     def number(self) -> int:
@@ -104,9 +104,9 @@ class TableState:
 
 
 def load_state(path: str) -> TableState:
-    """The table as its commits say it is."""
+    """Read the state of a table from its commits."""
     for _ in range(5):
-        with suppress(FileNotFoundError):  # forgotten since they were listed, because a later one has it all
+        with suppress(FileNotFoundError):  # removed since they were listed, because a later one lists all files
             return _load_state(path)
     raise TableDamaged(f"{commits_folder(path)}: commits vanish while they are read")
 
@@ -150,7 +150,7 @@ def _read_commit(path: str) -> Commit:
             found["files"] = [DataFile(**one) for one in found["files"]]
         return Commit(**found)
     except (ValueError, KeyError, TypeError) as error:
-        raise TableDamaged(f"{path} is no commit: {error}") from error
+        raise TableDamaged(f"{path} is not a commit: {error}") from error
 
 
 def commits_folder(path: str) -> str:

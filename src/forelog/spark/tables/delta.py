@@ -1,8 +1,8 @@
 """Commits of an ingest as versions of a Delta table, through `deltalake`, without Spark's jars.
 
-The files are in their places when Delta is told of them, in one transaction that also carries the commit's number,
-under an application id of the table's own. A commit that is told again after a kill finds its number there.
-Delta's readers see the table as its log says; files that were merged stay until it is vacuumed.
+The files are in their places before Delta gets them, in one transaction that also has the commit's number under an
+application id of the table. After a kill, the number shows whether Delta has the commit. Readers of Delta see what
+its log says. Merged files stay until the table is vacuumed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _load_deltalake() -> Any:
 
 
 class Delta:
-    """A Delta table."""
+    """The format of Delta tables."""
 
     keeps_removed = True
 
@@ -102,7 +102,7 @@ def _app(about: TableInfo) -> str:
 
 
 def _sync(folder: str) -> None:
-    """Make the last version durable, which deltalake leaves to the operating system."""
+    """Sync the last version to the disk, which deltalake doesn't do."""
     last = max(name for name in os.listdir(folder) if name.endswith(".json"))
     sync_file(OSFiles(), f"{folder}/{last}")
 

@@ -10,19 +10,19 @@ __all__ = ["TableFormat"]
 
 
 class TableFormat(Protocol):
-    """A table format on top of the files."""
+    """A table format on top of Parquet files."""
 
     keeps_removed: bool
-    """Whether files that a commit takes out stay, for the format to remove when it likes."""
+    """Whether the files that a commit removes stay, until the format removes them."""
 
     def check_new(self, path: str) -> None:
-        """Refuse a place where there is a table already that isn't ours."""
+        """Raise if there is another table in the folder already."""
 
     def announce(self, path: str, commit: Commit) -> None:
-        """Make the commit known, unless it is."""
+        """Tell the format about a commit, unless it knows it."""
 
     def is_announced(self, path: str, commit: Commit) -> bool:
-        """Whether it is."""
+        """Whether the format knows a commit."""
 
     def current(self, path: str, state: TableState) -> list[str]:
-        """The files of the table, below its folder."""
+        """The paths of the table's files, below its folder."""

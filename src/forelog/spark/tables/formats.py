@@ -12,9 +12,9 @@ __all__ = ["format_of"]
 
 
 def format_of(name: str, catalog: str | None = None, table_name: str | None = None) -> TableFormat:
-    """The format with this name. A catalog, and the table's name in it, are Iceberg's."""
+    """The format with a name. Only Iceberg has a catalog, and a name of the table in it."""
     if name != "iceberg" and (catalog or table_name):
-        raise BadOption(f"a table of {name} is in no catalog, and its name is its folder's: iceberg's has others")
+        raise BadOption(f"a table of {name} is in no catalog and has no other name: only iceberg has")
     if name == "parquet":
         return Parquet()
     if name == "delta":

@@ -1,15 +1,15 @@
 """Commits of an ingest as snapshots of an Iceberg table, through `pyiceberg`, without Spark's jars.
 
-    WAREHOUSE/iceberg.db                    the catalog, in SQLite: unless another is named
-    WAREHOUSE/orders/                       the table's folder, with the files of all its commits
-    WAREHOUSE/orders/metadata/              what Iceberg says of them
+    WAREHOUSE/iceberg.db                    the catalog, in SQLite, unless another one is given
+    WAREHOUSE/orders/                       the table's folder, with the files of all commits
+    WAREHOUSE/orders/metadata/              Iceberg's metadata
 
-The files are in their places when Iceberg is told of them. One transaction brings the snapshot, with the log's
-positions and the commit's number among its properties, and sets that number in the table's properties, which
-outlive the snapshot. A commit that is told again after a kill finds its number there.
+The files are in their places before Iceberg gets them. One transaction adds the snapshot, with the positions of
+the logs and the commit's number in its properties, and sets the number in the properties of the table, which
+outlive the snapshot. After a kill, the number shows whether Iceberg has the commit.
 
-Files have no column for what their table is partitioned by, if that is a column: Iceberg knows it for each file,
-and its readers fill it in. By date, the table is partitioned by the day of its time, and has no column for it.
+Files don't contain the partition column: Iceberg knows its value for each file, and readers fill it in. A table
+that is partitioned by date is partitioned by the day of its time column, and has no column `date`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CATALOG_FILE = "iceberg.db"
 CATALOG_NAME = "default"  # pyiceberg's own name for a catalog that is given none
 NAMESPACE = "default"
-SNAPSHOTS_MAX = 100  # pyiceberg copies the list of them a dozen times for a commit
+SNAPSHOTS_MAX = 100  # because pyiceberg copies their list a dozen times per commit
 _SNAPSHOTS_KEPT = 50
 _ATTEMPTS = 10
 _LOCKED_SECONDS = 60
@@ -41,24 +41,22 @@ _ID, _NUMBER, _POSITIONS = "forelog.table", "forelog.commit", "forelog.positions
 
 
 def place_of(path: str, catalog: str | None, name: str | None) -> tuple[str, str]:
-    """The catalog of a table and its name there: those that are asked for, or else the usual ones."""
+    """The catalog of a table and its name there: as given, or the defaults."""
     if catalog is None:
         catalog = f"sqlite:///{os.path.dirname(path)}/{CATALOG_FILE}"
     elif catalog.startswith("sqlite:///"):
         catalog = f"sqlite:///{os.path.abspath(catalog.removeprefix('sqlite:///'))}"
     elif urlsplit(catalog).password:
-        raise BadOption(
-            "a catalog's password is no part of its address here: name it in pyiceberg's configuration"
-        )
+        raise BadOption("a catalog's address must not have a password: put it into pyiceberg's configuration")
     if name is None:
         name = f"{NAMESPACE}.{re.sub(r'[^0-9A-Za-z_]+', '_', os.path.basename(path)).strip('_') or 'table'}"
     elif not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", name):
-        raise BadOption(f"{name!r} is no name of an Iceberg table: expected NAMESPACE.NAME")
+        raise BadOption(f"{name!r} is not the name of an Iceberg table: expected NAMESPACE.NAME")
     return catalog, name
 
 
 class Iceberg:
-    """An Iceberg table; `catalog` and `name` are what was asked for, for one that isn't there yet."""
+    """The format of Iceberg tables. `catalog` and `name` are for a new table."""
 
     keeps_removed = True
 
@@ -93,7 +91,7 @@ class Iceberg:
                     break
                 try:
                     _tell(table, commit)
-                except CommitFailedException:  # somebody else was faster
+                except CommitFailedException:  # another writer was faster
                     if attempt == _ATTEMPTS:
                         raise
 
@@ -143,7 +141,7 @@ class Iceberg:
         return self._catalogs[place]
 
     def _made_by(self, path: str, commit: Commit) -> Any:
-        """A table that isn't there: the first commit makes it, and the others need it."""
+        """Make the table for the first commit; later ones need the existing table."""
         about = commit.about
         if commit.number > 1:
             raise CatalogFailed(
@@ -153,7 +151,7 @@ class Iceberg:
         return _create(self._catalog(str(about.catalog)), path, about)
 
     def _table(self, path: str, about: TableInfo) -> Any:
-        """The table, which is ours; None if it isn't there."""
+        """The table of an ingest; None if it isn't there."""
         from pyiceberg.exceptions import NoSuchTableError
 
         assert about.catalog is not None
@@ -239,7 +237,7 @@ def _tell(table: Any, commit: Commit) -> None:
             with snapshot.merge_append() as append:
                 for file in commit.added:
                     append.append_data_file(_described(table, commit.about, file))
-        elif set(removed) <= set(known):  # else others have merged them: the rows are there without ours
+        elif set(removed) <= set(known):  # else others have merged them, and the rows are there
             with snapshot.overwrite() as overwrite:
                 for path in removed:
                     overwrite.delete_data_file(known[path])
@@ -249,7 +247,7 @@ def _tell(table: Any, commit: Commit) -> None:
 
 
 def _described(table: Any, about: TableInfo, file: DataFile) -> Any:
-    """A file as Iceberg lists it. `add_files` would look for its partition in a column that it hasn't got."""
+    """A file as Iceberg lists it. `add_files` would look for the partition column in the file."""
     import pyarrow.parquet as pq
     from pyiceberg.io import pyarrow as described
     from pyiceberg.manifest import DataFile as Listed
@@ -292,7 +290,7 @@ def _value(about: TableInfo, text: str | None) -> Any:
 
 
 def _expire(table: Any) -> None:
-    """Let go of the oldest snapshots: every commit writes the list of them all."""
+    """Remove the oldest snapshots, because every commit writes the list of all."""
     snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
     if len(snapshots) <= SNAPSHOTS_MAX:
         return

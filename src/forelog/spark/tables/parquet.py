@@ -11,7 +11,7 @@ __all__ = ["Parquet"]
 
 
 class Parquet:
-    """Nothing but the files."""
+    """A table that is nothing but its files."""
 
     keeps_removed = False
 

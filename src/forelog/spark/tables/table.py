@@ -1,25 +1,25 @@
-"""A table of Parquet files that grows by commits, each there as a whole or not at all.
+"""A table of Parquet files that grows by atomic commits.
 
 ::
 
     TARGET/date=2026-11-15/000000007-00003-5f0c….parquet    rows
-    TARGET/_forelog/lock                                    held by the one that writes
-    TARGET/_forelog/commits/000000007.json                  a commit: files that came and went, and progress
+    TARGET/_forelog/lock                                    held by the writer
+    TARGET/_forelog/commits/000000007.json                  a commit: added and removed files, and positions
     TARGET/_forelog/staging/8a1e…/                          files of a commit that is being made
 
-Data and progress are one step, the rename of the commit's file:
+Data and positions change in one step, the rename of the commit's file:
 
 1. Tasks write files to a staging folder, and sync them.
 2. The commit is written to a hidden name, synced, renamed, and its directory synced. **Now it is decided.**
-3. Files that it takes out are removed, those that it brings are moved to their places.
-4. A table format that has a log of its own is told, under the commit's number.
+3. Removed files are deleted, and added files are moved to their places.
+4. A table format with a log of its own gets the commit, under its number.
 5. The staging folder is removed.
 
-A kill before 2 leaves files in staging, which nobody reads and the next start removes. After it, the next start
-does again what 3 to 5 had left undone: each of them does nothing where it was done. `_forelog` is hidden from
-Spark, Delta and Arrow by its name, so that whoever reads the folder as plain Parquet never sees a row that isn't
-committed, nor one twice; between 2 and 3, that is after a kill until the next start, rows of the last commit are
-not seen yet. `read_table` finishes such a commit first, and is right always.
+A kill before step 2 leaves files in staging: nobody reads them, and the next start removes them. After a kill
+later on, the next start repeats steps 3 to 5, which skip what was done. Spark, Delta and Arrow ignore `_forelog`
+because of its name, so a reader of plain Parquet never sees an uncommitted row, nor a row twice. After a kill
+between 2 and 3 it doesn't see the rows of the last commit until the next start. `read_table` finishes such a
+commit first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from forelog.spark.tables.formats import format_of
 
 __all__ = ["Table", "settled"]
 
-_WHOLE_EVERY = 64  # commits; those with all files in them let the ones before be forgotten
+_WHOLE_EVERY = 64  # commits: each 64th lists all files, so that older ones can be removed
 _SETTLE_SECONDS = 60.0
 
 
@@ -63,7 +63,7 @@ def _nothing(_: str) -> None:
 
 
 class Table:
-    """A table to write; nobody else does while `writing()`.
+    """A table that is written to, by one process at a time.
 
     `reached` is called with the name of each step of a commit after it is done, so that tests can end it there.
     """
@@ -79,14 +79,14 @@ class Table:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the table, with what a killed run left of it put right."""
+        """Lock the table, and finish what a killed run left undone."""
         refuse_others(self._files, self.path, "a table", kind="table")
         self._files.make_dir(commits_folder(self.path))
         self._files.make_dir(staging_folder(self.path))
         try:
             lock = self._files.lock(f"{self.path}/{FOLDER}/lock", exclusive=True, timeout=0)
         except LockTimeout:
-            raise LockTimeout(f"{self.path}: another ingest writes to it; there can be one at a time") from None
+            raise LockTimeout(f"{self.path}: another ingest writes to it: only one can at a time") from None
         try:
             self._recover()
             yield
@@ -102,7 +102,7 @@ class Table:
         else:
             self._format.announce(self.path, self.state.last)  # if a power loss has undone it
         for name in os.listdir(staging_folder(self.path)):
-            # What a killed run's tasks are still writing may get in the way: the next start removes it.
+            # Tasks of a killed run may still write here: then the next start removes the rest.
             shutil.rmtree(f"{staging_folder(self.path)}/{name}", ignore_errors=True)
         for name in os.listdir(commits_folder(self.path)):
             if commit_number(name) is None:
@@ -110,7 +110,7 @@ class Table:
         self._forget()
 
     def stage(self) -> str:
-        """A new folder for the files of the next commit."""
+        """Make a staging folder for the files of the next commit."""
         folder = f"{staging_folder(self.path)}/{uuid.uuid4().hex}"
         self._files.make_dir(folder)
         return folder
@@ -125,7 +125,7 @@ class Table:
         removed: Sequence[str] = (),
         traces: dict[str, str] | None = None,
     ) -> Commit:
-        """Decide a commit, and carry it out. Its files are in the staging folder, under their names."""
+        """Write a commit and carry it out. Its files are in the staging folder, by name."""
         self._files.sync_dir(staging)
         self._reached("written")
         files = {path: file for path, file in self.state.files.items() if path not in set(removed)}
@@ -165,7 +165,7 @@ class Table:
         self._files.sync_dir(folder)
 
     def _publish(self, commit: Commit) -> None:
-        """Put the files of a decided commit where they belong; again, if it was done in part."""
+        """Move the files of a decided commit to their places, also if some of them are there already."""
         folders = set()
         if not self._format.keeps_removed:
             for path in commit.removed:
@@ -189,7 +189,7 @@ class Table:
         self._reached("announced")
 
     def _forget(self) -> None:
-        """Remove the commits that a later one contains."""
+        """Remove commits that are not needed any more."""
         oldest = min(self.state.commits, default=0)
         for name in os.listdir(commits_folder(self.path)):
             number = commit_number(name)
@@ -198,7 +198,7 @@ class Table:
 
 
 def settled(path: str) -> TableState:
-    """The table, with its last commit carried out: by the ingest that is at it, or if it was killed, by us."""
+    """The state of a table whose last commit is carried out: by its ingest, or here if that was killed."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         state = load_state(path)
