@@ -156,6 +156,7 @@ def test_a_commit_is_told_once_also_if_its_snapshot_is_gone_and_others_have_writ
         ingest(log.path, tmp_path / "t", table="iceberg", compact_below=0)
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
+    table.catalog.close()
     old = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(old).commit()
     state = load_state(str(tmp_path / "t"))
@@ -182,6 +183,7 @@ def test_a_merge_of_files_that_others_have_merged_is_not_told(tmp_path):
     assert load_state(target).last.kind == "compact"
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
+    table.catalog.close()
     assert ingest(log.path, target, table="iceberg").rows == 0
     assert rows(tmp_path) == list(range(80))
 

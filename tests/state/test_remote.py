@@ -643,7 +643,7 @@ def test_a_missing_driver_is_told_with_what_to_install(monkeypatch):
     with pytest.raises(MissingExtra, match="paramiko"):
         Bucket("sftp://host/bank")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"needs fsspec: pip install '.\[remote\]'"):
+    with pytest.raises(MissingExtra, match=r"needs it: pip install 'forelog\[remote\]'"):
         Bucket("s3://bank")
 
 
