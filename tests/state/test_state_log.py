@@ -23,8 +23,7 @@ from forelog.copies.slots import whole_slot
 from forelog.copies.targets import DirectoryTarget
 from forelog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
 from forelog.formats.state import FORMAT
-from forelog.state import EventCodec, PersistentDict, StateLog
-from forelog.state import enumeration
+from forelog.state import EventCodec, PersistentDict, StateLog, enumeration
 from forelog.testing import CrashDisk
 
 
