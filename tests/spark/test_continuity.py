@@ -102,7 +102,7 @@ def test_after_a_restart_nobody_knows_and_that_is_told(stream):
         log.append(b"b")
     forget(stream)
     reader.stop()
-    with pytest.raises(DataLoss, match="may have taken"):
+    with pytest.raises(DataLoss, match="may have removed"):
         advance(reader_of(stream), offset)
 
 
