@@ -13,7 +13,7 @@ from typing import Any
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json, table
 from forelog.log.position import Position
-from forelog.state.reader import Event, Span, events_of, last_events, open_source, reading, span_of, told
+from forelog.state.reader import Event, Span, events_of, last_events, open_source, parse_event, reading, span_of
 from forelog.times import format_time
 
 _OTHER = "?"
@@ -26,13 +26,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--as-of",
         type=options.time_or_position,
         metavar="WHEN",
-        help="as it was at a time, or a position; of a PersistentDict also what was in it",
+        help="the state at a time or position; for a PersistentDict also its content",
     )
     parser.add_argument(
         "--events", action="store_true", help="list the events that a restore would replay, as lines of JSON"
     )
     parser.add_argument(
-        "--limit", type=options.count, metavar="N", help="at most so many events, or keys (default: all)"
+        "--limit", type=options.count, metavar="N", help="show at most N events or keys (default: all)"
     )
 
 
@@ -71,7 +71,7 @@ def _count(events: Iterable[Event], span: Span) -> tuple[Counter[str], Counter[s
     since = {"events_since_snapshot": 0, "bytes_since_snapshot": 0}
     commit = span.commit or Position(0, 0)
     for event in events:
-        said = told(event.data)
+        said = parse_event(event.data)
         name = _OTHER if said is None else said.type or "(plain)"
         types[name] += 1
         byte_counts[name] += event.frame_bytes
@@ -126,7 +126,7 @@ def items_of(found: dict[tuple[str, Any], Any]) -> list[tuple[Any, Any]]:
 def event_in_words(event: Event) -> dict[str, Any]:
     """An event as JSON has it."""
     fields: dict[str, Any] = {"position": str(event.position), "time": format_time(event.time_ns)}
-    said = told(event.data)
+    said = parse_event(event.data)
     if said is None:
         return {**fields, "type": None, "event_base64": base64.b64encode(event.data).decode()}
     return {**fields, "type": said.type, "event": as_json(said.value)}
