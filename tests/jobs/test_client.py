@@ -31,8 +31,9 @@ from forelog.errors import (
 )
 from forelog.jobs import AsyncClient, Client, LocalServer
 from forelog.jobs.client import requests
-from forelog.jobs.client.answers import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, AnswerReader
+from forelog.jobs.client.replies import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, ReplyReader
 from forelog.jobs.client.requests import windows
+from tests.jobs import unasync
 from tests.jobs.conftest import Served
 
 
@@ -599,7 +600,7 @@ ANSWERS = [
 @pytest.mark.parametrize(("kind", "answer"), ANSWERS)
 def test_an_answer_is_the_same_however_it_is_cut_into_pieces(kind, answer):
     def read(step: int) -> Any:
-        reader = AnswerReader()
+        reader = ReplyReader()
         reader.expect(kind)
         for at in range(0, len(answer), step):
             assert reader.take() is None
@@ -616,7 +617,7 @@ def test_an_answer_is_the_same_however_it_is_cut_into_pieces(kind, answer):
 def test_a_garbled_answer_is_an_error_or_another_answer_and_nothing_else(kind, answer):
     for at in range(len(answer)):
         for byte in (0, 10, 13, 32, 57, 255):
-            reader = AnswerReader()
+            reader = ReplyReader()
             reader.expect(kind)
             with contextlib.suppress(ForelogError):
                 reader.feed(answer[:at] + bytes([byte]) + answer[at + 1 :])
@@ -624,7 +625,7 @@ def test_a_garbled_answer_is_an_error_or_another_answer_and_nothing_else(kind, a
 
 
 def test_a_server_that_never_ends_an_answer_costs_no_memory():
-    reader = AnswerReader()
+    reader = ReplyReader()
     reader.expect(JOBS)
     reader.feed(b"+OK 1000\r\n")
     job = ANSWERS[5][1].partition(b"\r\n")[2].replace(b"payload-size 6", b"payload-size 1048576")
@@ -632,6 +633,10 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
     with pytest.raises(BadReply, match="more than 20971520 bytes"):
         for _ in range(1000):
             reader.feed(job)
+
+
+def test_the_client_for_threads_is_made_from_the_one_for_tasks():
+    assert unasync.MADE.read_text() == unasync.made(), "run: python -m tests.jobs.unasync"
 
 
 def test_importing_the_client_does_not_load_asyncio_or_the_server():
