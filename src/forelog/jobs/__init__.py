@@ -3,7 +3,7 @@
     from forelog.jobs import AsyncClient, Client, LocalServer, Worker
 
     machine/    the rules: what happens to jobs, without sockets, files or clocks
-    log/        the command log: written, replayed, cleaned, read as commands and as columns
+    log/        the command log: written, replayed, cleaned, read command by command
     server/     the server: connections, the protocol, one write to the log for all clients of a turn
     client/     clients and workers
 

@@ -7,15 +7,17 @@ from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from forelog import kernel
-from forelog.formats.msgpack import unpack
+from forelog.formats import Block
+from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position
-from forelog.log.walk import Block
 
 __all__ = ["RETAIN", "SLOW", "Batch", "Stored"]
 
 RETAIN, SLOW = 4, 8
 """Flags of a message beside its QoS, as the kernel's `messages_flags` tells them."""
 _CHECKSUM_BYTES = 5
+_BATCH_BYTES, _ROW_BYTES = 1000, 120
+"""What a batch takes beside its data, about, and what each of its messages does."""
 
 
 class Stored(NamedTuple):
@@ -98,6 +100,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory: of small messages more than the data."""
+        return len(self.data) + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
 
     @property
     def topics(self) -> tuple[array[int], list[bytes]]:

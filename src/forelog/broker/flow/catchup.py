@@ -241,7 +241,8 @@ class CatchUp:
             for number, (packet_id, sent) in enumerate(list(session.in_flight.items())):
                 if number % SINGLES_PER_TURN == 0:
                     await asyncio.sleep(0)
-                while len(again) >= session.in_flight_max:  # it may take fewer at once than it did
+                while len(again) >= session.in_flight_max or not connection.ready:
+                    # It may take fewer at once than it did, and its socket is as slow as any.
                     await session.wait()
                     if session.connection is not connection:
                         return

@@ -76,7 +76,7 @@ class Delivery:
         if not self._waiting and self._deliver_small(batch):
             return
         self._waiting.append(batch)
-        self._waiting_bytes += len(batch.data)
+        self._waiting_bytes += batch.weight
         if len(self._waiting) == 1:
             self._first = Position(batch.segment, batch.base)
             self._order = None
@@ -172,7 +172,7 @@ class Delivery:
 
     def _through(self, batch: Batch) -> None:
         self._waiting.popleft()
-        self._waiting_bytes -= len(batch.data)
+        self._waiting_bytes -= batch.weight
         self._first = Position(batch.segment, batch.end)
         self._order = None
 

@@ -36,6 +36,12 @@ logger = logging.getLogger("forelog")
 
 SINGLY_MAX = 64
 """Messages that are made one by one for a client, before others have their turn."""
+TOGETHER_BYTES_MAX = 4 << 20
+"""Of subscription identifiers in packets that are made together: each message has those of all that match."""
+OUT_BYTES_MAX = 8 << 20
+"""Of packets that wait for a flush: with more of them there is one at once."""
+RIGHTS_MAX = 20_000
+"""Times that a member's rights to a topic may be looked at in one step."""
 _DROPS_LOGGED_SECONDS = 10.0
 
 Parts = list[tuple["array[int]", Verdict]]
@@ -50,6 +56,7 @@ class Sender:
         self._clock = clock
         self._moved = moved
         self._out: list[tuple[Connection, bytes]] = []
+        self._out_bytes = 0
         self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
         """Packets that several get, by which rows they are; the rows are kept so that their id stays theirs."""
         self.delivered = 0
@@ -64,6 +71,7 @@ class Sender:
 
     def flush(self) -> None:
         """Send what was prepared, after what has to be remembered of it is."""
+        self._out_bytes = 0
         try:
             self._memory.flush()
         except (OSError, ForelogError) as error:
@@ -79,6 +87,14 @@ class Sender:
             except Exception:
                 logger.exception("broker: %s is disconnected: its socket has failed", connection.peer)
                 connection.abort()
+
+    def _put_out(self, connection: Connection, data: bytes) -> None:
+        """Packets that are to be sent. What all get of a batch isn't kept until the last one has it."""
+        self._out.append((connection, data))
+        self._out_bytes += len(data)
+        if self._out_bytes > OUT_BYTES_MAX:
+            self._shared.clear()
+            self.flush()
 
     def drop(self, who: str, what: str, error: Exception) -> None:
         """A message can't be sent to somebody: it is left out, and that is logged, now and then."""
@@ -166,6 +182,7 @@ class Sender:
         taken = 0
         self._moved[group], group.waits_for = None, None
         if not group.reads_all():
+            rows = rows[: max(RIGHTS_MAX // (1 + len(group.holders)), 1)]
             codes, topics = batch.topics
             wanted = {topics[codes[row]] for row in rows}
             if not all(group.readers(topic).all for topic in wanted):
@@ -190,7 +207,8 @@ class Sender:
         What only a member may read whose client isn't here waits for it. What no member may read is passed over.
         """
         codes, topics = batch.topics
-        for taken, row in enumerate(islice(rows, SINGLY_MAX)):
+        most = max(min(SINGLY_MAX, RIGHTS_MAX // (1 + len(group.ready))), 1)
+        for taken, row in enumerate(islice(rows, most)):
             readers = group.readers(topics[codes[row]])
             if not readers.all and not readers.some:
                 if readers.away:
@@ -199,7 +217,7 @@ class Sender:
             elif not self._share_one(group, batch, row, readers):
                 group.waits_for = None if readers.all else readers.some
                 return taken
-        return min(len(rows), SINGLY_MAX)
+        return min(len(rows), most)
 
     def _share_one(self, group: Group, batch: Batch, row: int, readers: Readers) -> bool:
         """A row to a member that may read it; False if none has room."""
@@ -246,6 +264,8 @@ class Sender:
     ) -> int:
         """All at once. If there is one among them that can't be sent, one by one, to find out which."""
         qos = min(verdict.qos, batch.flags_all & 3)
+        if len(verdict.properties) * len(rows) > TOGETHER_BYTES_MAX:
+            rows = rows[: max(TOGETHER_BYTES_MAX // len(verdict.properties), 1)]
         try:
             if qos == 0:
                 key = (connection.version, id(rows), verdict.properties)
@@ -264,7 +284,7 @@ class Sender:
                 self._note_sent(session, cursor, batch, rows, verdict.qos, first)
         except ValueError:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
-        self._out.append((connection, data))
+        self._put_out(connection, data)
         self.delivered += len(rows)
         return len(rows)
 
@@ -396,7 +416,7 @@ class Sender:
                 cursor.sent(session, packet_id, position)
             if qos == 2 and session.durable and cursor is not None and not stored:
                 self._memory.note("out", session.client_id, [(packet_id, *position, cursor.key)])
-        self._out.append((connection, data))
+        self._put_out(connection, data)
         self.delivered += 1
 
     def send_retained(self, session: Session, message: Stored, verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from forelog.broker.mqtt import (
 from forelog.broker.sessions.session import Session
 from forelog.broker.sessions.wills import Wills
 from forelog.errors import ForelogError
-from forelog.formats.msgpack import pack
+from forelog.formats.messages.msgpack import pack
 from forelog.serving.tls import peer_name
 from forelog.times import SECOND_NS
 
@@ -263,6 +264,7 @@ class Clients:
         broker = self._broker
         broker.turn()
         session.connection, session.resending = None, False
+        broker.access.verdicts.forget(session.rights)
         session.wake()
         broker.subscriptions.leave(session)
         for cursor in session.cursors.values():
@@ -295,7 +297,11 @@ class Clients:
         expires = session.expires_ns()
         if expires is not None:
             delay = min(max((expires - time.time_ns()) / SECOND_NS, 0), 86_400)
-            self._timers[session.client_id] = self._broker.loop.call_later(delay, self._expire, session)
+            self._timers[session.client_id] = self._broker.loop.call_later(delay, self._expires, session)
+
+    def _expires(self, session: Session) -> None:
+        """Many may expire in the same moment."""
+        self._broker.slices.later(self, lambda: self._expire(session))
 
     def _expire(self, session: Session) -> None:
         self._timers.pop(session.client_id, None)
@@ -349,8 +355,17 @@ class Clients:
 
     def sweep(self, now: float) -> None:
         """Who hasn't been heard of for too long is gone."""
-        for connection in list(self.connections):
-            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
-                connection.refuse(
-                    ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
-                )
+        late = [
+            connection
+            for connection in self.connections
+            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5
+        ]
+        if late:
+            self._broker.slices.add(self, self._dismissing(late))
+
+    def _dismissing(self, late: list[Connection]) -> Iterator[None]:
+        why = "nothing was heard for one and a half keep alives"
+        for connection in late:
+            connection.refuse(ReasonCode.KEEP_ALIVE_TIMEOUT, why)
+            self.left(connection)
+            yield

@@ -3,7 +3,7 @@
     session  as a whole
     is       whose it is, how long it lasts without its client, since when that is away
     subs     subscriptions that begin at the same position: plain ones, or shared ones
-    replay   a subscription to the past, with a position of its own
+    replays  subscriptions to the past that begin at the same position; replay is one of them, in older logs
     unsub    what it doesn't want any more
     at       how far a cursor has got
     out      messages of QoS 2 that are under way; rec they have arrived, comp their ids are free again
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forelog.broker.mqtt import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
 
@@ -105,6 +106,18 @@ def change(session: Session, kind: str, rest: list[Any]) -> None:
         session.received.update(rest[0])
     elif kind == "let go":
         session.received.pop(rest[0], None)
+    else:
+        _change_more(session, kind, rest)
+
+
+def _change_more(session: Session, kind: str, rest: list[Any]) -> None:
+    """Replays, and QoS 2."""
+    if kind == "replays":
+        start, entries = rest[:2]
+        for entry in entries:
+            cursor = session.cursors[entry[0]] = Cursor(entry[0], session, Position(*start))
+            cursor.noted = cursor.next
+            cursor.add(parse_filter(entry[0]).filter, _sub_of(entry, Position(0, 0)))
     else:
         _change_sent(session, kind, rest[0])
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Groups", "Readers"]
 
 _NUMBERS = count()
+MOVED_MAX = 1000
+"""Groups whose places are noted together. After a crash the others give some messages again."""
 _READERS_MAX = 4096
 """Topics for which a group remembers who may read them, each member counting as one."""
 _READERS_CHARS_MAX = 256
@@ -189,9 +191,8 @@ class Groups:
             group = self.all[key] = Group(key, name, self._broker.history.end if kept is None else kept)
             group.live = kept is None
             self._broker.routes.add(group, name, Sub(2))
-            if kept is None:
+            if kept is None:  # its place is noted once it has moved: until then it is where it was first asked for
                 self._broker.memory.groups[key] = group.next
-                self._broker.memory.note("group", key, *group.next)
         return group
 
     def share(self, session: Session, key: str, name: str, sub: Sub) -> None:
@@ -200,6 +201,9 @@ class Groups:
         group.holders.add(session)
         group.add_member(session, sub)
         session.groups[key] = sub
+        at = self._broker.memory.groups[key]
+        if session.durable and at != sub.since:  # others share it, who may not outlive a crash
+            self._broker.memory.note("group", key, *at)
         if not group.live:
             self._broker.catchup.resume(group)
 
@@ -284,8 +288,9 @@ class Groups:
     def note_moved(self, end: Position) -> None:
         """Where those that have moved are, for after a crash."""
         memory = self._broker.memory
-        while self.moved:
-            group, _ = self.moved.popitem()
+        for _ in range(min(len(self.moved), MOVED_MAX)):
+            group = next(iter(self.moved))
+            del self.moved[group]
             at = group.at(end)
             if memory.groups.get(group.key) != at and group.key in self.all:
                 memory.groups[group.key] = at

@@ -16,7 +16,7 @@ import errno
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from forelog.broker.flow.batches import RETAIN, Batch, Stored
@@ -43,6 +43,8 @@ _LOOKED_AT = 500
 """Retained messages that are looked at together."""
 _EVENT_BYTES = 64
 _ENTRY_BYTES = 8
+_TOLD_MAX, _TOLD_BYTES_MAX = 100, 1 << 20
+"""Sessions and retained messages that are told of together when everything is written anew, and their bytes."""
 _SUBS_MAX = 1000
 """Subscriptions in one event."""
 
@@ -116,7 +118,9 @@ class Memory:
                 own = ("session", event[1])
                 self._events = [one for one in self._events if one[0] == "end" or _subject(one) != own]
                 return
-        self._events.append(list(event))
+        # Where a group is goes before subscriptions, so that those that follow each other stay one event.
+        is_between = event[0] == "group" and self._events and self._events[-1][0] == "subs"
+        self._events.insert(len(self._events) - bool(is_between), list(event))
         self._pending_bytes += _EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
 
     def flush(self) -> None:
@@ -250,14 +254,12 @@ class Memory:
     def _has(self, session: Session) -> None:
         """The log has a session as it is now."""
         self._noted.add(session.client_id)
-        for cursor in session.cursors.values():
-            cursor.noted = session.at(cursor, self.end())
+        for cursor, at in session.places(self.end()):
+            cursor.noted = at
 
     def note_places(self, session: Session) -> None:
         """How far a session has got."""
-        end = self.end()
-        for cursor in session.cursors.values():
-            at = session.at(cursor, end)
+        for cursor, at in session.places(self.end()):
             if at != cursor.noted:
                 self.note_at(session, cursor, at)
 
@@ -282,9 +284,15 @@ class Memory:
     def note_replay(self, session: Session, cursor: Cursor) -> None:
         """It has subscribed to the past."""
         if session.client_id in self._noted:
-            for name, sub in cursor.subs.items():
-                self.note("replay", session.client_id, cursor.key, sub_entry(name, sub), list(cursor.next))
-                self._pending_bytes += len(name) + _ENTRY_BYTES
+            begins = ["replays", session.client_id, list(cursor.next)]
+            last = self._events[-1] if self._events else []
+            for sub in cursor.subs.values():
+                entry = sub_entry(cursor.key, sub)
+                if last[:3] == begins and len(last[3]) < _SUBS_MAX:
+                    last[3].append(entry)
+                else:
+                    self.note(*begins, [entry])
+                self._pending_bytes += len(cursor.key) + _ENTRY_BYTES
             cursor.noted = cursor.next
 
     def note_unsub(self, session: Session, name: str) -> None:
@@ -387,9 +395,28 @@ class Memory:
 
         known: list[int] = []
         self.run_slice(list_all)
-        for first in range(0, len(keys), 100):
-            self.run_slice(functools.partial(tell_all, keys[first : first + 100]))
+        for some in self._in_parts(keys):
+            self.run_slice(functools.partial(tell_all, some))
         self.run_slice(end)
+
+    def _in_parts(self, keys: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+        """As much as is told of in one slice: not many, and not much."""
+        some: list[tuple[str, Any]] = []
+        size = 0
+        for one in keys:
+            some.append(one)
+            size += self._weight(*one)
+            if len(some) == _TOLD_MAX or size > _TOLD_BYTES_MAX:
+                yield some
+                some, size = [], 0
+        yield some
+
+    def _weight(self, kind: str, key: str) -> int:
+        """About how many bytes have to be written to tell of something."""
+        if kind == "session":
+            return 0 if (session := self.sessions.get(key)) is None else session.held_bytes
+        message = self.retained.get(key) if kind == "retain" else None
+        return 0 if message is None else len(message.payload)
 
     def replay(self, event: list[Any]) -> None:
         """Take a change in that was noted before."""
@@ -400,6 +427,7 @@ class Memory:
             session = restored(rest[0], self._limits.in_flight_max)
             self.sessions[session.client_id] = session
             self._noted.add(session.client_id)
+            self._begin_groups(session, session.groups)
         elif kind == "end":
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
@@ -415,6 +443,14 @@ class Memory:
             self.known_ns = rest[0]
         elif (found := self.sessions.get(rest[0])) is not None:
             change(found, kind, rest[1:])
+            if kind == "subs":
+                self._begin_groups(found, (entry[0] for entry in rest[3]))
+
+    def _begin_groups(self, session: Session, names: Iterable[str]) -> None:
+        """A group begins where the first of its members has subscribed, unless it is known to be elsewhere."""
+        for name in names:
+            if name in session.groups:
+                self.groups.setdefault(name, session.groups[name].since)
 
 
 def _subject(event: list[Any]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ __all__ = ["Cursor", "Sent", "Session", "Sub", "Verdict"]
 
 _CACHE_MAX = 1024
 _CACHED_BYTES_MAX = 256
-"""Of a topic that is remembered: longer ones would be most of the memory, and hardly come twice."""
+"""Of a topic and its identifiers: longer ones would be most of the memory, and hardly come twice."""
 
 
 class Sub(NamedTuple):
@@ -118,8 +118,9 @@ class Cursor:
         if topic in self._cache:
             return self._cache[topic]
         found = self._judge(topic, position)
-        if len(topic) <= _CACHED_BYTES_MAX:
-            if len(self._cache) >= _CACHE_MAX:
+        if len(topic) + (0 if found is None else len(found.properties)) <= _CACHED_BYTES_MAX:
+            most = _CACHE_MAX if self.session is None else _CACHE_MAX // len(self.session.cursors)
+            if len(self._cache) >= most:  # what a client's cursors remember together is bounded
                 self._cache.clear()
             self._cache[topic] = found
         return found
@@ -292,6 +293,19 @@ class Session:
     def complete(self, packet_id: int) -> bool:
         """And the client has forgotten its packet id."""
         return self.released.pop(packet_id, 0) is None
+
+    def places(self, end: Position) -> Iterator[tuple[Cursor, Position]]:
+        """The same as `at` for all of its cursors; what is in flight is looked at once, however many there are."""
+        if len(self.cursors) == 1:
+            yield self.main, self.at(self.main, end)
+            return
+        lowest: dict[Cursor, Position] = {}
+        for sent in self.in_flight.values():
+            if sent.cursor is not None and sent.message is None:
+                lowest[sent.cursor] = min(lowest.get(sent.cursor, sent.position), sent.position)
+        for cursor in self.cursors.values():
+            at = end if cursor.live else cursor.next
+            yield cursor, min(at, lowest.get(cursor, at))
 
     def at(self, cursor: Cursor, end: Position) -> Position:
         """Up to where everything of a cursor has been acknowledged."""

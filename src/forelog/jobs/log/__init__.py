@@ -5,7 +5,6 @@
     loader.py       blocks of a log into the machine, without an object for each command
     cleaner.py      drops what no job needs
     reader.py       a log, command by command
-    columns.py      a log as Arrow columns
 
 `loader` is compiled, with the types in its .pxd file.
 """

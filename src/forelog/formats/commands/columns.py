@@ -40,9 +40,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
+from forelog.formats.block import Block
+from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel.plain.commands import ERROR_WORDS, TYPE_WORDS, Commands
-from forelog.log.scan import load_pyarrow
-from forelog.log.walk import Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +55,7 @@ _TICKS_PER_SECOND = 1_000_000  # as Spark's timestamps; reaches the year 9999
 _BYTES_MAX = 2**31 - 1  # of a column with 32 bit offsets
 
 
+<<<<<<< HEAD:src/forelog/jobs/log/columns.py
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """The wanted columns, or an error that names those there are."""
     if isinstance(columns, str):
@@ -64,6 +65,8 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
+=======
+>>>>>>> main:src/forelog/formats/commands/columns.py
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """The types of the columns."""
     pa = load_pyarrow()
@@ -83,7 +86,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         "created": time,
         "error": pa.string(),
     }
-    return pa.schema([(name, types[name]) for name in check_columns(columns)])
+    return pa.schema([(name, types[name]) for name in check_columns(columns, COLUMNS, least=0)])
 
 
 def decode_batch(payloads: pa.Array, columns: Sequence[str] = COLUMNS) -> dict[str, pa.Array]:
@@ -126,7 +129,7 @@ def _to_array(column: Any) -> array[int]:
 def _columns(
     buffer: Any, starts: array[int], ends: array[int], first: int, last: int, columns: Sequence[str]
 ) -> dict[str, pa.Array]:
-    wanted = check_columns(columns)
+    wanted = check_columns(columns, COLUMNS, least=0)
     if not wanted:
         return {}
     commands = kernel.active.commands_decode(buffer, starts, ends, first, last, _TICKS_PER_SECOND)
