@@ -55,18 +55,6 @@ _TICKS_PER_SECOND = 1_000_000  # as Spark's timestamps; reaches the year 9999
 _BYTES_MAX = 2**31 - 1  # of a column with 32 bit offsets
 
 
-<<<<<<< HEAD:src/forelog/jobs/log/columns.py
-def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The wanted columns, or an error that names those there are."""
-    if isinstance(columns, str):
-        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
-    if any(name not in COLUMNS for name in columns):
-        raise ValueError(f"columns {list(columns)}: choose from {', '.join(COLUMNS)}")
-    return tuple(columns)
-
-
-=======
->>>>>>> main:src/forelog/formats/commands/columns.py
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """The types of the columns."""
     pa = load_pyarrow()
