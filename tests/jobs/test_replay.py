@@ -261,7 +261,7 @@ def test_contradictions_are_told_and_their_number_is_bounded(caplog):
     assert (len(state.conflicts), state.conflict_count) == (CONFLICTS_MAX, CONFLICTS_MAX + 10)
     assert str(state.conflicts[0]).endswith(f"fail {format_id(ID)}: Duplicate result")
     assert state.jobs[ID].state == JobState.COMPLETED
-    assert state.tell_conflicts() == CONFLICTS_MAX + 10
+    assert state.report_conflicts() == CONFLICTS_MAX + 10
     assert caplog.text.count("Duplicate result") == CONFLICTS_MAX
 
 
@@ -271,8 +271,8 @@ def test_contradictions_about_a_job_that_is_gone_are_not_told(caplog):
     state.apply(add(), 5)
     for command in (StartAttempt(ID), StartAttempt(ID), Delete(ID)):
         state.apply(command, 6)
-    assert [conflict.reason for conflict in state.conflicts] == ["LoggedJob already leased"]
-    assert (state.tell_conflicts(), caplog.text) == (0, "")
+    assert [conflict.reason for conflict in state.conflicts] == ["Job already leased"]
+    assert (state.report_conflicts(), caplog.text) == (0, "")
 
 
 @pytest.mark.parametrize(
