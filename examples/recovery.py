@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from examples import jobs
-from forelog import KeepLatest, Position, Stream, kernel
+from forelog import KeepLatest, Position, Stream
 from forelog.commitlog import CommitLog, scan_datapoints
 from forelog.formats.m3 import Datapoint, Series
 from forelog.log.verify import verify
@@ -35,13 +35,9 @@ WATCHED = sys.stdout.isatty()
 
 def main() -> int:
     logging.basicConfig(format="    forelog says: %(message)s", level=logging.WARNING, stream=sys.stdout)
-    os.environ.setdefault(
-        "FORELOG_KERNEL", "compiled" if kernel.COMPILED else "python"
-    )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.rmtree(METRICS, ignore_errors=True)
     shutil.rmtree(COMMANDS, ignore_errors=True)
-    say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     acknowledged = write_and_kill()
     tear()
     recover(acknowledged)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.log import cleaner
 from forelog.jobs.log.cleaner import CommandCleaner
 from forelog.jobs.log.commandlog import CommandLog

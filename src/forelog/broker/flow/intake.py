@@ -40,7 +40,7 @@ class Intake:
     def __init__(self, open_appender: Callable[[], Appender]) -> None:
         self._open_appender = open_appender
         self.appender = open_appender()
-        self.inbox = kernel.active.Inbox()
+        self.inbox = kernel.Inbox()
         """Where the connections put what they receive."""
         self.messages = 0
         self._when_written: list[Action] = []

@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from forelog import kernel
 from forelog.cli import codes, options
-from forelog.cli.output import human_bytes, human_count, human_duration, print_json, say, table
+from forelog.cli.output import human_bytes, human_count, human_duration, print_json, table
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 
@@ -80,7 +79,6 @@ def run(chosen: argparse.Namespace) -> int:
         print_json(
             {
                 "directory": chosen.directory,
-                "kernel": "compiled" if kernel.COMPILED else "python",
                 "payload_bytes": chosen.payload_bytes,
                 "measures": [
                     {
@@ -98,8 +96,6 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _print(chosen: argparse.Namespace, measures: list[Measure]) -> None:
-    if not kernel.COMPILED:
-        say("the kernel isn't compiled: the log's figures are those of plain Python. See forelog doctor")
     rows: list[tuple[str, ...]] = [("", ">records/s", ">bytes/s", ">p50", ">p99")]
     rows += [_row(measure) for measure in measures]
     print(f"payloads of {chosen.payload_bytes:,} bytes in {os.path.abspath(chosen.directory)}")

@@ -29,13 +29,13 @@ True
 from __future__ import annotations
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED, varint
+from forelog.formats.commands import fields
+from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.machine.ledger import Changes, Ledger, memory_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
 from forelog.jobs.machine.queue import Job, Leaser, Queue, Waiter, new_job
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 from forelog.jobs.machine.wheel import Timer, Wheel
-from forelog.kernel.plain.commands import COMPLETE, DELETE, EXPIRE, FAIL, START_ATTEMPT, TIMEOUT_ATTEMPT
 
 __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
 
@@ -44,9 +44,9 @@ QUEUES_IDLE_MAX = 10_000
 QUEUE_BYTES = 1024  # memory of a queue
 FROZEN_NS = 1_000_000_000  # how long a job stays as it is while the log cannot be written
 _MS_NS = 1_000_000
-_encode = kernel.active.job_encode
+_encode = kernel.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
-_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((TIMEOUT_ATTEMPT,))
+_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((fields.TIMEOUT_ATTEMPT,))
 
 
 class Machine:
@@ -181,7 +181,7 @@ class Machine:
             self.ledger.log(_TIMEOUT + job_id)
             self._settle(job, now_ns, True)
             return DONE
-        self.ledger.log((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        self.ledger.log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
         self._end_waits(job, False)
         if job.volatile:
             self._end(job)
@@ -227,8 +227,8 @@ class Machine:
     # -- what time does
 
     def tick(self, now_ns: int, limit: int, frozen: bool = False) -> None:
-        """Ring the timers that are due, up to `limit` at once. While the log cannot be written (`frozen`), jobs
-        stay as they are."""
+        """Ring the timers that are due, up to `limit`. While the log can't be written (`frozen`) most jobs
+        stay."""
         for timer in self.wheel.advance(now_ns, limit):
             if isinstance(timer, Job):
                 if not frozen:
@@ -343,11 +343,9 @@ class Machine:
         return None
 
     def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int, final: bool = False) -> str | None:
-        """Replay another command. Returns why, if it contradicts what came before.
-
-        A fail that workq wrote is `final`: it knows no others. If not, a timeout of a job that is not leased is a
-        fail that is not the last one.
-        """
+        """Replay another command. Returns why, if it contradicts what came before. A fail that workq wrote is
+        `final`: it knows no others. If not, a timeout of a job that is not leased is a fail that is not the last
+        one."""
         if kind in (DELETE, EXPIRE):
             self.ledger.lose(job)
             self.ledger.memory_bytes -= memory_bytes(job)

@@ -29,7 +29,7 @@ __all__ = ["Connection", "Round"]
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client that takes no replies
 SHARE_MIN = 8  # clients that get their replies together, if there are as many
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
-_socket_send = kernel.active.socket_send
+_socket_send = kernel.socket_send
 
 
 class Round:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.queue import Job, Queue
 from forelog.jobs.machine.states import COMPLETED
 from forelog.times import format_time
@@ -11,7 +11,7 @@ from forelog.times import format_time
 _SECOND_NS = 1_000_000_000
 _KNOWN_MAX = 4096
 _known_numbers: dict[int, bytes] = {}
-_text = kernel.active.uuid_text
+_text = kernel.uuid_text
 
 OK = b"+OK\r\n"
 TIMEOUT = b"-TIMEOUT\r\n"

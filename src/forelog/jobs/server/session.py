@@ -14,7 +14,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from forelog.jobs.machine.machine import DONE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Job, Leaser, Waiter
@@ -71,7 +71,7 @@ _OUT_BYTES_MAX = 1 << 20
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
-_next_line = kernel.active.next_line
+_next_line = kernel.next_line
 
 # Commands with a payload: how many words follow the name, the last of which is its size; the reply to a bad size.
 _SIZED = {

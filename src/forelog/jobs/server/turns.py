@@ -77,7 +77,7 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self.round.call_soon = self._loop.call_soon
         with contextlib.suppress(OSError):  # only Linux has such sets
-            self.round.sockets = kernel.active.SocketSet()
+            self.round.sockets = kernel.SocketSet()
             self._loop.add_reader(self.round.sockets.fileno(), self.read)
         self.round.begin()
 
