@@ -24,7 +24,7 @@ the server's event loop::
 If the write fails, `turns.py` has the machine undo the changes, sends errors in place of the replies, and
 `outage.py` tries again later.
 
-Modules with a .pxd file beside them are compiled as they are, if there is a C compiler.
+Modules with a .pxd file beside them are Python that is compiled as it is, with the types in that file.
 """
 
 from __future__ import annotations

@@ -17,5 +17,5 @@
     tasks.py        the tasks that run beside the turns
     local.py        LocalServer: the same server on a thread of this process
 
-Modules with a .pxd file beside them are compiled, with the types in it.
+Modules with a .pxd file beside them are compiled, with the types in that file.
 """
