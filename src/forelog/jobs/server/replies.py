@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
-from forelog.jobs.machine.queue import Job, Queue
+from forelog.jobs.machine.queue import Job, Queue, Waiter
 from forelog.jobs.machine.states import COMPLETED
 from forelog.times import format_time
 
@@ -106,3 +106,12 @@ def inspected(job: Job, read: bytes | None = None) -> bytes:
     if scheduled:
         lines.append(b"time %b" % second(job.scheduled_ns))
     return b"\r\n".join(lines) + b"\r\n"
+
+
+def read_reply(waiter: Waiter) -> bytes:
+    """The reply with what was read from the log."""
+    if waiter.read is None:
+        return UNREADABLE
+    if waiter.inspects:
+        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
+    return result_reply(waiter.job, waiter.read)

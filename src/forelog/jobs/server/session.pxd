@@ -7,7 +7,7 @@ from forelog.jobs.machine.wheel cimport Timer
 from forelog.jobs.machine.limits cimport is_id, is_name
 from forelog.jobs.server.outage cimport Outage
 from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
-from forelog.jobs.server.replies cimport inspected, lease_reply, result_reply
+from forelog.jobs.server.replies cimport lease_reply, result_reply
 
 cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED
 cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN

@@ -41,9 +41,8 @@ from forelog.jobs.server.replies import (
     READ_ONLY,
     TIMEOUT,
     UNKNOWN_COMMAND,
-    UNREADABLE,
-    inspected,
     lease_reply,
+    read_reply,
     result_reply,
 )
 from forelog.jobs.server.words import (
@@ -85,15 +84,6 @@ _SIZED = {
 
 Replies = tuple[list[bytes], int]
 """Replies, and how many of the last of them report changes that are not written yet."""
-
-
-def _read_reply(waiter: Waiter) -> bytes:
-    """The reply with what was read from the log."""
-    if waiter.read is None:
-        return UNREADABLE
-    if waiter.inspects:
-        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
-    return result_reply(waiter.job, waiter.read)
 
 
 class Session:
@@ -196,7 +186,7 @@ class Session:
             elif waiting.gone:
                 self._change(NOT_FOUND)
             elif waiting.job.is_unloaded:
-                self._reply(_read_reply(waiting))
+                self._reply(read_reply(waiting))
             else:
                 self._change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
 
