@@ -1,9 +1,10 @@
-"""The engine alone, `python -m examples.recovery`: a log is written, its writer killed, the log torn, recovered,
-replayed, cleaned and verified. Many producers write datapoints to a commit log that is rotated under them. A job
-server is killed in the middle of a thousand jobs.
+"""The engine alone: `python -m examples.recovery`.
 
-Everything is real: a process of its own appends orders from four threads, each waiting for its sync, and
-is ended with kill -9. What it had acknowledged by then must be there afterwards.
+A log is written, its writer killed, the log torn, recovered, replayed, cleaned and verified. Many producers
+write datapoints to a commit log while it rotates. A job server is killed in the middle of a thousand jobs.
+
+Everything is real: a separate process appends orders from four threads, each waiting for its sync, and kill -9
+ends it. Whatever it had acknowledged by then must be there afterwards.
 """
 
 from __future__ import annotations

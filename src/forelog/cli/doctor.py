@@ -1,6 +1,6 @@
 """`forelog doctor`: what forelog runs on here, what is missing, and one command for each to get it.
 
-Packages are looked up and not imported: one that is broken, or slow to load, is told of all the same.
+Packages are looked up, not imported, so broken and slow ones are listed too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "doctor", "Show what forelog runs on: Python, optional packages, and the filesystem of a path."
     )
-    parser.add_argument("path", metavar="PATH", nargs="?", default=".", help="whose filesystem (default: here)")
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", default=".", help="check the filesystem of this path (default: here)"
+    )
     return parser
 
 

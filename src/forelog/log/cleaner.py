@@ -1,9 +1,8 @@
 """Forgetting records that no longer matter.
 
-A cleaner visits every segment but the last, which belongs to the appender. It holds the read lock, so
-that no cursor reads meanwhile; appenders go on. A segment that loses some records is rewritten, one that
-loses all is removed, and positions stay valid: resuming from one goes on at the first record at or after
-it that survived.
+A cleaner visits every segment but the last, which belongs to the appender. It holds the read lock alone: no cursor
+reads meanwhile, appenders continue. A segment that loses some records is rewritten, one that loses all is removed.
+Positions stay valid: reading resumes at the first surviving record at or after a position.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())

@@ -1,7 +1,7 @@
 """`forelog bench`: a quick measurement of the log, and of the disk beneath it in the same run.
 
 Each figure of the log stands beside what the operating system does bare: os.write for an append, fdatasync
-for a synced one, reading for a scan. It takes a few seconds and tells about this machine, now.
+for a synced one, reading for a scan. It takes a few seconds, and is about this machine, now.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, human_count, human_duration, print_json, table
+from forelog.log.appender import Sync
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 
@@ -31,12 +32,22 @@ def parser() -> argparse.ArgumentParser:
         "Measure appending, syncing and scanning on this disk, beside bare os.write and fdatasync. Works in a\n"
         "temporary directory inside DIR, of at most 320 MiB, and removes it.",
     )
-    parser.add_argument("directory", metavar="DIR", nargs="?", default=".", help="where (default: here)")
     parser.add_argument(
-        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="how long altogether (default: 4)"
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="a directory on the disk to measure (default: here)",
     )
     parser.add_argument(
-        "--payload-bytes", type=options.byte_size, default=100, metavar="SIZE", help="of a record (default: 100)"
+        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="total duration (default: 4)"
+    )
+    parser.add_argument(
+        "--payload-bytes",
+        type=options.byte_size,
+        default=100,
+        metavar="SIZE",
+        help="size of a payload (default: 100)",
     )
     return parser
 
@@ -65,7 +76,7 @@ class Measure:
 
 def run(chosen: argparse.Namespace) -> int:
     if not os.path.isdir(chosen.directory):
-        raise codes.UsageError(f"{chosen.directory} is no directory: give one on the disk to measure")
+        raise codes.UsageError(f"{chosen.directory} isn't a directory: give one on the disk to measure")
     if chosen.payload_bytes > 1 << 20:
         raise codes.UsageError(
             f"--payload-bytes {chosen.payload_bytes}: at most 1MiB, to stay within a few seconds"
@@ -150,7 +161,7 @@ def _timed(step: Callable[[], object], seconds: float) -> tuple[list[float], flo
     return sorted(latencies), time.perf_counter() - start
 
 
-def _append(stream: Stream, name: str, payload: bytes, size: int, seconds: float, *, sync: str) -> Measure:
+def _append(stream: Stream, name: str, payload: bytes, size: int, seconds: float, *, sync: Sync) -> Measure:
     with stream.appender(sync=sync, sync_interval_ms=100) as log:
         append = log.append
         calls, elapsed = _repeat(lambda: append(payload), size, seconds, PHASE_BYTES_MAX)

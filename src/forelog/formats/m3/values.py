@@ -63,7 +63,7 @@ class Series:
 
     @classmethod
     def of_metadata(cls, metadata: bytes) -> Self:
-        """The series that a file's metadata tells of, also where M3 wouldn't have written it so."""
+        """The series of a file's metadata, also where M3 wouldn't have written it so."""
         series = cls.__new__(cls)
         series._set(*m3_parse_metadata(metadata))
         return series

@@ -92,7 +92,7 @@ class SegmentIndex:
         return physical if run < 0 else self.runs[2 * run] + physical - self.runs[2 * run + 1]
 
     def logical_column(self, offsets: array[int]) -> array[int]:
-        """The same for a column of ascending record offsets."""
+        """The logical offsets of a column of ascending record offsets."""
         if not self.runs:
             return offsets
         column: array[int] = kernel.relocate(offsets, self.runs)
@@ -209,7 +209,7 @@ def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail:
 
 
 def was_a_map(files: Files, path: str) -> bool:
-    """Whether an index that can't be used was one of a rewritten segment, as far as its first bytes tell."""
+    """Whether an index that can't be used was one of a rewritten segment, by its first bytes."""
     try:
         file = files.open_read(path)
     except OSError:
@@ -225,7 +225,7 @@ def was_a_map(files: Files, path: str) -> bool:
 
 
 def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> None:
-    """Write an index, whole or not at all as far as a reader can tell: a torn one fails its checksum.
+    """Write an index, whole or not at all for a reader: a torn one fails its checksum.
 
     What a failed write has left is removed, if that is possible.
     """
@@ -277,7 +277,7 @@ class IndexBuilder:
         self.mark_rows(starts, base, lambda _: time_ns)
 
     def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
-        """The same of records that have a time each: `time_of` tells that of the one at a start."""
+        """mark_batch() for records that have a time each: `time_of` returns that of the one at a start."""
         row = bisect_left(starts, self.next_mark - base)
         while row < len(starts):
             self.mark(base + starts[row], time_of(starts[row]))

@@ -17,7 +17,7 @@ _NEW = "append.new"
 
 
 class HalfMadeSegment(OSError):
-    """A new segment couldn't be started, and may be there all the same: nothing may be appended before it."""
+    """Starting a segment failed, and it may be there or not: nothing may be appended to the one before."""
 
 
 @dataclass(slots=True)
