@@ -52,13 +52,19 @@ class CleanReport:
     """What a run of a cleaner did."""
 
     segments_visited: int = 0
+    """All but the last."""
     segments_rewritten: int = 0
+    """Those that lost some records."""
     segments_removed: int = 0
+    """Those that lost all."""
     segments_skipped: list[str] = field(default_factory=list)
     """Left as they are, because the function raised SkipSegment or because they are damaged."""
     records_dropped: int = 0
+    """Records that are gone."""
     records_kept: int = 0
+    """Records that are left in the segments that were visited."""
     bytes_dropped: int = 0
+    """Bytes of the records that are gone."""
 
 
 class Cleaner:

@@ -65,6 +65,7 @@ class Recovery:
     records: int = 0
     """How many records it holds."""
     torn: Defect | None = None
+    """The torn tail that was cut off, if there was one."""
     torn_path: str | None = None
     """Where the torn tail's bytes are kept."""
     damage: Defect | None = None

@@ -79,9 +79,13 @@ class Repair:
     """One thing that is wrong, and what is done about it."""
 
     kind: Kind
+    """Which step it is."""
     path: str
+    """The file that it is about."""
     problem: str
+    """What is wrong with it."""
     action: str
+    """What is done."""
     damage: bool
     """Whether something is damaged or lost; else it is only untidy."""
     segment: int = -1

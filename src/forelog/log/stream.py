@@ -54,9 +54,11 @@ class Bounds(NamedTuple):
     """Part of a log: from `start` up to `stop`, with times from `since_ns` up to `until_ns`."""
 
     start: Position
+    """The first position."""
     stop: Position | None
     """Excluded; None for the end of the log."""
     since_ns: int | None
+    """The earliest time; None for any."""
     until_ns: int | None
     """Excluded."""
 
@@ -66,8 +68,11 @@ class SegmentInfo:
     """What is known of a segment without reading it."""
 
     number: int
+    """Its number."""
     path: str
+    """Its file."""
     byte_count: int
+    """The size of its file, as far as it counts."""
     end: Position
     """The position after its last byte."""
     sealed: bool
@@ -75,7 +80,9 @@ class SegmentInfo:
     records: int | None
     """None where there is no index: for the last segment, and for those of other programs."""
     first_time_ns: int | None
+    """The time of its first record, if it has one."""
     last_time_ns: int | None
+    """The time of its last record, by the index."""
     rewritten: bool
     """Whether cleaning has moved its records."""
 

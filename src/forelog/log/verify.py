@@ -56,11 +56,17 @@ class SegmentReport:
     """What was found in one segment."""
 
     number: int
+    """Its number."""
     path: str
+    """Its file."""
     byte_count: int = 0
+    """The size of its file, as far as it counts."""
     records: int = 0
+    """How many records can be read."""
     first_time_ns: int | None = None
+    """The time of the first of them."""
     last_time_ns: int | None = None
+    """The time of the last of them."""
     sealed: bool = False
     """Whether a later segment exists."""
     rewritten: bool = False
@@ -74,15 +80,19 @@ class SegmentReport:
     defects: list[Defect] = field(default_factory=list)
     """The first thousand of them."""
     defects_found: int = 0
+    """How many places are damaged."""
     defect_bytes: int = 0
+    """How many bytes these have."""
     torn: Defect | None = None
     """The torn tail, of the last segment only."""
     header: Literal["right", "unfinished", "foreign"] = "right"
     """`unfinished` has 0 to 7 bytes or zeros; `foreign` is another log's, or damaged beyond telling."""
     header_defect: str | None = None
+    """What is wrong with its header, if anything."""
     times_back: int = 0
     """How many records are earlier than the one before them."""
     times_back_first: Position | None = None
+    """Where a time goes back for the first time."""
 
 
 @dataclass(slots=True)
@@ -90,10 +100,13 @@ class VerifyReport:
     """What was found in a log."""
 
     path: str
+    """The log."""
     format: str
+    """The name of its format."""
     live: bool = False
     """Whether somebody was appending: then a torn tail is a record that is being written."""
     segments: list[SegmentReport] = field(default_factory=list)
+    """What was found in each segment."""
     synced_segment_missing: int | None = None
     """A segment that had been synced, and is gone."""
     synced_bytes_missing: int = 0

@@ -41,10 +41,15 @@ class Defect(NamedTuple):
     """A place where a segment's bytes are not whole records, and how many bytes that concerns."""
 
     position: Position
+    """Where it begins."""
     reason: str
+    """One word or two for what is wrong."""
     path: str
+    """The segment's file."""
     physical_offset: int
+    """Where it begins in the file."""
     byte_count: int
+    """How many bytes it has."""
     torn: bool
     """Whether it is the torn tail of the last segment, which opening the log to append cuts off."""
 

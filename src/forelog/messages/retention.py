@@ -28,6 +28,7 @@ class Retained:
     removed: list[str] = field(default_factory=list)
     """The files that are gone."""
     removed_bytes: int = 0
+    """How many bytes they had."""
     kept: list[str] = field(default_factory=list)
     """Those that are too old or too many, and still needed."""
     forced: list[str] = field(default_factory=list)

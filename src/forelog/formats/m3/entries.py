@@ -50,9 +50,13 @@ class EntryBlock(NamedTuple):
     """Some entries of one file, as columns; those wanted are the rows from `first` up to `last`."""
 
     segment: int
+    """The file's number."""
     entries: Entries
+    """The columns."""
     first: int
+    """The first wanted row."""
     last: int
+    """The row after the last wanted one."""
     series: SeriesTable
     """What the entries' rows of series mean; the same table for all blocks of a file."""
 
@@ -79,8 +83,11 @@ class BadMessage(NamedTuple):
     offset: int
     """That of the chunk."""
     physical_offset: int
+    """The place of the chunk in its file."""
     reason: str
+    """One word or two for what is wrong."""
     byte_count: int
+    """How many bytes can't be read."""
     data: bytes
     """The first bytes found there."""
 

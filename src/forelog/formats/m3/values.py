@@ -44,9 +44,13 @@ class Series:
     """
 
     id: bytes
+    """What the series is called."""
     namespace: bytes = b"default"
+    """What the id is unique in."""
     shard: int = 0
+    """Which of the database's shards has it."""
     tags: Tags | None = None
+    """Pairs of name and value; None for no tags."""
     metadata: bytes = field(init=False, repr=False)
     """All of that as it is written: two series are equal if this is."""
 
@@ -85,18 +89,24 @@ class Datapoint(NamedTuple):
     """A number at a time."""
 
     timestamp_ns: int
+    """In nanoseconds since 1970."""
     value: float
+    """The number."""
 
 
 class Entry(NamedTuple):
     """A datapoint as a file has it."""
 
     series: Series
+    """What the datapoint belongs to."""
     datapoint: Datapoint
+    """The time and the number."""
     unit: int
     """A `Unit`, or a number that M3 gives no meaning to."""
     annotation: bytes | None
+    """What was noted; None for nothing."""
     created_ns: int
+    """When the entry was written."""
 
 
 def as_bytes(what: str, value: Any) -> bytes:

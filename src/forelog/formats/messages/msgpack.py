@@ -34,7 +34,9 @@ class Extension(NamedTuple):
     """A value of a type that an application has defined."""
 
     kind: int
+    """The application's number for the type."""
     data: bytes
+    """The bytes of the value."""
 
 
 def pack(value: Any) -> bytes:

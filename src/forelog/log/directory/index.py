@@ -57,14 +57,23 @@ class SegmentIndex:
     """An index, decoded. Pairs lie flat: runs[2 * i] and runs[2 * i + 1] are one."""
 
     segment: int
+    """Its number."""
     physical_bytes: int
+    """The size of its file."""
     logical_end: int
+    """The logical offset of its end."""
     records: int = 0
+    """How many records it has."""
     first_time: int = 0
+    """The earliest time of a record."""
     last_time: int = 0
+    """The latest time of a record."""
     tail: bytes = b"\0\0\0\0"
+    """The last four bytes of the file."""
     runs: array[int] = field(default_factory=_new_pairs)
+    """Pairs of logical and physical offsets; empty if it was never rewritten."""
     marks: array[int] = field(default_factory=_new_pairs)
+    """Pairs of a logical offset and a time."""
     foreign_end: int = 0
     """Where the segment ended before another program rewrote it (foreign.py); 0 if none did."""
 

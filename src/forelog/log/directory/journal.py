@@ -58,8 +58,11 @@ class Extent(NamedTuple):
     """Bytes of a segment, and where in it they belong."""
 
     segment: int
+    """The segment's number."""
     offset: int
+    """Where in it the bytes belong."""
     data: bytes
+    """The bytes."""
 
 
 class Journal:

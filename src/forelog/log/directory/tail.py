@@ -25,9 +25,13 @@ class Tail:
     """The segment that is appended to."""
 
     number: int
+    """Its number."""
     file: File
+    """Its file, open to append."""
     offset: int
+    """Where it ended when it was opened."""
     index: IndexBuilder
+    """The index that grows with it."""
     records: int
     """How many it held when it was opened."""
     time_ns: int

@@ -56,9 +56,13 @@ class Mark(NamedTuple):
     opening: int
     """How often the log had been opened to append."""
     segment: int
+    """The segment's number."""
     offset: int
+    """The physical offset in it."""
     boot: bytes
+    """A digest of the boot's name."""
     closed: bool
+    """Whether the log was closed in order."""
 
     def plausible(self, segment_max: int) -> bool:
         """Whether a log can have got there. One that it can't would have no room for anything after it."""
