@@ -50,6 +50,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 __all__ = [
     "AppenderClosed",
@@ -339,6 +340,12 @@ class SparkFailure(ForelogError):
 
 class MissingExtra(ForelogError, ImportError):
     """An optional dependency isn't installed."""
+
+    @classmethod
+    def needed(cls, package: str, *, by: str, extra: str) -> Self:
+        """The error for a missing package, which says what needs it and how to install it."""
+        how = f"pip install 'forelog[{extra}]', or '.[{extra}]' in forelog's folder"
+        return cls(f"{package} is not installed, and {by} needs it: {how}")
 
 
 class SkipSegment(Exception):

@@ -10,6 +10,7 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
     m3/          M3's commit log: chunks of messages, with series and datapoints in them
     messages/    what a broker keeps: msgpack arrays, in files named by their first message's time
     commands/    what the records of a job server's command log say
+    state.py     a state log: captain, with four kinds of records
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from forelog.errors import LogNotFound, UnknownFormat
 from forelog.files import Files
 from forelog.formats import FORMATS, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.place import read_exactly
 
@@ -51,7 +52,6 @@ __all__ = [
 
 Kind = Literal["log", "broker", "m3", "copies", "slot", "replica", "objects", "table", "batches"]
 
-STATE_MAGIC = 0x63707374  # "cpst": forelog.state
 JOBS_MAGIC = 0x77717771  # "wqwq": forelog.jobs
 _SLOTS = ("a", "b")
 _NAMES_LOOKED_AT = 100
