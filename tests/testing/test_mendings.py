@@ -204,9 +204,9 @@ HISTORIES: dict[str, History] = {
 }
 MENDINGS = {
     "segments are listed twice": Mending(one_listing, "rolls", ["follower", "segments", "backup"], "gap"),
-    "files by time are listed twice": Mending(one_listing, "messages", ["follower"], "gap"),
+    "files by time are listed twice": Mending(one_listing, "messages", ["follower"], "gap", limit=600),
     "the next segment is looked for by its name": Mending(
-        following_by_a_listing, "rolls", ["follower"], "gap", limit=900
+        following_by_a_listing, "rolls", ["follower"], "gap", limit=1800
     ),
     "the next file by time is the one after all that are listed": Mending(
         following_by_a_listing, "messages", ["follower"], "gap", limit=900
