@@ -13,8 +13,8 @@ from forelog.jobs.log.reader import read_commands
 from forelog.jobs.log.replay import Job, State
 from forelog.jobs.log.replay import replay as fold_commands
 from forelog.log.position import Position
+from forelog.spark.pipeline.input import REPLAY_COLUMNS, read_log
 from forelog.spark.pipeline.replay import latest, replay
-from forelog.spark.pipeline.tables import REPLAY_COLUMNS, read_table
 from tests.conftest import VECTORS
 from tests.jobs.test_replay import CASES, NOW_2090, fold
 from tests.jobs.vectors import edited
@@ -31,7 +31,7 @@ def as_job(row) -> Job:
 
 
 def commands(spark, path, **options):
-    return read_table(spark, str(path), REPLAY_COLUMNS, codec="commands", **options)
+    return read_log(spark, str(path), REPLAY_COLUMNS, codec="commands", **options)
 
 
 def test_every_case_of_the_original_is_replayed_as_the_state_machine_does_it(spark, tmp_path):
@@ -78,7 +78,7 @@ def test_the_latest_record_of_each_key(spark, tmp_path):
         for i in range(300):
             log.append(b"%c\xff%d=%d=x" % (rng.choice(b"abc\xe4"), rng.randrange(6), i))
         log.append(b"no delimiter")
-    table = read_table(spark, str(tmp_path / "log"), ["segment", "offset", "time", "payload"]).cache()
+    table = read_log(spark, str(tmp_path / "log"), ["segment", "offset", "time", "payload"]).cache()
     with Stream(tmp_path / "log").cursor() as cursor:
         records = list(cursor)
     for as_of, size in ((None, 301), (records[100].position, 100), (Position(1, 0), 0)):

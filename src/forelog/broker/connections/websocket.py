@@ -27,7 +27,7 @@ try:
     from websockets.server import ServerProtocol
     from websockets.typing import Subprotocol
 except ImportError as error:
-    raise MissingExtra("websockets is not installed: pip install '.[broker]' in forelog's folder") from error
+    raise MissingExtra.needed("websockets", by="MQTT over WebSockets", extra="broker") from error
 
 if TYPE_CHECKING:
     from forelog.broker.broker import Broker

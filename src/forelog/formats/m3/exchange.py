@@ -37,10 +37,15 @@ class Exchanged(NamedTuple):
     """What the JSON of a datapoint says."""
 
     series: Series
+    """The series of the datapoint."""
     timestamp_ns: int
+    """The time of the datapoint."""
     value: float
+    """Its number."""
     unit: int
+    """The precision of the time."""
     annotation: bytes | None
+    """What was noted; None for nothing."""
 
 
 class NotADatapoint(ValueError):

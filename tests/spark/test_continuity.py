@@ -102,7 +102,7 @@ def test_after_a_restart_nobody_knows_and_that_is_told(stream):
         log.append(b"b")
     forget(stream)
     reader.stop()
-    with pytest.raises(DataLoss, match="may have taken"):
+    with pytest.raises(DataLoss, match="may have removed"):
         advance(reader_of(stream), offset)
 
 
@@ -215,7 +215,7 @@ def test_an_ingest_closes_what_it_kept_open(stream, tmp_path):
         log.append(b"a")
     work = Ingest(str(stream.path), str(tmp_path / "t"), run_here)
     assert work.once().rows == 1
-    assert not work._standing._held
+    assert not work._continuity._held
 
 
 def _asked(path: str):

@@ -1,8 +1,8 @@
-"""A folder on object storage or a remote filesystem, through fsspec: little is asked of it.
+"""A folder in an object store or on a remote file system, through fsspec.
 
 Objects are written whole, read, listed and removed. Nothing is renamed, replaced or locked, because object stores
-can't, and folders are made only where a write says that there is none: a bucket never is. Some stores can refuse
-to write a name that is already there (`create`).
+can't do that. A folder is made only after a write has failed without it; a bucket is never made. Some stores can
+refuse to overwrite an object (`create`).
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from urllib.parse import urlsplit, urlunsplit
 
 from forelog.errors import ForelogError, MissingExtra, ReplicaError
 
-__all__ = ["Storage", "shown"]
+__all__ = ["Bucket", "shown"]
 
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko", "gs": "gcsfs", "gcs": "gcsfs",
             "abfs": "adlfs", "az": "adlfs"}  # fmt: skip
-_CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"}  # by one request; others look first, and then write
+_CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"}  # in one request; others check first, then write
 
 
-class Storage:
-    """A folder there. Made without a connection; `open` makes one."""
+class Bucket:
+    """A folder of objects. `open` connects to the store."""
 
     def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.where = shown(where)
         self._url = where
         self._options = dict(storage_options or {})
         self.may_create = urlsplit(where).scheme in _CREATES
-        """Whether `create` is one step, if the store does what its driver asks for."""
+        """Whether `create` is atomic, if the store does what its driver asks for."""
         self._filesystem: Any = None
         self._root = ""
         _check_driver(self.where, urlsplit(where).scheme)
 
     def open(self) -> None:
-        """Connect, if that isn't done."""
+        """Connect, unless connected."""
         if self._filesystem is not None:
             return
         import fsspec
 
         with self._told("connecting"):
-            # An instance of its own: one that others share would be closed under them.
+            # An own instance: others would lose a shared one when this is closed.
             filesystem, root = fsspec.core.url_to_fs(self._url, **self._options, skip_instance_cache=True)
             self._filesystem, self._root = filesystem, root.rstrip("/")
 
     def close(self) -> None:
         """Disconnect. Closing again does nothing."""
         filesystem, self._filesystem = self._filesystem, None
-        # Only sftp has a connection that stays open when its filesystem is let go of.
+        # Only sftp keeps its connection open when the filesystem object is gone.
         client = getattr(filesystem, "client", None)
         if client is not None and callable(getattr(client, "close", None)):
             with contextlib.suppress(Exception):
                 client.close()
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """The names of the objects in a folder, and how many bytes each has. No folder is an empty one."""
+        """The names of the objects in a folder, with their sizes. A missing folder is an empty one."""
         place = self._place(folder)
         with self._told(f"listing {folder or 'it'}"):
             self._open.invalidate_cache(place)
@@ -71,7 +71,7 @@ class Storage:
             }
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        """An object, or a part of it. FileNotFoundError if there is none."""
+        """Read an object, or a part of it; FileNotFoundError if there is none."""
         with self._told(f"reading {name}"):
             if start is None and end is None and (sftp := self._sftp) is not None:
                 whole = io.BytesIO()
@@ -80,7 +80,7 @@ class Storage:
             return bytes(self._open.cat_file(self._place(name), start=start, end=end))
 
     def write(self, name: str, data: bytes) -> None:
-        """An object, all of it."""
+        """Write an object."""
         place = self._place(name)
         with self._told(f"writing {name}"):
             try:
@@ -90,7 +90,7 @@ class Storage:
                 self._pipe(place, data)
 
     def create(self, name: str, data: bytes) -> None:
-        """An object, all of it, unless there is one already: then FileExistsError."""
+        """Write an object; FileExistsError if there is one already."""
         with self._told(f"creating {name}"):
             self._open.pipe_file(self._place(name), data, mode="create")
 
@@ -102,7 +102,7 @@ class Storage:
             sftp.putfo(io.BytesIO(data), place, file_size=len(data), confirm=True)
 
     def remove(self, name: str) -> None:
-        """An object goes; one that isn't there is fine."""
+        """Remove an object, if it is there."""
         with self._told(f"removing {name}"), contextlib.suppress(FileNotFoundError):
             self._open.rm_file(self._place(name))
 
@@ -114,7 +114,7 @@ class Storage:
 
     @property
     def _sftp(self) -> Any:
-        """Of sftp, its client, which doesn't wait for an answer to every 32 KiB, as its files do; else None."""
+        """The client of sftp, which is faster than its files: they wait after every 32 KiB; None for others."""
         client = getattr(self._open, "ftp", None)
         return client if hasattr(client, "putfo") else None
 
@@ -122,7 +122,7 @@ class Storage:
         return f"{self._root}/{name}" if name else self._root or "/"
 
     def _make_folders(self, place: str) -> None:
-        """A folder, and those that it is in. What a path without a root begins with is a bucket, and not made."""
+        """Make a folder and its parents, but never a bucket: the first part of a path without a root."""
         if "/" not in place.strip("/") and not place.startswith("/"):
             return
         if not place.strip("/") or self._open.exists(place):
@@ -133,7 +133,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _told(self, doing: str) -> Iterator[None]:
-        """Drivers raise what they like: say where it was, what was being done, and why it failed."""
+        """Turn any error of a driver into one that names the place, the action and the reason."""
         try:
             yield
         except ForelogError:
@@ -150,12 +150,12 @@ class Storage:
             ) from error
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            hint = ". Are the credentials right, and may they do that?" if _is_refusal(error) else ""
+            hint = ". Are the credentials right, and do they allow it?" if _is_refusal(error) else ""
             raise ReplicaError(f"{self.where}: {doing} failed: {why}{hint}") from error
 
 
 def shown(where: str) -> str:
-    """An address without the password in it."""
+    """An address without its password."""
     parts = urlsplit(where)
     if "@" not in parts.netloc:
         return where
@@ -172,14 +172,12 @@ def _check_driver(where: str, scheme: str) -> None:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(
-            f"{where}: reaching it needs fsspec: pip install '.[remote]' in forelog's folder"
-        ) from error
+        raise MissingExtra.needed("fsspec", by=f"reaching {where}", extra="remote") from error
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         needs = _DRIVERS.get(scheme)
-        how = f"pip install '.[remote]' {needs} in forelog's folder" if needs else str(error)
+        how = f"pip install {needs}" if needs else str(error)
         raise MissingExtra(f"{where}: fsspec has no driver for {scheme}:// here: {how}") from error
     except ValueError as error:
         raise ValueError(f"{where}: fsspec knows no {scheme}://") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forelog.kernel.zipped import SUFFIX
-from forelog.spark.shipping import package_zip
+from forelog.spark.package import package_zip
 
 CODE = """
 import sys, forelog

@@ -1,16 +1,15 @@
-"""A copy on object storage or any remote filesystem, through fsspec: kept up, and made a log again by `fetch`.
+"""A target in an object store, or in any folder that fsspec reaches.
 
-How it lies there is drawn in manifest.py. What is sent is collected, and uploaded in parts: when there is much,
-and with each `flush`, which then writes a manifest. While a copy is made anew, after `restart`, its parts are
-uploaded beside those of the old one, which counts until the new one has a whole snapshot: only then its first
-manifest is written. Many small parts are replaced by a larger one now and then, which is read from the log itself
-(merging.py).
+manifest.py draws the objects. Records are collected, and uploaded as a part when there are enough of them, and
+with each `flush`, which then writes a manifest. After `restart`, the parts of the new copy are uploaded beside
+those of the old one. Its first manifest is written when it has a whole snapshot: until then the old copy counts.
+Now and then many small parts are merged into a larger one (merge.py).
 
-What only older manifests name is removed, but one round late: who has just read the last manifest can read all
-that it names.
+Parts and manifests that are no longer needed are removed one flush late, so that a reader of the last manifest
+finds everything that it names.
 
-**Two primaries.** Before a manifest is written the others are listed, and again after it, before anything is
-acknowledged or removed. register.py says who may write, and what each of two sees of the other.
+Before a manifest is written the others are listed, and again afterwards, before anything is acknowledged or
+removed. register.py explains how this keeps two primaries apart.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from typing import Any
 from forelog import kernel
 from forelog.copies.claim import Claim
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Resume, Snapshot
-from forelog.copies.sent import NOWHERE
 from forelog.copies.shipping import Chunk, Owner
-from forelog.copies.store.fetch import Fetched, fetch
+from forelog.copies.snapshot import Resume, Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import (
     FOLDER,
     NO_WORD,
@@ -41,21 +39,22 @@ from forelog.copies.store.manifest import (
 )
 from forelog.copies.store.merge import merge_parts
 from forelog.copies.store.register import Found, Register, Twin
-from forelog.copies.store.storage import Storage
+from forelog.copies.transfers import NOWHERE
 from forelog.errors import BadFrame, ReplicaError
+from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 
-__all__ = ["Fetched", "RemoteTarget", "fetch"]
+__all__ = ["StoreTarget"]
 
 logger = logging.getLogger("forelog")
 
 PART_BYTES = 8 << 20
 NUMBER_MAX = 999_999_999_999
-REMOVALS_MAX = 100  # at a time: the rest goes with the next flush
+REMOVALS_MAX = 100  # per flush
 
 
-class RemoteTarget:
-    """Parts of segments as objects, and manifests that are written last."""
+class StoreTarget:
+    """A copy as parts of segments and manifests, in a bucket."""
 
     def __init__(
         self,
@@ -65,30 +64,30 @@ class RemoteTarget:
         *,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self._storage = Storage(where, storage_options)
+        self._bucket = Bucket(where, storage_options)
         self._owner = owner
-        self.sent = owner.memory.new(self._storage.where)
-        self._register = Register(self._storage, owner, Claim(owner, self._storage.where, self.sent))
+        self.transfer = owner.transfers.new(self._bucket.where)
+        self._register = Register(self._bucket, owner, Claim(owner, self._bucket.where, self.transfer))
         self._part_bytes = part_bytes
         self._parts: list[Part] = []
-        """What has been uploaded of the copy, in order."""
+        """The uploaded parts of the copy, in order."""
         self._snapshot: Snapshot | None = None
-        """The snapshot in it; None while it isn't whole, and no manifest may be written."""
+        """The snapshot of the copy; None while it isn't whole and has no manifest."""
         self._buffer = bytearray()
         self._buffer_at = Position(0, 0)
         self._written: Manifest | None = None
-        """The manifest that counts."""
+        """The newest manifest."""
         self._previous: Manifest | None = None
         self._uploaded: set[str] = set()
-        """Parts of ours, also those that no manifest names yet."""
+        """Parts that this opening uploaded, also those in no manifest yet."""
         self._doomed: dict[str, None] = {}
-        """What is to be removed, manifests first."""
+        """Objects to remove, manifests first."""
         self._number = 0
 
     # -- what ship() calls
 
     def connect(self) -> Resume | None:
-        self._storage.open()
+        self._bucket.open()
         self._buffer.clear()
         known = set(self._register.known)
         found = self._register.enter()
@@ -112,13 +111,15 @@ class RemoteTarget:
     def send(self, chunk: Chunk) -> None:
         end, data = self._end, chunk.data
         if len(data) > PART_BYTES_MAX:
-            raise BadFrame(f"the record at {chunk.position} has more than the {PART_BYTES_MAX:,} bytes of a part")
+            raise BadFrame(
+                f"the record at {chunk.position} has more than {PART_BYTES_MAX:,} bytes, the most of a part"
+            )
         first = chunk.position.offset == FORMAT.header_bytes and (
             end is None or chunk.position.segment > end.segment
         )
         if chunk.position != end and not first:
             raise BadFrame(
-                f"records for {chunk.position} don't follow {end}, which is what {self._storage.where} has"
+                f"records for {chunk.position} don't follow {end}, which is what {self._bucket.where} has"
             )
         if self._buffer and (first or len(self._buffer) + len(data) > self._part_bytes):
             self._upload()
@@ -134,7 +135,7 @@ class RemoteTarget:
         self._upload()
         self._merge()
         self._write_manifest(self._parts, self._snapshot)
-        return Resume(self._parts[-1].end, self.sent.end.tail)
+        return Resume(self._parts[-1].end, self.transfer.end.tail)
 
     def commit(self, snapshot: Snapshot) -> None:
         self._upload()
@@ -142,13 +143,13 @@ class RemoteTarget:
         begins = bool(parts) and Position(parts[0].segment, parts[0].offset) == snapshot.begin
         if not begins or parts[-1].end < snapshot.end:
             raise BadFrame(
-                f"a generation is at {snapshot}, but {self._storage.where} has {self._parts[:1]} to {self._end}"
+                f"a generation is at {snapshot}, but {self._bucket.where} has {self._parts[:1]} to {self._end}"
             )
         self._write_manifest(parts, snapshot)
-        self._parts, self._snapshot = parts, snapshot  # not before: a copy that isn't whole goes on where it was
+        self._parts, self._snapshot = parts, snapshot  # not earlier: a copy that isn't whole resumes where it was
 
     def close(self) -> None:
-        self._storage.close()
+        self._bucket.close()
 
     # -- parts
 
@@ -169,7 +170,7 @@ class RemoteTarget:
         return Resume(self._parts[-1].end, tail) if tail else None
 
     def _upload(self) -> None:
-        """What was collected becomes a part. If that fails it is sent again: the part is in no list."""
+        """Upload what was collected as a part. If that fails the records are sent again."""
         if self._buffer:
             data = bytes(self._buffer)
             self._parts.append(self._put(self._buffer_at, data))
@@ -181,11 +182,11 @@ class RemoteTarget:
             *position, len(data), kernel.crc32c(data), *mine.epoch, mine.word.hex(), draw_word()
         )  # fmt: skip
         self._uploaded.add(part.name)
-        self._storage.write(part.path, data)
+        self._bucket.write(part.path, data)
         return part
 
     def _merge(self) -> None:
-        """Fewer parts, now and then, of what the log still has."""
+        """Merge small parts that the log still has."""
         view = self._owner.view()
         if view is not None:
             self._parts = merge_parts(self._parts, view.stream, self._part_bytes, self._put)
@@ -193,7 +194,7 @@ class RemoteTarget:
     # -- manifests
 
     def _write_manifest(self, uploaded: list[Part], snapshot: Snapshot) -> None:
-        """Make what was uploaded the copy, unless it is that already or somebody else's."""
+        """Write a manifest of the uploaded parts, unless the last one is the same."""
         identity, parts, written = self._identity, tuple(uploaded), self._written
         if written is not None and (written.identity, written.snapshot, written.parts) == (
             identity,
@@ -204,7 +205,7 @@ class RemoteTarget:
             return
         self._register.look()
         if self._number >= NUMBER_MAX:
-            raise ReplicaError(f"{self._storage.where}: there is no number after that of manifest {self._number}")
+            raise ReplicaError(f"{self._bucket.where}: there is no number after manifest {self._number}")
         word = NO_WORD if self._register.exclusive else draw_word()
         manifest = Manifest(self._number + 1, identity, snapshot, parts, word)
         self._put_manifest(manifest)
@@ -225,28 +226,28 @@ class RemoteTarget:
 
     def _put_manifest(self, manifest: Manifest) -> None:
         self._number = manifest.number
-        self._register.known.add(manifest.named)  # also if we don't hear that it was written
+        self._register.known.add(manifest.named)  # also if the store writes it and reports an error
         data = manifest.encode(time.time_ns())
         if not self._register.exclusive:
-            self._storage.write(manifest.name, data)
+            self._bucket.write(manifest.name, data)
             return
         try:
-            self._storage.create(manifest.name, data)
+            self._bucket.create(manifest.name, data)
         except FileExistsError:
-            if self._storage.read(manifest.name) != data:  # or the driver has tried twice
-                raise Twin(self._storage.where, manifest.identity, manifest.name) from None
+            if self._bucket.read(manifest.name) != data:  # else the driver has tried twice
+                raise Twin(self._bucket.where, manifest.identity, manifest.name) from None
 
     def _take_back(self, manifest: Manifest) -> None:
-        """Remove a manifest that isn't acknowledged: another one that is must not lose to it."""
+        """Remove a manifest that isn't acknowledged, so that it doesn't win over one that is."""
         with contextlib.suppress(ReplicaError):
-            self._storage.remove(manifest.name)
+            self._bucket.remove(manifest.name)
 
     # -- removing
 
     def _doom(self, found: Found, known: set[Named]) -> None:
-        """What is left of rounds that weren't finished: named by no manifest that counts, nor by any to come.
+        """Choose what to remove: objects of unfinished flushes, and of openings before this one.
 
-        The openings that came before this one go, too.
+        No valid manifest names them, and none will.
         """
         kept = {one.named for one in (self._written, self._previous) if one is not None}
         names = self._names(self._written, self._previous) | {part.name for part in self._parts}
@@ -263,15 +264,15 @@ class RemoteTarget:
 
     @staticmethod
     def _names(*manifests: Manifest | None) -> set[str]:
-        """Of all parts that these name."""
+        """The names of all parts in these manifests."""
         return {part.name for manifest in manifests if manifest is not None for part in manifest.parts}
 
     def _remove(self) -> None:
-        """As well as it can be done: what fails is tried again with the next flush."""
+        """Remove what can be removed; the next flush tries the rest."""
         for name in list(self._doomed)[:REMOVALS_MAX]:
             try:
-                self._storage.remove(name)
+                self._bucket.remove(name)
             except ReplicaError as error:
-                logger.debug("%s: removed later: %s", self._storage.where, error)
+                logger.debug("%s: removed later: %s", self._bucket.where, error)
                 return
             del self._doomed[name]

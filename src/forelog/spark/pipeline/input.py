@@ -1,4 +1,4 @@
-"""Reading what the pipeline needs, and no more: columns that aren't asked for are never copied."""
+"""Reading logs with only the columns that each part of the pipeline needs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ JOB_COLUMNS = (
     "segment", "offset", "time", "command", "id", "name", "ttr_ms", "ttl_ms", "priority", "max_attempts",
     "max_fails", "job_payload", "result", "scheduled", "created",
 )  # fmt: skip
-"""What `jobs` needs of a command log."""
+"""The columns of a command log that `jobs` needs."""
 
 REPLAY_COLUMNS = ("segment", "offset", "time_ns", "payload", "id")
-"""What `replay` needs of a command log: payloads as they are, for their times have nanoseconds."""
+"""The columns of a command log that `replay` needs: the payloads, because their times have nanoseconds."""
 
 STATS_COLUMNS = ("segment", "offset", "time", "length")
-"""What `stats` needs of any log in the captain format."""
+"""The columns of any captain log that `stats` needs."""
 
 
-def read_table(
+def read_log(
     spark: SparkSession,
     path: str,
     columns: Sequence[str],
@@ -37,7 +37,7 @@ def read_table(
     until_ns: int | None = None,
     on_corruption: str = "fail",
 ) -> DataFrame:
-    """A log with these columns; with `recursive` a folder of logs, and the column `log` before them."""
+    """Read a log with these columns; with `recursive`, a folder of logs with the column `log` before them."""
     types = {"log": "string", **codec_of(codec).columns}
     names = ["log", *columns] if recursive else list(columns)
     reader = spark.read.format("forelog").schema(ddl(types, names))
@@ -50,15 +50,15 @@ def read_table(
 
 
 def log_columns(df: DataFrame) -> list[str]:
-    """The column that tells logs apart, where there is one."""
+    """The column with the name of the log, if the table has it."""
     return ["log"] if "log" in df.columns else []
 
 
 def need_columns(df: DataFrame, columns: Sequence[str], what: str) -> None:
-    """Tell which columns a table lacks, before Spark does it with a page of text."""
+    """Raise BadOption if a table lacks columns, before Spark raises a page of text."""
     missing = [name for name in columns if name not in df.columns]
     if missing:
         raise BadOption(
             f"{what} needs the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; there are "
-            f"{', '.join(df.columns)}. read_table of forelog.spark.pipeline.tables reads them"
+            f"{', '.join(df.columns)}. read_log of forelog.spark.pipeline.input reads them"
         )

@@ -1,8 +1,8 @@
 """Commits of an ingest as versions of a Delta table, through `deltalake`, without Spark's jars.
 
-The files are in their places when Delta is told of them, in one transaction that also carries the commit's number,
-under an application id of the table's own. A commit that is told again after a kill finds its number there.
-Delta's readers see the table as its log says; files that were merged stay until it is vacuumed.
+The files are in their places before Delta gets them, in one transaction that also has the commit's number under an
+application id of the table. After a kill, the number shows whether Delta has the commit. Readers of Delta see what
+its log says. Merged files stay until the table is vacuumed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forelog.spark.types import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from forelog.spark.pipeline.ingest_table import About, Commit, DataFile, State
+    from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,12 +30,12 @@ def _load_deltalake() -> Any:
     try:
         import deltalake
     except ImportError as error:
-        raise MissingExtra("Delta tables need deltalake: pip install '.[delta]' in forelog's folder") from error
+        raise MissingExtra.needed("deltalake", by="a Delta table", extra="delta") from error
     return deltalake
 
 
 class Delta:
-    """A Delta table."""
+    """The format of Delta tables."""
 
     keeps_removed = True
 
@@ -80,7 +80,7 @@ class Delta:
         known = self._deltalake.DeltaTable(path).transaction_version(_app(commit.about)) or 0
         return known >= commit.number or not (commit.added or commit.removed)
 
-    def current(self, path: str, state: State) -> list[str]:  # noqa: ARG002 - Delta's own log says it
+    def current(self, path: str, state: TableState) -> list[str]:  # noqa: ARG002 - Delta's own log says it
         if not self._is_there(path):
             raise _gone(path)
         table = self._deltalake.DeltaTable(path)
@@ -97,17 +97,17 @@ def _gone(path: str) -> TableDamaged:
     )
 
 
-def _app(about: About) -> str:
+def _app(about: TableInfo) -> str:
     return f"forelog-{about.id}"
 
 
 def _sync(folder: str) -> None:
-    """Make the last version durable, which deltalake leaves to the operating system."""
+    """Sync the last version to the disk, which deltalake doesn't do."""
     last = max(name for name in os.listdir(folder) if name.endswith(".json"))
     sync_file(OSFiles(), f"{folder}/{last}")
 
 
-def _schema(about: About) -> pa.Schema:
+def _schema(about: TableInfo) -> pa.Schema:
     import pyarrow as pa
 
     schema = arrow_schema(about.columns, [name for name, kind in about.columns.items() if kind != "date"])

@@ -1,9 +1,8 @@
-"""Where a reader stands that goes on where it left off, and whether all that came after is still there.
+"""Whether a reader that resumes at a position has missed nothing.
 
-A log forgets whole segments. If the one in which a reader stands is gone, then so may be records that it
-hasn't read. Or none: when it had read the segment to its end, before that was rolled and cleaned away. A position
-doesn't tell. But a file that is removed stays until everybody has closed it, so that who keeps the segment open
-still sees where it ended.
+A log removes whole segments. If the segment at a reader's position is gone, records that it hasn't read may be
+gone too, unless it had read that segment to its end. The position alone doesn't tell. But a removed file stays
+until it is closed everywhere, so a reader that keeps the segment open still sees where it ended.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from forelog.spark.remote import is_remote
 
 logger = logging.getLogger("forelog")
 
-_HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
+_HELD_MAX = 256  # open files: with more logs, a few more reports of loss may be false
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How a reader is spoken of in errors."""
+class Phrases:
+    """How errors name a reader and its options."""
 
     stood: str
     anew: str
     go_on: str
 
 
-class Standing:
-    """The segments in which a reader stands, or soon will, kept open."""
+class Continuity:
+    """Keeps the segments at a reader's positions open."""
 
-    def __init__(self, words: Words, *, fails: bool) -> None:
+    def __init__(self, words: Phrases, *, fails: bool) -> None:
         self._words = words
         self._fails = fails
         self._held: dict[str, dict[int, SegmentReader]] = {}
@@ -46,27 +45,27 @@ class Standing:
         return _anew, (self._words, self._fails)  # tasks get a copy: open files stay here
 
     def go_on(self, log: Log, begin: Position, known: str | None = None) -> Position:
-        """Where to go on in a log: a position, or the start of the segment after it if that was read to its end.
+        """Where to resume in a log: at the position, or at the next segment if this one was read to its end.
 
-        `known` is the trace that the log had there. Raises DataLoss if records may be gone that weren't read, or
-        if the log has others before the position than it had, and BadPosition if it is no position of this log.
+        `known` is the trace that the log had there. Raises DataLoss if unread records may be gone, or if the log
+        has other records before the position than it had. Raises BadPosition if the log has no such position.
         """
         directory = log.stream().directory
         numbers = directory.numbers()
         if not agrees(directory, begin, known):
             changed = (
                 f"{log.path}: {self._words.stood} {begin}, and what the log has before that is different by now: "
-                "it was cut, restored or written anew. Records may be missing here, or gone from the log"
+                "it was cut, restored or replaced. Records may be missing here, or gone from the log"
             )
             if self._fails:
-                raise DataLoss(f"{changed}. {self._words.anew}, or go on all the same with {self._words.go_on}")
+                raise DataLoss(f"{changed}. {self._words.anew}, or continue anyway with {self._words.go_on}")
             logger.warning("%s", changed)
         if not numbers or begin == Position(0, 0) or begin.segment in numbers:
             return begin
         if begin.segment > numbers[-1]:
             raise BadPosition(
                 f"{log.path}: {self._words.stood} {begin}, and the log ends in segment {numbers[-1]}: it is "
-                f"another log, or was made anew. {self._words.anew}"
+                f"another log, or was replaced. {self._words.anew}"
             )
         following = numbers[bisect_right(numbers, begin.segment)]
         if self._is_next(log, begin.segment, following) and self._was_read(log, begin):
@@ -74,14 +73,14 @@ class Standing:
         if self._fails:
             raise DataLoss(
                 f"{log.path}: {self._words.stood} {begin}, and that segment is gone: cleaning or retention may "
-                f"have taken what hadn't been read. Go on without it with {self._words.go_on}"
+                f"have removed records that were not read. Continue without them with {self._words.go_on}"
             )
         return begin
 
     def stand(self, log: Log, *positions: Position) -> None:
-        """Keep the segments of these positions open, and let go of the log's others.
+        """Keep the segments at these positions open, and close the log's others.
 
-        Not on a remote filesystem: what is open there doesn't outlive its removal, nor tell that it has grown.
+        Does nothing on a remote file system, where a removed file can't be read any more.
         """
         if is_remote(log.path):
             return
@@ -106,15 +105,15 @@ class Standing:
             try:
                 held[number] = SegmentReader(log.stream().directory, number)
             except FileNotFoundError:
-                return  # what is open, if it is, still tells where it ended
+                return  # an open one still tells where it ended
             if known is not None:
                 known.close()
 
     def _is_next(self, log: Log, number: int, following: int) -> bool:
-        """Whether no segment can have been between the two."""
+        """Whether there can't have been a segment between the two."""
         if not log.format.numbered_by_time:
             return following == number + 1
-        # Numbers don't tell. But an empty segment is replaced, by one that is there unless it was cleaned too.
+        # Numbers don't tell. But if the held segment is empty, the following one has replaced it.
         held = self._held.get(log.name, {}).get(number)
         return held is not None and not held.refresh() and held.size == 0
 
@@ -126,5 +125,5 @@ class Standing:
         return max(begin.offset, held.header_bytes) >= held.end()
 
 
-def _anew(words: Words, fails: bool) -> Standing:
-    return Standing(words, fails=fails)
+def _anew(words: Phrases, fails: bool) -> Continuity:
+    return Continuity(words, fails=fails)

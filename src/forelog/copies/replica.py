@@ -1,107 +1,66 @@
-"""A copy of a log, byte for byte and position for position, that grows as the log does.
+"""A copy of a log in a directory, with the same bytes at the same positions, which grows as the log grows.
 
 ::
 
     a/
-      000000007.log       segments, as the log has them
-      append.synced       how far they were synced, as the log has it too
-      snapshot            where its last whole generation begins and ends, and the term of the log that it is a
-                          copy of: only a whole copy has this
-      snapshot.old        the same of one that was replaced, until it has been emptied
+      000000007.log       segments, as in the log
+      append.synced       how far they were synced, as in the log
+      snapshot            where the last whole generation is; only a whole replica has this file (snapshot.py)
+      snapshot.old        the same of a replica that was replaced, until it has been emptied
 
-What arrives is checked record by record before it is written. A crash leaves at most a torn tail in the last
-segment, because a segment is synced before the next is made: opening cuts it off, and the log sends it again.
-Where synced bytes are damaged nothing is cut: the copy is left as it is, and made anew elsewhere (copies.py).
+Every record is checked before it is written. A segment is synced before the next one is made, so a crash leaves at
+most a torn tail in the last segment: opening cuts it off, and the log sends it again. If synced bytes are damaged,
+nothing is cut: the replica stays as it is, and a new one is made in the other slot (slots.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-from typing import NamedTuple
 
+from forelog.copies.snapshot import REPLACED, SNAPSHOT, Resume, Snapshot, Whole, read_snapshot, write_snapshot
 from forelog.errors import BadFrame, LockTimeout, ReplicaError
-from forelog.files import BLOCK_BYTES, File, Files, removed_on_failure, write_all
-from forelog.formats import Captain
+from forelog.files import BLOCK_BYTES, File, write_all
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
-from forelog.log.directory.place import TAIL_BYTES, read_exactly, tail_before
+from forelog.log.directory.place import read_exactly, tail_before
 from forelog.log.directory.watermark import NAME as MARK
 from forelog.log.directory.watermark import Watermark, read_mark
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import LOG_START
 
-__all__ = [
-    "FORMAT",
-    "TAIL_BYTES",
-    "Mirror",
-    "Resume",
-    "Snapshot",
-    "Whole",
-    "read_file",
-    "read_snapshot",
-    "replace_file",
-    "stamp_snapshot",
-    "tail_before",
-]
+__all__ = ["Replica"]
 
 logger = logging.getLogger("forelog")
 
-FORMAT = Captain(magic=0x63707374, version=1)  # "cpst"
-_SNAPSHOT = "snapshot"
-_REPLACED = "snapshot.old"
 _CHECK_BYTES = 4 << 20
-_PATIENCE_SECONDS = 0.2  # to wait for who reads what is to go, where that can be another time ...
+_PATIENCE_SECONDS = 0.2  # to wait for readers of what is removed, where it can be removed later ...
 _EMPTY_SECONDS = 5.0  # ... and where it can't
 
 
-class Snapshot(NamedTuple):
-    """Where a whole generation begins, and the position after its commit."""
-
-    begin: Position
-    end: Position
-
-
-class Whole(NamedTuple):
-    """What a snapshot file says."""
-
-    snapshot: Snapshot
-    sequence: int
-    """The copy's number among those of the log: the highest one is the newest."""
-    term: int
-    """The term whose history it is."""
-
-
-class Resume(NamedTuple):
-    """Up to where a copy has everything, and the last bytes before that."""
-
-    position: Position
-    tail: bytes
-
-
-class Mirror:
-    """One copy, open to be written to."""
+class Replica:
+    """A replica that is open to be written to."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._file: File | None = None
         self._number = self._size = self._synced = 0
         self.snapshot: Snapshot | None = None
-        """Of a whole copy. What isn't whole is nothing to restore from."""
+        """The snapshot; None while the replica isn't whole, and nothing can be restored from it."""
         self.sequence = 0
+        """The number of the replica: the highest one of a log is the newest."""
         self.term = 0
-        """The term whose history it is."""
+        """The term whose history it has."""
         self.damaged = False
-        """Whether it has lost what it had, or some of it: then nothing can be added to it."""
+        """Whether it has lost records: then nothing can be added to it."""
         self._watermark: Watermark | None = None
         self._end: EndMark | None = None
         self.byte_count = 0
-        """What it takes up on the disk, counting whole blocks."""
+        """The disk space that it takes, in whole blocks."""
         self.before: Position | None = None
-        """Where what came before its last generation has ended, if that is known."""
+        """Where the generation before its snapshot ended; None if unknown."""
         try:
             self._open()
             self._measure()
@@ -115,28 +74,28 @@ class Mirror:
 
     @property
     def path(self) -> str:
-        """Its directory, which is a log like any other."""
+        """Its directory, which can be read as a log."""
         return self._directory.path
 
     @property
     def position(self) -> Position | None:
-        """The end of it, or None while it has nothing."""
+        """Its end; None while it is empty."""
         return Position(self._number, self._size) if self._file is not None else None
 
     def resume(self) -> Resume | None:
-        """From where the log may go on sending."""
+        """Where the log can resume sending; None while it is empty."""
         if self._file is None:
             return None
         return Resume(Position(self._number, self._size), tail_before(self._file, self._size))
 
     def end(self) -> Resume | None:
-        """Up to where a restore from it gets everything; what is known of that if it is damaged."""
+        """Where a restore from it ends. If it is damaged, at least the end of its snapshot."""
         if self.damaged and self.snapshot is not None:
             return Resume(self.snapshot.end, b"")
         return self.resume()
 
     def stream(self) -> Stream:
-        """To read it."""
+        """A Stream that reads it."""
         return Stream(self.path, format=self._directory.format, files=self._directory.files)
 
     # -- opening
@@ -146,7 +105,7 @@ class Mirror:
         self._directory.make()
         self._note(read_snapshot(files, self.path))
         self.damaged = False
-        if self.snapshot is None and files.stat(f"{self.path}/{_REPLACED}") is not None:
+        if self.snapshot is None and files.stat(f"{self.path}/{REPLACED}") is not None:
             self.try_to_empty()
             return
         numbers = self._directory.numbers()
@@ -168,18 +127,18 @@ class Mirror:
         if self.snapshot is not None and not self.damaged and not self._has(self.snapshot):
             self.close()
             self.damaged = True
-            logger.error("%s: its last generation isn't all there: a new copy is needed", self.path)
+            logger.error("%s: parts of its last generation are missing: a new copy is needed", self.path)
 
     def _note(self, whole: Whole | None) -> None:
         self.snapshot, self.sequence, self.term = (None, 0, 0) if whole is None else whole
 
     def _has(self, snapshot: Snapshot) -> bool:
-        """Whether a generation's beginning and end are here."""
+        """Whether it has the beginning and the end of a generation."""
         end = self.position or LOG_START
         return end >= snapshot.end and snapshot.begin.segment in self._directory.numbers()
 
     def _valid_end(self, number: int) -> int:
-        """Up to where a segment has whole, right records."""
+        """Where the valid records of a segment end."""
         fmt = self._directory.format
         file = self._directory.open_segment(number)
         try:
@@ -200,11 +159,11 @@ class Mirror:
             file.close()
 
     def _go_on(self, number: int, end: int) -> None:
-        """Write after what a segment has, without its torn tail."""
+        """Cut off the torn tail of a segment, and continue after it."""
         file = self._directory.open_segment(number, append=True)
         try:
             if (size := file.size()) > end:
-                logger.warning("%s: cut at %d of %d bytes, as a crash leaves it", self.path, end, size)
+                logger.warning("%s: cut to %d of %d bytes: a crash has left a torn tail", self.path, end, size)
                 file.truncate(end)
             file.sync()
             self._mark().begin(number, end)
@@ -222,9 +181,9 @@ class Mirror:
     # -- writing
 
     def write(self, position: Position, data: bytes | memoryview) -> None:
-        """Whole records, right after those that it has, or the first of the next segment."""
+        """Append whole records: right after the last ones, or the first of a later segment."""
         if self.damaged:
-            raise BadFrame(f"{self.path} is damaged: nothing can be added to it, it has to be made anew")
+            raise BadFrame(f"{self.path} is damaged: nothing can be added to it, and a new copy is needed")
         fmt = self._directory.format
         self._check(position, data)
         try:
@@ -242,7 +201,7 @@ class Mirror:
         self._publish(self._number, self._size)
 
     def _publish(self, number: int, size: int) -> None:
-        """Let readers see a segment up to this size: whole records, none of which a failed write leaves behind."""
+        """Let readers see a segment up to this size, where a whole record ends."""
         if self._end is None:
             self._end = EndMark(self._directory)
         self._end.move(number, size)
@@ -252,20 +211,20 @@ class Mirror:
         follows = expected is None or position == expected
         next_one = expected is not None and position.segment > expected.segment
         if not follows and not next_one:
-            raise BadFrame(f"records for {position} don't follow {expected}, which is what this copy has")
+            raise BadFrame(f"records for {position} don't follow {expected}, where this copy ends")
         if (next_one or expected is None) and position.offset != self._directory.format.header_bytes:
-            raise BadFrame(f"the first records of segment {position.segment} are for {position}")
+            raise BadFrame(f"the first records of segment {position.segment} can't begin at {position}")
         if not 0 < position.segment <= self._directory.format.segment_number_max:
-            raise BadFrame(f"{position} is in no segment that a log may have")
+            raise BadFrame(f"{position} is in a segment with an impossible number")
         at = 0
         while at < len(data):
             scan = self._directory.format.scan(data, at, len(data), 0, BLOCK_ROWS)
             if not scan.offsets:
-                raise BadFrame(f"what came for {position} isn't whole, right records: byte {at} of {len(data)}")
+                raise BadFrame(f"the records for {position} are not valid at byte {at} of {len(data)}")
             at = scan.end
 
     def _start(self, number: int) -> None:
-        """Make the next segment, once the one before it is safe."""
+        """Sync the current segment, and make the next one."""
         self.sync()
         if self._file is not None:
             self._file.close()
@@ -282,11 +241,11 @@ class Mirror:
             file.close()
             raise
         self._file, self._number, self._size, self._synced = file, number, len(header), len(header)
-        self.byte_count += BLOCK_BYTES  # so that many small segments count, too
+        self.byte_count += BLOCK_BYTES  # so that many small segments count too
         self._publish(number, len(header))
 
     def _undo(self) -> None:
-        """After a failed write: back to whole records, or look again at what is there."""
+        """After a failed write: cut back to whole records, or else open it again."""
         if self._file is not None:
             try:
                 self._file.truncate(self._size)
@@ -296,11 +255,11 @@ class Mirror:
                 logger.warning("%s: a failed write couldn't be undone: %s", self.path, error)
             self._file.close()
             self._file = None
-        with contextlib.suppress(OSError):  # the next opening looks again
+        with contextlib.suppress(OSError):  # the next opening tries again
             self._open()
 
     def sync(self) -> None:
-        """Return when everything written is safe. What a failed sync was to save is cut off: it comes again."""
+        """Sync what was written. If that fails, cut it off: the log sends it again."""
         if self._file is None or self._synced == self._size:
             return
         try:
@@ -312,18 +271,18 @@ class Mirror:
             raise
         self._synced = self._size
         if self._watermark is not None:
-            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+            with contextlib.suppress(OSError):  # a mark that is too low is still true
                 self._watermark.note(self._number, self._size)
 
     def is_gone(self) -> bool:
-        """Whether the segment that is written to was removed, or replaced by another file."""
+        """Whether the current segment was removed, or replaced by another file."""
         if self._file is None:
             return False
         found = self._directory.files.stat(self._directory.segment_path(self._number))
         return found is None or found[1] != self._file.identity()
 
     def commit(self, snapshot: Snapshot, sequence: int, term: int) -> None:
-        """A generation is whole: remember that, then forget what came before it."""
+        """Note that a generation is whole, then remove what came before it."""
         if snapshot.begin.offset != self._directory.format.header_bytes or snapshot.end < snapshot.begin:
             raise BadFrame(f"no generation begins at {snapshot.begin} and ends at {snapshot.end}")
         if self.position is None or self.position < snapshot.end:
@@ -333,70 +292,67 @@ class Mirror:
             self._give_up()
             raise BadFrame(
                 f"a generation begins in segment {snapshot.begin.segment}, which {self.path} doesn't have: "
-                "it has to be made anew"
+                "a new copy is needed"
             )
         self.sync()
         whole = Whole(snapshot, sequence, term)
-        _write_snapshot(self._directory.files, self.path, whole)
+        write_snapshot(self._directory.files, self.path, whole)
         found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
         self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
         self._note(whole)
-        # The oldest first: who reads meanwhile, or after a crash, passes over what has lost its beginning.
+        # The oldest first: a reader ignores a generation that has lost its beginning.
         self._remove([number for number in numbers if number < snapshot.begin.segment])
 
     def stamp(self, term: int) -> None:
-        """It is the history of this term, too."""
+        """Note that it has the history of a newer term."""
         if self.snapshot is not None and self.term != term:
             self.term = term
-            _write_snapshot(self._directory.files, self.path, Whole(self.snapshot, self.sequence, term))
+            write_snapshot(self._directory.files, self.path, Whole(self.snapshot, self.sequence, term))
 
     def _give_up(self) -> None:
-        """See to it that the log sends everything again. A copy that was whole stays until there is another."""
+        """Have the log send everything again. A whole replica stays until there is another one."""
         self.close()
         self.damaged = True
         if self.snapshot is None:
             self.try_to_empty()
 
     def try_to_empty(self) -> None:
-        """Forget everything, or else leave it to another time: until then nothing can be added to it."""
+        """Remove everything, or leave it for later: until then nothing can be added to it."""
         try:
             self.empty(_PATIENCE_SECONDS)
         except (OSError, ReplicaError) as error:
-            logger.warning("%s: a copy that was replaced takes up room for a while longer: %s", self.path, error)
+            logger.warning("%s: a replaced copy can't be removed yet: %s", self.path, error)
 
     def empty(self, patience: float = _EMPTY_SECONDS) -> None:
-        """Forget everything.
+        """Remove everything, in an order that is safe if a crash comes between any two steps.
 
-        A crash between any two steps leaves nothing that could pass for more than it is:
-
-        1. The snapshot file gets another name. Before that the copy is whole, and after it neither whole nor one
-           that is being made, but to be emptied, whatever is left of it.
-        2. The segments go, the newest first. What is left of a copy that was being made has no hole: it is as one
-           that hasn't got so far.
-        3. The mark goes after them. With it, what had been synced and has gone is missed when the copy is opened,
-           so that nobody goes on with the rest.
+        1. Rename the snapshot file. Before this step the replica is whole. After it, opening it removes the rest.
+        2. Remove the segments, the newest first. What is left never has a hole: an unfinished replica that loses
+           its end looks like one that has received less.
+        3. Remove the mark of what was synced. While it is there, opening notices that synced segments are missing,
+           and adds nothing to the rest.
         """
         self.close()
         files = self._directory.files
         self.damaged = True  # until nothing is left of it
         self._note(None)
         self.before = None
-        if files.stat(f"{self.path}/{_SNAPSHOT}") is not None:
-            files.rename(f"{self.path}/{_SNAPSHOT}", f"{self.path}/{_REPLACED}")
+        if files.stat(f"{self.path}/{SNAPSHOT}") is not None:
+            files.rename(f"{self.path}/{SNAPSHOT}", f"{self.path}/{REPLACED}")
             self._directory.sync()
         self._remove(self._directory.numbers()[::-1], patience)
         left = self._directory.numbers()
         if left:
-            raise ReplicaError(f"{self.path} can't be made anew while somebody reads segment {left[0]} of it")
+            raise ReplicaError(f"{self.path} can't be emptied while a reader holds segment {left[0]}")
         files.remove(f"{self.path}/{MARK}")
-        files.remove(f"{self.path}/{_REPLACED}")
+        files.remove(f"{self.path}/{REPLACED}")
         self._directory.sync()
         self.damaged = False
 
     def _remove(self, numbers: list[int], patience: float = _PATIENCE_SECONDS) -> None:
-        """Segments go, with what lies beside them; if somebody reads for too long, another time.
+        """Remove segments and the files beside them. If a reader holds them for too long, leave them for later.
 
-        Each is gone for good before the next one goes: after a crash those that are left are the last ones here.
+        Each removal is synced before the next one, so a crash leaves only segments from the end of the list.
         """
         if not numbers:
             return
@@ -417,7 +373,7 @@ class Mirror:
             lock.release()
 
     def close(self) -> None:
-        """Let go of the files. What wasn't synced is not."""
+        """Close the files, without a sync."""
         if self._watermark is not None:
             with contextlib.suppress(OSError):
                 if self._file is not None and self._synced == self._size:
@@ -430,51 +386,3 @@ class Mirror:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def read_snapshot(files: Files, folder: str) -> Whole | None:
-    """What a copy's snapshot file says; None if it isn't whole."""
-    path = f"{folder}/{_SNAPSHOT}"
-    if files.stat(path) is None:
-        return None
-    try:
-        found = json.loads(read_file(files, path))
-        snapshot = Snapshot(Position.parse(found["begin"]), Position.parse(found["end"]))
-        return Whole(snapshot, int(found["sequence"]), int(found["term"]))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        logger.warning("%s is damaged (%s): the copy counts as not whole, and is made again", path, error)
-        return None
-
-
-def stamp_snapshot(files: Files, folder: str, term: int) -> None:
-    """A whole copy that isn't open is the history of this term from now on."""
-    found = read_snapshot(files, folder)
-    if found is not None and found.term != term:
-        _write_snapshot(files, folder, found._replace(term=term))
-
-
-def _write_snapshot(files: Files, folder: str, whole: Whole) -> None:
-    (begin, end), sequence, term = whole
-    text = json.dumps({"begin": str(begin), "end": str(end), "sequence": sequence, "term": term})
-    replace_file(files, folder, _SNAPSHOT, text.encode())
-
-
-def read_file(files: Files, path: str) -> bytes:
-    """All of a small file."""
-    file = files.open_read(path)
-    try:
-        return read_exactly(file, min(file.size(), 4096), 0)
-    finally:
-        file.close()
-
-
-def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:
-    """A small file, all of it or as it was."""
-    new = f"{folder}/{name}.new"
-    files.remove(new)
-    with removed_on_failure(files, new):
-        with contextlib.closing(files.open_append(new)) as file:
-            write_all(file, data)
-            file.sync()
-        files.rename(new, f"{folder}/{name}")
-    files.sync_dir(folder)

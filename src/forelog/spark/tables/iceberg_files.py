@@ -1,4 +1,4 @@
-"""Iceberg's own files, on stable storage before its catalog names them: pyiceberg leaves that to chance."""
+"""Iceberg's own files, synced before its catalog names them. pyiceberg doesn't sync them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forelog.files import OSFiles, sync_file
 
 
 class SyncedFiles(PyArrowFileIO):
-    """As pyiceberg's, with files that are synced when they are closed. For the local filesystem."""
+    """pyiceberg's files, which are synced when they are closed. For the local file system."""
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, host, path = self.parse_location(location, self.properties)

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import Resume
 from forelog.copies.server.receiver import Receiver
 from forelog.copies.shipping import _chunk, ship
-from forelog.copies.slots import Copies, whole_slot
+from forelog.copies.slots import Slots, whole_slot
+from forelog.copies.snapshot import Resume
 from forelog.copies.targets import DirectoryTarget
 from forelog.copies.wire import _PLACE, _SNAPSHOT, Frame, Kind
 from forelog.errors import BadFrame, ForelogError, ReplicaError, Superseded
@@ -127,14 +127,14 @@ def test_a_copy_whose_disk_fails_says_so_and_catches_up_once_it_works(kind, numb
 
 def test_what_doesnt_follow_is_refused():
     disk = CrashDisk()
-    copies = Copies("copy", disk)
-    copies.adopt(Identity(bytes(16), 2, 1, bytes(8)))
+    slots = Slots("copy", disk)
+    slots.adopt(Identity(bytes(16), 2, 1, bytes(8)))
     with pytest.raises(Superseded):
-        copies.adopt(Identity(bytes(16), 1, 9, bytes(8)))
+        slots.adopt(Identity(bytes(16), 1, 9, bytes(8)))
     with pytest.raises(Superseded, match=r"another primary of epoch 2\.1"):
-        copies.adopt(Identity(bytes(16), 2, 1, b"another1"))
+        slots.adopt(Identity(bytes(16), 2, 1, b"another1"))
     with pytest.raises(ReplicaError, match="not of"):
-        copies.adopt(Identity(b"x" * 16, 3, 1, bytes(8)))
+        slots.adopt(Identity(b"x" * 16, 3, 1, bytes(8)))
     for position, data in (
         (Position(1, 8), b"rubbish"),
         (Position(1, 9), b""),
@@ -142,11 +142,11 @@ def test_what_doesnt_follow_is_refused():
         (Position(10**9, 8), b""),
     ):
         with pytest.raises(BadFrame):
-            copies.growing.write(position, data)
-    assert copies.growing.position is None
-    copies.close()
+            slots.growing.write(position, data)
+    assert slots.growing.position is None
+    slots.close()
     with pytest.raises(Superseded):
-        Copies("copy", disk).adopt(Identity(bytes(16), 1, 9, bytes(8)))
+        Slots("copy", disk).adopt(Identity(bytes(16), 1, 9, bytes(8)))
 
 
 def test_a_damaged_copy_is_made_anew(tmp_path):
@@ -217,14 +217,14 @@ class Sent:
     who = "a test"
     frame_bytes_max = 0
 
-    def __init__(self, things: PersistentDict, copies: Copies) -> None:
+    def __init__(self, things: PersistentDict, slots: Slots) -> None:
         self.things = things
         self.told: list[str] = []
-        self.copies = copies
+        self.slots = slots
         self._frames: list[Frame] = []
         self._receiver = Receiver(
             self,  # type: ignore[arg-type]
-            copies,
+            slots,
             threading.RLock(),
             arrived=lambda *_: self.told.append("arrived"),
             renewed=lambda: self.told.append("renewed"),
@@ -254,27 +254,27 @@ def test_a_copy_is_renewed_also_while_somebody_reads_the_old_one_which_goes_late
     disk = CrashDisk()
     with PersistentDict(str(tmp_path / "log")) as things:
         things["a"] = 1
-        copies = Copies("copy", disk)
-        sent = Sent(things, copies)
+        slots = Slots("copy", disk)
+        sent = Sent(things, slots)
         sent.everything()
-        assert (sent.told, copies.whole.path) == (["renewed"], "copy/a")
+        assert (sent.told, slots.whole.path) == (["renewed"], "copy/a")
         reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
         things["a"] = 2
         things.rotate()
         sent.everything()
-        assert (sent.told, copies.whole.path) == (["renewed", "renewed"], "copy/b")
-        copies.close()
+        assert (sent.told, slots.whole.path) == (["renewed", "renewed"], "copy/b")
+        slots.close()
 
-        copies = Copies("copy", disk)  # and still somebody reads
-        assert copies.growing is copies.whole, "what is left isn't taken for a copy that is being made"
-        assert copies.position > Position(0, 0)
+        slots = Slots("copy", disk)  # and still somebody reads
+        assert slots.growing is slots.whole, "what is left isn't taken for a copy that is being made"
+        assert slots.position > Position(0, 0)
         assert segments(disk, "a")
-        sent = Sent(things, copies)
+        sent = Sent(things, slots)
         reader.release()
         sent.commit()
         assert sent.told == []
         assert not segments(disk, "a")
-        copies.close()
+        slots.close()
         assert restored(disk) == {"a": 2}
 
 
@@ -282,15 +282,15 @@ def test_what_is_left_of_a_copy_that_was_read_when_it_was_replaced_goes_when_cop
     disk = CrashDisk()
     with PersistentDict(str(tmp_path / "log")) as things:
         things["a"] = 1
-        copies = Copies("copy", disk)
-        sent = Sent(things, copies)
+        slots = Slots("copy", disk)
+        sent = Sent(things, slots)
         sent.everything()
         reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
         things.rotate()
         sent.everything()
-        copies.close()
+        slots.close()
         reader.release()
-        Copies("copy", disk).close()
+        Slots("copy", disk).close()
         assert not segments(disk, "a")
         assert restored(disk) == {"a": 1}
 
@@ -299,17 +299,17 @@ def test_two_whole_copies_of_which_the_older_is_read_open_all_the_same(tmp_path)
     disk = CrashDisk()
     with PersistentDict(str(tmp_path / "log")) as things:
         things["a"] = 1
-        copies = Copies("copy", disk)
-        sent = Sent(things, copies)
+        slots = Slots("copy", disk)
+        sent = Sent(things, slots)
         sent.everything()
         before = disk.contents()
         sent.everything()
-        copies.close()
+        slots.close()
     disk = CrashDisk.of({**disk.contents(), **{path: before[path] for path in before if "/a/" in path}})
     reader = disk.lock(f"copy/a/{READ_LOCK}", exclusive=False, timeout=0)
-    copies = Copies("copy", disk)
-    assert (copies.whole.path, copies.growing.path) == ("copy/b", "copy/b")
-    copies.close()
+    slots = Slots("copy", disk)
+    assert (slots.whole.path, slots.growing.path) == ("copy/b", "copy/b")
+    slots.close()
     reader.release()
-    Copies("copy", disk).close()
+    Slots("copy", disk).close()
     assert not segments(disk, "a")

@@ -1,15 +1,15 @@
 """Commits of an ingest as snapshots of an Iceberg table, through `pyiceberg`, without Spark's jars.
 
-    WAREHOUSE/iceberg.db                    the catalog, in SQLite: unless another is named
-    WAREHOUSE/orders/                       the table's folder, with the files of all its commits
-    WAREHOUSE/orders/metadata/              what Iceberg says of them
+    WAREHOUSE/iceberg.db                    the catalog, in SQLite, unless another one is given
+    WAREHOUSE/orders/                       the table's folder, with the files of all commits
+    WAREHOUSE/orders/metadata/              Iceberg's metadata
 
-The files are in their places when Iceberg is told of them. One transaction brings the snapshot, with the log's
-positions and the commit's number among its properties, and sets that number in the table's properties, which
-outlive the snapshot. A commit that is told again after a kill finds its number there.
+The files are in their places before Iceberg gets them. One transaction adds the snapshot, with the positions of
+the logs and the commit's number in its properties, and sets the number in the properties of the table, which
+outlive the snapshot. After a kill, the number shows whether Iceberg has the commit.
 
-Files have no column for what their table is partitioned by, if that is a column: Iceberg knows it for each file,
-and its readers fill it in. By date, the table is partitioned by the day of its time, and has no column for it.
+Files don't contain the partition column: Iceberg knows its value for each file, and readers fill it in. A table
+that is partitioned by date is partitioned by the day of its time column, and has no column `date`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from forelog.errors import BadOption, CatalogFailed, ForelogError, MissingExtra
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
-    from forelog.spark.pipeline.ingest_table import About, Commit, DataFile, State
+    from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
 
 CATALOG_FILE = "iceberg.db"
 CATALOG_NAME = "default"  # pyiceberg's own name for a catalog that is given none
 NAMESPACE = "default"
-SNAPSHOTS_MAX = 100  # pyiceberg copies the list of them a dozen times for a commit
+SNAPSHOTS_MAX = 100  # because pyiceberg copies their list a dozen times per commit
 _SNAPSHOTS_KEPT = 50
 _ATTEMPTS = 10
 _LOCKED_SECONDS = 60
@@ -41,24 +41,22 @@ _ID, _NUMBER, _POSITIONS = "forelog.table", "forelog.commit", "forelog.positions
 
 
 def place_of(path: str, catalog: str | None, name: str | None) -> tuple[str, str]:
-    """The catalog of a table and its name there: those that are asked for, or else the usual ones."""
+    """The catalog of a table and its name there: as given, or the defaults."""
     if catalog is None:
         catalog = f"sqlite:///{os.path.dirname(path)}/{CATALOG_FILE}"
     elif catalog.startswith("sqlite:///"):
         catalog = f"sqlite:///{os.path.abspath(catalog.removeprefix('sqlite:///'))}"
     elif urlsplit(catalog).password:
-        raise BadOption(
-            "a catalog's password is no part of its address here: name it in pyiceberg's configuration"
-        )
+        raise BadOption("a catalog's address must not have a password: put it into pyiceberg's configuration")
     if name is None:
         name = f"{NAMESPACE}.{re.sub(r'[^0-9A-Za-z_]+', '_', os.path.basename(path)).strip('_') or 'table'}"
     elif not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", name):
-        raise BadOption(f"{name!r} is no name of an Iceberg table: expected NAMESPACE.NAME")
+        raise BadOption(f"{name!r} is not the name of an Iceberg table: expected NAMESPACE.NAME")
     return catalog, name
 
 
 class Iceberg:
-    """An Iceberg table; `catalog` and `name` are what was asked for, for one that isn't there yet."""
+    """The format of Iceberg tables. `catalog` and `name` are for a new table."""
 
     keeps_removed = True
 
@@ -67,9 +65,7 @@ class Iceberg:
             import pyiceberg.catalog
             import pyiceberg.io.pyarrow  # noqa: F401
         except ImportError as error:
-            raise MissingExtra(
-                "Iceberg tables need pyiceberg: pip install '.[iceberg]' in forelog's folder"
-            ) from error
+            raise MissingExtra.needed("pyiceberg", by="an Iceberg table", extra="iceberg") from error
         self._wanted = catalog, name
         self._catalogs: dict[str, Any] = {}
 
@@ -80,7 +76,7 @@ class Iceberg:
                 f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
             )
         catalog, name = place_of(path, *self._wanted)
-        with _told(catalog):
+        with self._connected(catalog):
             if self._catalog(catalog).table_exists(name):
                 raise BadOption(f"{catalog} has a table {name} already: choose another name")
 
@@ -88,26 +84,26 @@ class Iceberg:
         from pyiceberg.exceptions import CommitFailedException
 
         about = commit.about
-        with _told(about.catalog):
+        with self._connected(about.catalog):
             for attempt in range(1, _ATTEMPTS + 1):
                 table = self._table(path, about) or self._made_by(path, commit)
                 if _is_known(table, commit):
                     break
                 try:
                     _tell(table, commit)
-                except CommitFailedException:  # somebody else was faster
+                except CommitFailedException:  # another writer was faster
                     if attempt == _ATTEMPTS:
                         raise
 
     def is_announced(self, path: str, commit: Commit) -> bool:
-        with _told(commit.about.catalog):
+        with self._connected(commit.about.catalog):
             table = self._table(path, commit.about)
             return table is not None and _is_known(table, commit)
 
-    def current(self, path: str, state: State) -> list[str]:
+    def current(self, path: str, state: TableState) -> list[str]:
         assert state.last is not None
         about = state.last.about
-        with _told(about.catalog):
+        with self._connected(about.catalog):
             table = self._table(path, about) or self._made_by(path, state.last)
             tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
@@ -115,12 +111,26 @@ class Iceberg:
         start = f"{_address(path)}/"
         return [task.file.file_path.removeprefix(start) for task in tasks]
 
+    @contextmanager
+    def _connected(self, catalog: str | None) -> Iterator[None]:
+        """Close the connections of the catalogs at the end. Turn any error of theirs into one line."""
+        try:
+            yield
+        except (ForelogError, OSError, AssertionError, AttributeError, TypeError):
+            raise
+        except Exception as error:  # pyiceberg's errors have no common base
+            reason = (str(error).splitlines() or [""])[0]
+            raise CatalogFailed(f"the Iceberg catalog {catalog}: {reason or type(error).__name__}") from error
+        finally:
+            for one in self._catalogs.values():
+                one.close()  # the next use connects again
+
     def _catalog(self, place: str) -> Any:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
 
         if place not in self._catalogs:
-            files = {"py-io-impl": "forelog.spark.pipeline.ingest_iceberg_files.SyncedFiles"}
+            files = {"py-io-impl": "forelog.spark.tables.iceberg_files.SyncedFiles"}
             if place.startswith("sqlite:///"):
                 uri = f"{place}?timeout={_LOCKED_SECONDS}"
                 self._catalogs[place] = SqlCatalog(CATALOG_NAME, uri=uri, **files)
@@ -131,7 +141,7 @@ class Iceberg:
         return self._catalogs[place]
 
     def _made_by(self, path: str, commit: Commit) -> Any:
-        """A table that isn't there: the first commit makes it, and the others need it."""
+        """Make the table for the first commit; later ones need the existing table."""
         about = commit.about
         if commit.number > 1:
             raise CatalogFailed(
@@ -140,8 +150,8 @@ class Iceberg:
             )
         return _create(self._catalog(str(about.catalog)), path, about)
 
-    def _table(self, path: str, about: About) -> Any:
-        """The table, which is ours; None if it isn't there."""
+    def _table(self, path: str, about: TableInfo) -> Any:
+        """The table of an ingest; None if it isn't there."""
         from pyiceberg.exceptions import NoSuchTableError
 
         assert about.catalog is not None
@@ -158,18 +168,6 @@ class Iceberg:
         return table
 
 
-@contextmanager
-def _told(catalog: str | None) -> Iterator[None]:
-    """Tell what a catalog has to say in a line. What pyiceberg raises has no common kind."""
-    try:
-        yield
-    except (ForelogError, OSError, AssertionError, AttributeError, TypeError):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise CatalogFailed(f"the Iceberg catalog {catalog}: {reason or type(error).__name__}") from error
-
-
 def _address(path: str) -> str:
     return f"file://{path}"
 
@@ -177,7 +175,7 @@ def _address(path: str) -> str:
 # -- tables
 
 
-def _create(catalog: Any, path: str, about: About) -> Any:
+def _create(catalog: Any, path: str, about: TableInfo) -> Any:
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import assign_fresh_schema_ids
 
@@ -200,15 +198,15 @@ def _create(catalog: Any, path: str, about: About) -> Any:
     )
 
 
-def _columns(about: About) -> list[str]:
+def _columns(about: TableInfo) -> list[str]:
     return [name for name, kind in about.columns.items() if kind != "date"]
 
 
-def _measured(about: About) -> list[str]:
+def _measured(about: TableInfo) -> list[str]:
     return [name for name in _columns(about) if about.columns[name] not in ("binary", "map<binary,binary>")]
 
 
-def _spec(schema: Any, about: About) -> Any:
+def _spec(schema: Any, about: TableInfo) -> Any:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -239,7 +237,7 @@ def _tell(table: Any, commit: Commit) -> None:
             with snapshot.merge_append() as append:
                 for file in commit.added:
                     append.append_data_file(_described(table, commit.about, file))
-        elif set(removed) <= set(known):  # else others have merged them: the rows are there without ours
+        elif set(removed) <= set(known):  # else others have merged them, and the rows are there
             with snapshot.overwrite() as overwrite:
                 for path in removed:
                     overwrite.delete_data_file(known[path])
@@ -248,8 +246,8 @@ def _tell(table: Any, commit: Commit) -> None:
     _expire(table)
 
 
-def _described(table: Any, about: About, file: DataFile) -> Any:
-    """A file as Iceberg lists it. `add_files` would look for its partition in a column that it hasn't got."""
+def _described(table: Any, about: TableInfo, file: DataFile) -> Any:
+    """A file as Iceberg lists it. `add_files` would look for the partition column in the file."""
     import pyarrow.parquet as pq
     from pyiceberg.io import pyarrow as described
     from pyiceberg.manifest import DataFile as Listed
@@ -279,7 +277,7 @@ def _described(table: Any, about: About, file: DataFile) -> Any:
     )
 
 
-def _value(about: About, text: str | None) -> Any:
+def _value(about: TableInfo, text: str | None) -> Any:
     assert about.partition_by is not None
     if text is None:
         return None
@@ -292,7 +290,7 @@ def _value(about: About, text: str | None) -> Any:
 
 
 def _expire(table: Any) -> None:
-    """Let go of the oldest snapshots: every commit writes the list of them all."""
+    """Remove the oldest snapshots, because every commit writes the list of all."""
     snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
     if len(snapshots) <= SNAPSHOTS_MAX:
         return

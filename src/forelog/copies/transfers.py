@@ -1,15 +1,15 @@
-"""What a copy was sent, as far as it takes to recognise it again.
+"""What was sent to each copy, as far as it takes to recognise it there.
 
-A primary compares what a copy says that it has with what it has sent there, with each acknowledgement and whenever
-it connects. Other bytes at the same position come from another primary.
+With each acknowledgement, and whenever it connects, a primary compares the end of the copy with what it has sent.
+Other bytes at the same position come from another primary.
 
->>> sent = Sent()
->>> sent.begin(None)
->>> sent.add(Position(1, 8), b"ten bytes.")
->>> sent.settle(Resume(Position(1, 18), b"ten bytes."))
->>> sent.knows(Resume(Position(1, 18), b"ten bytes.")), sent.knows(Resume(Position(1, 18), b"others...."))
+>>> transfer = Transfer()
+>>> transfer.begin(None)
+>>> transfer.add(Position(1, 8), b"ten bytes.")
+>>> transfer.settle(Resume(Position(1, 18), b"ten bytes."))
+>>> transfer.knows(Resume(Position(1, 18), b"ten bytes.")), transfer.knows(Resume(Position(1, 18), b"others...."))
 (True, False)
->>> sent.settle(Resume(Position(1, 18), b"others...."))
+>>> transfer.settle(Resume(Position(1, 18), b"others...."))
 Traceback (most recent call last):
     ...
 forelog.errors.ReplicaError: the copy ends at 000000001:18 with other bytes than were sent: another primary \
@@ -20,35 +20,36 @@ from __future__ import annotations
 
 import threading
 
-from forelog.copies.mirror import TAIL_BYTES, Resume
+from forelog.copies.snapshot import Resume
 from forelog.errors import ReplicaError
+from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 
-__all__ = ["NOWHERE", "Memory", "Sent"]
+__all__ = ["NOWHERE", "Transfer", "Transfers"]
 
 NOWHERE = Position(0, 0)
-SENT_MAX = 64  # that an opening remembers, of destinations that come and go
+TRANSFERS_MAX = 64  # remembered by an opening, of destinations that come and go
 
 
-class Sent:
-    """The end of what was sent to one copy, and the ends that this copy may have."""
+class Transfer:
+    """What was sent to one copy: where it ends, and the ends that the copy may have."""
 
     def __init__(self) -> None:
         self.end = Resume(NOWHERE, b"")
-        """Up to where everything was sent, and the last bytes before that."""
+        """The position up to which everything was sent, and the last bytes before it."""
         self.acknowledged = NOWHERE
         """The highest position that the copy has acknowledged."""
         self._whole: dict[Position, bytes] = {}
         """The end of the whole copy, when it was last known."""
         self._since: dict[Position, bytes] = {}
-        """The ends of what was sent since."""
+        """The ends of what was sent since then."""
 
     def begin(self, resume: Resume | None) -> None:
-        """Go on from what the copy has; None, or a restart, is from nothing."""
+        """Continue after what the copy has; with None, from nothing."""
         self.end = resume or Resume(NOWHERE, b"")
 
     def add(self, position: Position, data: bytes | memoryview) -> None:
-        """Records were sent."""
+        """Note that records were sent."""
         tail = bytes(data[-TAIL_BYTES:])
         if position == self.end.position:
             tail = (self.end.tail + tail)[-TAIL_BYTES:]
@@ -56,11 +57,11 @@ class Sent:
         self._since[self.end.position] = tail
 
     def found(self, end: Resume | None) -> None:
-        """The copy has this, and it was seen to be ours."""
+        """Note that the copy ends here, and that the log has the same bytes."""
         self._whole = {} if end is None else {end.position: end.tail}
 
     def settle(self, acknowledged: Resume) -> None:
-        """The copy says that it has this; raise if it isn't what was sent. 0:0 is a copy that isn't whole yet."""
+        """Take an acknowledgement; raise if it isn't for what was sent. 0:0 is a copy that isn't whole yet."""
         position, tail = acknowledged
         self._since = {self.end.position: self.end.tail} if self.end.tail else {}
         if position == NOWHERE:
@@ -77,35 +78,35 @@ class Sent:
         self.found(acknowledged)
 
     def knows(self, end: Resume) -> bool:
-        """Whether the copy may have got this from here."""
+        """Whether the copy can have got this end from this transfer."""
         return any(
             end.position in ends and _agree(end.tail, ends[end.position]) for ends in (self._whole, self._since)
         )
 
 
-class Memory:
-    """What an opening has sent to all of its copies. It outlives a destination that is removed and added again."""
+class Transfers:
+    """What one opening of a log has sent to all of its copies, also to destinations that were removed since."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[str, Sent]] = []
+        self._all: list[tuple[str, Transfer]] = []
         self._lock = threading.Lock()
 
-    def new(self, where: str) -> Sent:
-        """For what is sent somewhere from now on."""
-        sent = Sent()
+    def new(self, where: str) -> Transfer:
+        """Begin a transfer to an address."""
+        transfer = Transfer()
         with self._lock:
-            self._all = [*self._all, (where, sent)][-SENT_MAX:]
-        return sent
+            self._all = [*self._all, (where, transfer)][-TRANSFERS_MAX:]
+        return transfer
 
     def knows(self, end: Resume) -> bool:
-        """Whether a copy may have got this from here."""
-        return any(sent.knows(end) for _, sent in self._all)
+        """Whether a copy can have got this end from this opening."""
+        return any(transfer.knows(end) for _, transfer in self._all)
 
     def acknowledged(self, where: str) -> Position:
-        """The highest position that the copy there has acknowledged."""
-        return max((sent.acknowledged for place, sent in self._all if place == where), default=NOWHERE)
+        """The highest position that the copy at an address has acknowledged."""
+        return max((transfer.acknowledged for place, transfer in self._all if place == where), default=NOWHERE)
 
 
 def _agree(one: bytes, other: bytes) -> bool:
-    """Whether the bytes before a position are the same, as far as both are known."""
+    """Whether two tails are equal, as far as both reach."""
     return one.endswith(other) if len(one) >= len(other) else other.endswith(one)
