@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from forelog import kernel
-from forelog.broker.flow import clock as clock_module
 from forelog.broker.flow import sender as sender_module
-from forelog.broker.flow.batches import Stored
-from forelog.broker.flow.clock import MessageClock
+from forelog.broker.log import clock as clock_module
+from forelog.broker.log.batch import StoredMessage
+from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt import Puback, Publish
 from forelog.times import SECOND_NS
 from tests.broker.local import Local, local, until
@@ -71,8 +71,8 @@ def test_an_age_doesnt_change_when_the_clock_is_set(step):
     clocks.pass_seconds(7)
     assert clock.age_ns(written) == 7 * SECOND_NS
     assert clock.age_ns(before) == 17 * SECOND_NS
-    assert clock.seconds_left(Stored(written, "t", b"", {"expiry": 10})) == 3
-    assert clock.seconds_left(Stored(before, "t", b"", {"expiry": 10})) == 0
+    assert clock.seconds_left(StoredMessage(written, "t", b"", {"expiry": 10})) == 3
+    assert clock.seconds_left(StoredMessage(before, "t", b"", {"expiry": 10})) == 0
 
 
 def test_messages_from_before_the_start_are_as_old_as_the_time_of_day_says():

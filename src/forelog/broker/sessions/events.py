@@ -1,17 +1,16 @@
-"""A session as events of a log: as a whole when it begins and in snapshots, and what changes of it in between.
+"""A session as events of a log: a snapshot when it is created and when the log rotates, and changes in between.
 
-    session  as a whole
-    is       whose it is, how long it lasts without its client, since when that is away
-    subs     subscriptions that begin at the same position: plain ones, or shared ones
-    replay   a subscription to the past, with a position of its own
-    unsub    what it doesn't want any more
-    at       how far a cursor has got
-    out      messages of QoS 2 that are under way; rec they have arrived, comp their ids are free again
-    took     messages of QoS 2 that its client has published; let go it won't send them again
+    session  the whole session
+    is       owner, expiry, when its client disconnected, the last packet id
+    subs     subscriptions that start at one position, all plain or all shared
+    replay   a subscription to the past, with a cursor of its own
+    unsub    filters that it unsubscribed from
+    at       the position of a cursor
+    out      messages of QoS 2 in flight; rec: received; comp: their packet ids are free
+    took     messages of QoS 2 that its client published; let go: a packet id that its client released
 
-What is written grows with what changed, not with what a session has. Each event says how something is afterwards:
-replaying some of them twice, in their order, does no harm. Events of older logs are read as before: they told a
-session as a whole, whatever had changed.
+The size of an event depends on the change, not on the session. An event holds the new value, so replaying events
+twice, in order, does no harm.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Any
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
 
-__all__ = ["change", "restored", "sub_entry", "told"]
+__all__ = ["apply_change", "restored", "snapshot", "sub_entry"]
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
 
 
-def told(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
-    """A session as a whole. What its client published counts only up to `written_ns`: the rest may yet fail."""
+def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
+    """A whole session, without messages published after `written_ns`, which may still fail."""
     return {
         "id": session.client_id,
         "user": session.owner,
@@ -55,7 +54,7 @@ def told(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
 
 
 def restored(event: dict[str, Any], in_flight_max: int) -> Session:
-    """A session that was told as a whole."""
+    """The session of a snapshot."""
     session = Session(event["id"], Position(0, 0), in_flight_max)
     session.owner = event.get("user")
     session.expiry_seconds, session.ended_ns = event["expiry"], event["ended"]
@@ -75,13 +74,13 @@ def restored(event: dict[str, Any], in_flight_max: int) -> Session:
 
 
 def sub_entry(name: str, sub: Sub) -> list[Any]:
-    """A subscription, in an event that says where it begins."""
+    """A subscription in an event that has its start."""
     flags = sub.qos | (_NO_LOCAL if sub.no_local else 0)
     return [name, flags | (_RETAIN_AS_PUBLISHED if sub.retain_as_published else 0), sub.identifier]
 
 
-def change(session: Session, kind: str, rest: list[Any]) -> None:
-    """Take in what has changed of a session."""
+def apply_change(session: Session, kind: str, rest: list[Any]) -> None:
+    """Apply an event other than a snapshot."""
     if kind == "at":
         key, *position = rest
         cursor = session.cursors.get(key)
@@ -110,7 +109,7 @@ def change(session: Session, kind: str, rest: list[Any]) -> None:
 
 
 def _change_sent(session: Session, kind: str, some: list[Any]) -> None:
-    """QoS 2."""
+    """Apply a change of messages of QoS 2 in flight."""
     if kind == "out":
         for packet_id, segment, offset, key in some:
             session.in_flight[packet_id] = Sent(Position(segment, offset), 2, session.cursors.get(key))
