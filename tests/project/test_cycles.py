@@ -14,36 +14,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 KNOWN: set[frozenset[str]] = {
     frozenset(
         {
-            "forelog.broker.broker",
-            "forelog.broker.connections.buffers",
-            "forelog.broker.connections.connection",
-            "forelog.broker.connections.admission",
-            "forelog.broker.connections.listeners",
-            "forelog.broker.notices",
-            "forelog.broker.connections.websocket",
-            "forelog.broker.figures",
-            "forelog.broker.flow.catchup",
-            "forelog.broker.flow.delivery",
-            "forelog.broker.log.history",
-            "forelog.broker.flow.intake",
-            "forelog.broker.flow.translation",
-            "forelog.broker.flow.routes",
-            "forelog.broker.flow.sender",
-            "forelog.broker.retention",
-            "forelog.broker.clients.acknowledgements",
-            "forelog.broker.clients.lifecycle",
-            "forelog.broker.sessions.events",
-            "forelog.broker.clients.groups",
-            "forelog.broker.sessions.quotas",
-            "forelog.broker.sessions.store",
-            "forelog.broker.sessions.session",
-            "forelog.broker.clients.subscriptions",
-            "forelog.broker.clients.wills",
-            "forelog.broker.system",
-        }
-    ),
-    frozenset(
-        {
             "forelog.cli.log.datapoints",
             "forelog.cli.log.dump",
             "forelog.cli.log.messages",
