@@ -14,7 +14,7 @@ SANITIZE_SECONDS ?= 600
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers clean
+.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+## make coverage  lines and branches that the tests run, of the Python and of what is compiled; TESTS=tests/log for a part
+coverage: $(VENV)/.ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/coverage.txt
+	$(RUN) -m tests.coverage $(TESTS)
 
 ## make bench   the speed of it all, beside peers and physical limits, in one run; written into docs/ and the README
 bench: $(VENV)/.ready-bench

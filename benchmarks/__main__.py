@@ -50,7 +50,7 @@ def write(report: Report, out: Path) -> None:
     if page.exists():
         write_between_markers(page, markdown(report))
     if out.resolve() == ROOT / "docs":
-        write_between_markers(ROOT / "README.md", summary(report, GROUPS))
+        write_between_markers(ROOT / "README.md", summary(report))
 
 
 def read(out: Path) -> Report:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, row
 from forelog import Stream, kernel
-from forelog.commitlog.datapoints import scan_datapoints
+from forelog.commitlog.entries import scan_datapoints
 from forelog.formats.m3 import M3, Series
 from forelog.kernel import plain
 from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS

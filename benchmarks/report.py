@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -176,45 +175,46 @@ def markdown(report: Report) -> str:
 
 
 HEADLINES = (
-    ("append", "forelog append", "os", "append, one record at a time"),
-    ("append-many", "forelog append_many", "os", "append_many, 1,000 records at a time"),
-    ("always", "forelog append_async, 64 tasks", "always", "append by 64 tasks, each waiting until it is synced"),
-    ("cursor", "cursor loop, compiled kernel", "-", "read by a loop over a cursor"),
-    ("arrow-scan", "scan(), position, time, payload", "-", "read as Arrow batches, checksums checked"),
-    ("write-behind", "CommitLog.write, behind", "4 MiB, 1 s", "a commit log written behind, by 16 threads"),
-    ("state-restore", "StateLog.open", "os", "state restored, small Structs"),
-    ("jobs-os", "forelog, 64 connections", "os", "jobs added, leased and completed, 64 connections"),
-    (
-        "broker-publish",
-        "forelog, QoS 1, 16 publishers, 100 under way each",
-        "os",
-        "published, QoS 1, by 16 clients",
-    ),
-    ("broker-fan-out", "forelog, 100 subscribers", "os", "received by 100 subscribers together"),
-    ("spark-read", "ingest to Parquet", "always", "a log to Parquet by Spark, local[2]"),
-)
-"""Figure, case and policy of what a reader wants to know first, and what to call it."""
+    ("append", "append, one record at a time", ("forelog append", "os"),
+     "SQLite, nothing synced", ("sqlite3, WAL, INSERT per commit", "OFF")),
+    ("append-many", "append, 1,000 records at a time", ("forelog append_many", "os"),
+     "LMDB, nothing synced", ("LMDB putmulti, appending", "off")),
+    ("always", "append from 64 tasks, each record synced", ("forelog append_async, 64 tasks", "always"),
+     "RocksDB, 64 threads", ("RocksDB put, WAL, 64 threads", "on")),
+    ("cursor", "read, one record at a time", ("cursor loop, compiled kernel", "-"), "", ("", "")),
+    ("arrow-scan", "read as Arrow batches, checksums checked", ("scan(), position, time, payload", "-"),
+     "the checksums alone", ("CRC-32C pass, forelog's kernel", "-")),
+    ("state-restore", "restore a million objects", ("StateLog.open", "os"),
+     "Redis", ("Redis, loads its append-only file", "-")),
+    ("jobs-os", "add, lease and complete jobs, 64 clients", ("forelog, 64 connections", "os"),
+     "beanstalkd", ("beanstalkd, 64 connections", "-F")),
+    ("broker-publish", "publish at QoS 1, 16 clients", ("forelog, QoS 1, 16 publishers, 100 under way each", "os"),
+     "mosquitto, in memory", ("mosquitto, QoS 1, 16 publishers, 100 under way each", "memory")),
+    ("broker-fan-out", "deliver to 100 subscribers", ("forelog, 100 subscribers", "os"),
+     "mosquitto, in memory", ("mosquitto, 100 subscribers", "memory")),
+    ("spark-read", "write a log to Parquet with Spark, 2 cores", ("ingest to Parquet", "always"),
+     "Spark's own writer", ("Spark's own writer", "none")),
+)  # fmt: skip
+"""What a newcomer wants to know first: figure, text, its row and policy; a peer, its row and policy."""
 
 
-def _headlines(report: Report) -> list[tuple[str, str]]:
+def headlines(report: Report) -> list[tuple[str, str, str]]:
+    """The rows of the README's table that the report has."""
     rows = {(figure.name, row.name, row.sync): row for figure in report.figures for row in figure.rows}
-    found = ((text, rows.get(tuple(key))) for *key, text in HEADLINES)
-    return [(text, number(row.value, row.unit)) for text, row in found if row is not None]
-
-
-def summary(report: Report, groups: Mapping[str, Iterable[str]]) -> str:
-    """What a reader wants to know first, and the goals alone, by group, for the README."""
-    machine = report.machine
     lines = []
-    for group, names in groups.items():
-        figures = [figure for figure in report.figures if figure.name in set(names)]
-        goals = [goal for figure in figures for goal in figure.goals if has_bound(goal)]
-        lines += [(f"**{group}**, {figures[-1].date[:10]}", "", "", "")] if goals else []
-        lines += [_goal_line(goal)[:2] + _goal_line(goal)[3:] for goal in goals]
+    for figure, text, key, peer_text, peer_key in HEADLINES:
+        row, peer = rows.get((figure, *key)), rows.get((figure, *peer_key))
+        if row is not None:
+            beside = f"{peer_text}: {number(peer.value, peer.unit)}" if peer is not None else ""
+            lines.append((text, number(row.value, row.unit), beside))
+    return lines
+
+
+def summary(report: Report) -> str:
+    """The ten lines of the README."""
+    machine = report.machine
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['filesystem']}, {machine['python']}."
-    first = [*_table(("records of 100 bytes", ""), list(_headlines(report))), "", where, ""]
-    then = ["Beside others, and beside what the machine can do at best, as ratios within each round:", ""]
-    return "\n".join([*first, *then, *_table(("what", "measured", "goal", ""), lines), ""])
+    return "\n".join([*_table(("records of 100 bytes", "forelog", "others"), headlines(report)), "", where, ""])
 
 
 def write_between_markers(path: Path, text: str) -> None:

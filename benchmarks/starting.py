@@ -76,4 +76,4 @@ def _command() -> list[str]:
     script = Path(sys.executable).with_name("forelog")
     if not hasattr(forelog.cli, "main"):
         return []
-    return [str(script)] if script.exists() else [sys.executable, "-m", "forelog.cli"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "forelog"]

@@ -9,91 +9,63 @@
         for record in cursor:
             print(record.position, record.time, record.payload)
 
-What is where, each importing only from those before it:
+What is where, each importing only from those before it (`docs/design.md` has the whole):
 
-    forelog.errors     every error, as one tree under ForelogError
-    forelog.kernel     loops over bytes, compiled (_kernel.pyx) or in plain Python (_kernel_py.py)
-    forelog.bounds     what an option may be
-    forelog.times      times as nanoseconds and as text
-    forelog.serving.notices    log lines for operators, limited in number and length
-    forelog.serving.shares     who holds how much of what all clients of a server share
-    forelog.serving.tls        TLS for servers and clients, and hints where one side doesn't speak it
-    forelog.serving.lobby      where sockets wait until their TLS handshake is done
-    forelog.files.forks      what a forked child must let go of
-    forelog.files.modes      who may read and write the files of a log
-    forelog.files.words     words that processes share through memory
-    forelog.files.watches    telling when a directory has changed
-    forelog.files.locks      locks on files, which processes and threads take turns with
-    forelog.files      the only module that touches the filesystem
-    forelog.formats    how bytes lie in a segment
-    forelog.log        the engine: Stream, Appender, Cursor, Cleaner
-    forelog.commitlog  many producers, one writer: a queue in front of a log, and hot-swap rotation
-    forelog.state      keep an in-memory program's state through crashes
-    forelog.jobs       a job server whose memory is a command log
-    forelog.broker     pub/sub over MQTT whose memory is the log
-    forelog.spark      logs as Spark tables, in batch and in streaming
-    forelog.testing    a disk that crashes, lies, tears and fills up, for your own tests too
-    forelog.cli        the command `forelog`
+    errors       every error, as one tree under ForelogError
+    kernel       loops over bytes, compiled
+    bounds       what an option may be
+    times        times as nanoseconds and as text
+    files        the filesystem, and what stands for it in tests
+    serving      what all servers share: TLS, limits, notices for operators
+    formats      how bytes lie in a segment
+    log          the engine: Stream, Appender, Cursor, Cleaner
+    copies       keeping a log elsewhere: another directory, another machine, a store
+    commitlog    many producers, one writer: a queue in front of a log
+    conversion   from one format to another
+    messages     a log of messages, by topic and by time
+    state        keep a program's state in memory, and through crashes
+    jobs         a job server whose memory is a command log
+    broker       publish and subscribe over MQTT, with a log as the memory
+    spark        logs as Spark tables, in batch and in streaming
+    testing      a disk that crashes, lies, tears and fills up, for your own tests too
+    cli          the command `forelog`
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from forelog import errors
+from forelog.errors import *  # noqa: F403 - all of them, and nothing else
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from forelog.errors import (
-        AppenderClosed,
-        AppenderFailed,
-        BadCommand,
-        BadEvent,
-        BadPacket,
-        BadPosition,
-        BadReply,
-        BatchFailed,
-        ConnectionLost,
-        CorruptRecord,
-        ForelogError,
-        HeaderMismatch,
-        JobError,
-        JobNotFound,
-        JobRefused,
-        JobTimeout,
-        LockTimeout,
-        LogFull,
-        LogNotFound,
-        MissingExtra,
-        QueueFull,
-        RecordTooLarge,
-        ServerFailed,
-        ServerReadOnly,
-        SkipSegment,
-        TargetTaken,
-        TimeOutOfRange,
-        UnknownFormat,
-        WriteFailed,
-    )
-    from forelog.log.appender import Appender, SyncPolicy
-    from forelog.log.backup import Backup
-    from forelog.log.cleaner import Cleaner, CleanReport
-    from forelog.log.cursor import Cursor
-    from forelog.log.metrics import Metrics, prometheus_collector
-    from forelog.log.position import Position, Record
-    from forelog.log.recovery import Recovery
-    from forelog.log.repair import Repair, apply_repairs, plan_repair
-    from forelog.log.rules import KeepLast, KeepLatest, OlderThan
-    from forelog.log.stream import SegmentInfo, Stream
-    from forelog.log.verify import VerifyReport, verify
-    from forelog.log.walk import Defect
+    from forelog.log.appender import Appender as Appender
+    from forelog.log.appender import SyncPolicy as SyncPolicy
+    from forelog.log.backup import Backup as Backup
+    from forelog.log.cleaner import Cleaner as Cleaner
+    from forelog.log.cleaner import CleanReport as CleanReport
+    from forelog.log.cursor import Cursor as Cursor
+    from forelog.log.metrics import Metrics as Metrics
+    from forelog.log.metrics import prometheus_collector as prometheus_collector
+    from forelog.log.position import Position as Position
+    from forelog.log.position import Record as Record
+    from forelog.log.recovery import Recovery as Recovery
+    from forelog.log.repair import Repair as Repair
+    from forelog.log.repair import apply_repairs as apply_repairs
+    from forelog.log.repair import plan_repair as plan_repair
+    from forelog.log.rules import KeepLast as KeepLast
+    from forelog.log.rules import KeepLatest as KeepLatest
+    from forelog.log.rules import OlderThan as OlderThan
+    from forelog.log.stream import SegmentInfo as SegmentInfo
+    from forelog.log.stream import Stream as Stream
+    from forelog.log.verify import VerifyReport as VerifyReport
+    from forelog.log.verify import verify as verify
+    from forelog.log.walk import Defect as Defect
 
-# Names are loaded when they are first used: a program that only wants `forelog.errors`, or a command that
-# only prints its help, doesn't pay for the engine.
+# The same names for Python, by their modules. Each is loaded when it is first used: a program that only wants
+# `forelog.errors`, or a command that only prints its help, doesn't pay for the engine.
 _HOMES = {
-    "forelog.errors": (
-        "AppenderClosed", "AppenderFailed", "BadCommand", "BadEvent", "BadPacket", "BadPosition", "BadReply",
-        "BatchFailed", "ForelogError",
-        "ConnectionLost", "CorruptRecord", "HeaderMismatch", "JobError", "JobNotFound", "JobRefused", "JobTimeout",
-        "LockTimeout", "LogFull", "LogNotFound", "MissingExtra", "QueueFull", "RecordTooLarge", "ServerFailed",
-        "ServerReadOnly", "SkipSegment", "TargetTaken", "TimeOutOfRange", "UnknownFormat", "WriteFailed",
-    ),
     "forelog.log.appender": ("Appender", "SyncPolicy"),
     "forelog.log.backup": ("Backup",),
     "forelog.log.cleaner": ("CleanReport", "Cleaner"),
@@ -109,70 +81,16 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+__all__ = sorted([*errors.__all__, *_HOME_OF])
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'forelog' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses any other name
+
+    def __getattr__(name):
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'forelog' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-__version__ = "0.1.0"
-
-__all__ = [
-    "Appender",
-    "AppenderClosed",
-    "AppenderFailed",
-    "Backup",
-    "BadCommand",
-    "BadEvent",
-    "BadPacket",
-    "BadPosition",
-    "BadReply",
-    "BatchFailed",
-    "CleanReport",
-    "Cleaner",
-    "ConnectionLost",
-    "CorruptRecord",
-    "Cursor",
-    "Defect",
-    "ForelogError",
-    "HeaderMismatch",
-    "JobError",
-    "JobNotFound",
-    "JobRefused",
-    "JobTimeout",
-    "KeepLast",
-    "KeepLatest",
-    "LockTimeout",
-    "LogFull",
-    "LogNotFound",
-    "Metrics",
-    "MissingExtra",
-    "OlderThan",
-    "Position",
-    "QueueFull",
-    "Record",
-    "RecordTooLarge",
-    "Recovery",
-    "Repair",
-    "SegmentInfo",
-    "ServerFailed",
-    "ServerReadOnly",
-    "SkipSegment",
-    "Stream",
-    "SyncPolicy",
-    "TargetTaken",
-    "TimeOutOfRange",
-    "UnknownFormat",
-    "VerifyReport",
-    "WriteFailed",
-    "apply_repairs",
-    "plan_repair",
-    "prometheus_collector",
-    "verify",
-]

@@ -15,8 +15,11 @@
     ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
     ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
     ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
+    ├── ConvertFailed           a log can't be converted as asked; nothing is left of the attempt
     ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
+    ├── RestoreFailed           a state can't be restored as asked; nothing is left of the attempt
+    │   └── PlaceTaken          there is something where the new log was to be
     ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
     │   ├── BadFrame            what arrived is nothing that a copy can take
     │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
@@ -33,6 +36,12 @@
     │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
     │   ├── BadReply            what answers is no job server
     │   └── BatchFailed         some commands of a batch have failed, and others may have not
+    ├── BadOption               no such option for Spark, or no such value of one (also a ValueError)
+    ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
+    ├── TableDamaged            files of a table are missing, or can't be read
+    ├── CatalogFailed           an Iceberg catalog can't be reached, or refuses
+    ├── TaskFailed              a task failed on Spark as often as it was tried
+    ├── SparkFailure            Spark failed in a way that isn't about a log
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
 `SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
@@ -49,13 +58,17 @@ __all__ = [
     "BadCommand",
     "BadEvent",
     "BadFrame",
+    "BadOption",
     "BadPacket",
     "BadPosition",
     "BadReply",
     "BadTokens",
     "BatchFailed",
+    "CatalogFailed",
     "ConnectionLost",
+    "ConvertFailed",
     "CorruptRecord",
+    "DataLoss",
     "ForelogError",
     "HeaderMismatch",
     "JobError",
@@ -67,14 +80,19 @@ __all__ = [
     "LogNotFound",
     "MissingExtra",
     "NotReplicated",
+    "PlaceTaken",
     "QueueFull",
     "RecordTooLarge",
     "ReplicaError",
+    "RestoreFailed",
     "ServerFailed",
     "ServerReadOnly",
     "SkipSegment",
+    "SparkFailure",
     "Superseded",
+    "TableDamaged",
     "TargetTaken",
+    "TaskFailed",
     "TimeOutOfRange",
     "UnknownFormat",
     "WriteFailed",
@@ -156,6 +174,10 @@ class TargetTaken(ForelogError, FileExistsError):
     """There is something already where a new log was to be made."""
 
 
+class ConvertFailed(ForelogError):
+    """A log can't be converted as asked. Nothing is left of the attempt."""
+
+
 class BadCommand(ForelogError, ValueError):
     """A record's payload is no command of a job server, or a command has a value that can't be written.
 
@@ -179,6 +201,14 @@ class BadEvent(ForelogError, ValueError):
 
 class ReplicaError(ForelogError, ConnectionError):
     """A copy of a state log can't be kept up, or read."""
+
+
+class RestoreFailed(ForelogError):
+    """A state can't be restored as asked. Nothing is left of the attempt."""
+
+
+class PlaceTaken(RestoreFailed):
+    """There is something where the new log was to be."""
 
 
 class BadFrame(ReplicaError):
@@ -281,6 +311,30 @@ class BatchFailed(JobError):
     def __init__(self, message: str, *, outcomes: Sequence[object]) -> None:
         super().__init__(message)
         self.outcomes = outcomes
+
+
+class BadOption(ForelogError, ValueError):
+    """An option of the Spark source that there isn't, or a value that it can't have."""
+
+
+class DataLoss(ForelogError):
+    """Cleaning or retention has taken records that a reader hadn't read."""
+
+
+class TableDamaged(ForelogError):
+    """Files that a table's commits name are not there, or can't be read."""
+
+
+class CatalogFailed(ForelogError):
+    """An Iceberg catalog can't be reached, or refuses."""
+
+
+class TaskFailed(ForelogError):
+    """A task failed on Spark as often as it was tried."""
+
+
+class SparkFailure(ForelogError):
+    """Spark failed in a way that isn't about a log: its first line says how."""
 
 
 class MissingExtra(ForelogError, ImportError):

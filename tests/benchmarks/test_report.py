@@ -9,7 +9,21 @@ import pytest
 from benchmarks.__main__ import main, write
 from benchmarks.measure import Case, Figure, Goal, Row, Series, Settings, fastest, interleave, ratio_goal, row
 from benchmarks.plot import svg
-from benchmarks.report import BEGIN, END, Report, bound, markdown, number, summary, terminal, verdict
+from benchmarks.report import (
+    BEGIN,
+    END,
+    HEADLINES,
+    Report,
+    bound,
+    headlines,
+    markdown,
+    number,
+    summary,
+    terminal,
+    verdict,
+)
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -68,13 +82,22 @@ def test_figures_are_kept_beside_newer_ones_of_the_same_machine(report: Report) 
     assert [one.name for one in elsewhere.beside(report, ["append", "cursor"]).figures] == ["cursor"]
 
 
-def test_the_summary_has_the_goals_of_each_group(report: Report) -> None:
+def test_the_readme_has_each_headline_with_a_peer_beside_it(report: Report) -> None:
     machine = {"processor": "a processor", "cores": "2", "filesystem": "ext4", "python": "CPython"}
-    text = summary(replace(report, machine=machine), {"engine": ["append"], "broker": ["broker-always"]})
-    assert "**engine**" in text
-    assert "broker" not in text
-    assert "only shown" not in text
-    assert "| append to os.write | 0.550 x | >= 0.6 x | not reached |" in text
+    rows = [
+        Row("forelog append", "os", "forelog", "records/s", 780_000, 1, 1),
+        Row("sqlite3, WAL, INSERT per commit", "OFF", "peer", "records/s", 95_300, 1, 1),
+        Row("not a headline", "os", "forelog", "records/s", 1, 1, 1),
+    ]
+    text = summary(replace(report, machine=machine, figures=[Figure("append", "One at a time", rows)]))
+    assert "| append, one record at a time | 780 k records/s | SQLite, nothing synced: 95.3 k records/s |" in text
+    assert "not a headline" not in text
+    assert "a processor, 2 cores, ext4, CPython." in text
+
+
+def test_the_last_run_has_all_ten_headlines() -> None:
+    written = Report.from_json((ROOT / "docs/benchmarks.json").read_text())
+    assert len(headlines(written)) == len(HEADLINES) == 10
 
 
 def test_a_page_without_markers_is_refused(report: Report, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import paho.mqtt.client as paho
 
 from forelog.broker import Broker
-from forelog.cli.broker.client import BrokerClient
+from forelog.cli.broker.mqtt_client import BrokerClient
 
 
 class Local:

@@ -126,6 +126,28 @@ def test_what_sessions_take_is_counted_through_everything_that_happens(tmp_path)
         assert here.broker.quotas.byte_count == 0
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"correlation_data": bytes(50_000)},
+        {"response_topic": "r" * 50_000},
+        {"user_properties": [("k", "v" * 50_000)]},
+    ],
+    ids=lambda properties: next(iter(properties)),
+)
+def test_everything_in_a_will_counts(tmp_path, properties):
+    """Of its properties only those of users did: wills of 60 kB could be left without end."""
+    limits = Limits(sessions_bytes_max=2 * MB)
+    with local(tmp_path / "log", limits=limits) as here:
+        reasons = []
+        for number in range(40):
+            will = Will("w", b"x", properties={"will_delay_interval": 1000, **properties})
+            with Talk(here.port) as client:
+                reasons.append(client.connect(f"c{number}", clean=False, expiry=1000, will=will).reason_code)
+        assert reasons.count(0) <= MB // 50_000, "an owner gets half"
+        assert reasons[-1] == ReasonCode.QUOTA_EXCEEDED
+
+
 def test_nobody_gets_so_many_sessions_that_none_are_left(tmp_path):
     with local(tmp_path / "log", limits=Limits(sessions_max=10)) as here:
         reasons = []

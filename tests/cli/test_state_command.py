@@ -15,10 +15,11 @@ import pytest
 
 from forelog import Position, Stream
 from forelog.cli import state
+from forelog.errors import RestoreFailed
+from forelog.log.directory import segment
 from forelog.state import PersistentDict, StateLog
-from forelog.state import restoration as restoring
 from forelog.state.reader import open_source
-from forelog.state.restoration import RestoreFailed, restore
+from forelog.state.restoration import restore
 
 from .conftest import Run, damage
 from .test_docs import COMMON, section
@@ -297,8 +298,8 @@ def test_a_restore_makes_a_new_log_only(run: Run, bank, tmp_path: Path) -> None:
 
 
 def test_a_restore_that_fails_leaves_nothing(bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_all = restoring.write_all
-    monkeypatch.setattr(restoring, "write_all", lambda file, data: write_all(file, data[:-1]))
+    write_all = segment.write_all
+    monkeypatch.setattr(segment, "write_all", lambda file, data: write_all(file, data[:-1]))
     with pytest.raises(RestoreFailed, match="not what is on the disk"):
         restore(bank[0], tmp_path / "new")
     assert os.listdir(tmp_path) == ["bank"]

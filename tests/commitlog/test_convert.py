@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forelog import CorruptRecord, Stream, kernel
-from forelog.commitlog import convert as module
-from forelog.commitlog.convert import ConvertFailed, convert
+from forelog import CorruptRecord, Stream, conversion, kernel
 from forelog.commitlog.entries import read_entries
-from forelog.commitlog.exchange import NotADatapoint, from_json, to_json
+from forelog.conversion import convert
+from forelog.errors import ConvertFailed
 from forelog.formats import Captain
 from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
+from forelog.formats.m3.exchange import NotADatapoint, from_json, to_json
+from forelog.log.directory.segment import SegmentWriter
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats() | st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack(">d", struct.pack(">Q", bits))[0])
@@ -163,7 +164,7 @@ def test_captain_to_captain_changes_the_header_and_nothing_else(tmp_path):
 
 
 def test_many_files_are_made_of_what_is_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BATCH_ITEMS", 10)
+    monkeypatch.setattr(conversion, "_BATCH_ITEMS", 10)
     made = [Entry(Series(b"%d" % (i % 7)), Datapoint(i, float(i)), Unit.SECOND, None, i) for i in range(100)]
     report = convert(m3_log(tmp_path / "one", made), tmp_path / "two", M3(), segment_bytes=500)
     assert report.segments == len(bytes_of(tmp_path / "two")) > 3
@@ -197,14 +198,14 @@ def test_an_existing_log_is_never_written_into(tmp_path):
 
 def test_what_does_not_read_back_is_no_success(tmp_path, monkeypatch):
     source = m3_log(tmp_path / "m3", [Entry(Series(b"a"), Datapoint(1, 0.0), Unit.SECOND, None, 1)])
-    whole = module._Writer.finish
+    whole = SegmentWriter.finish
 
     def lose_a_byte(writer):
         whole(writer)
-        path = Path(writer.folder, "000000001.log")
+        path = Path(writer.directory.path, "000000001.log")
         path.write_bytes(path.read_bytes()[:-1])
 
-    monkeypatch.setattr(module._Writer, "finish", lose_a_byte)
+    monkeypatch.setattr(SegmentWriter, "finish", lose_a_byte)
     with pytest.raises(ConvertFailed, match="not what is on the disk"):
         convert(source, tmp_path / "there", Captain())
     assert os.listdir(tmp_path) == ["m3"]

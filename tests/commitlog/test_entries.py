@@ -11,9 +11,9 @@ from itertools import chain
 import pytest
 
 from forelog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat, apply_repairs, kernel
-from forelog.commitlog.datapoints import COLUMNS, datapoints_schema, scan_datapoints
-from forelog.commitlog.entries import EntryWalk, read_entries
+from forelog.commitlog.entries import EntryWalk, read_entries, scan_datapoints
 from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
+from forelog.formats.m3.columns import COLUMNS, datapoints_schema
 from tests.conftest import VECTORS
 
 pa = pytest.importorskip("pyarrow")

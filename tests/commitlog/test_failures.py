@@ -260,7 +260,7 @@ def test_a_rotation_that_fails_in_the_background_is_told_to_everyone(kind):
     close_quietly(log)
     with CommitLog("log", files=disk.killed()) as log:
         log.write(b"three")
-        files = log.stream._directory.files
+        files = log.stream.directory.files
     found = payloads_of(files)
     assert found[0] == b"one"
     assert found[-1] == b"three"
@@ -468,7 +468,7 @@ def test_an_interrupt_between_writing_and_counting_confuses_no_series(tmp_path, 
     with stream.appender() as log:
         for serial in range(before):
             log.append(fmt.item(Series(b"first"), Datapoint(serial, 0.0)))
-        log._active.encoder = InterruptedEncoder(log._active.encoder, accepted=accepted)
+        log.active.encoder = InterruptedEncoder(log.active.encoder, accepted=accepted)
         with pytest.raises(KeyboardInterrupt):
             log.append(fmt.item(Series(b"aaa"), Datapoint(10, 1.0)))
         log.append(fmt.item(Series(b"bbb"), Datapoint(11, 2.0)))

@@ -116,7 +116,7 @@ class _Runner:
 
     def _hold(self) -> None:
         """Have every sealing wait for `_seal`, so that there are appends between a swap and the new name."""
-        spare = self.log._active._spare
+        spare = self.log.active.spare
         begin = spare.begin
 
         def held(work) -> None:

@@ -19,7 +19,7 @@ from forelog import OlderThan, Stream
 from forelog.broker import Broker, MessageLogWriter
 from forelog.cli import main
 from forelog.commitlog import CommitLog
-from forelog.commitlog.convert import convert
+from forelog.conversion import convert
 from forelog.errors import LockTimeout
 from forelog.files import OSFiles
 from forelog.files.modes import check_mode

@@ -12,7 +12,7 @@ from forelog import KeepLast, OlderThan, Position, Stream, apply_repairs, plan_r
 from forelog.errors import CorruptRecord, RecordTooLarge, TimeOutOfRange
 from forelog.formats import detect, named_format
 from forelog.formats.messages import Messages
-from forelog.formats.msgpack import pack, unpack
+from forelog.formats.messages.msgpack import pack, unpack
 from forelog.testing import CrashDisk
 
 START = 1_794_767_400_123_456_789

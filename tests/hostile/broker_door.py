@@ -108,7 +108,12 @@ def big_wills(site: Site) -> None:
     site.pump({site.dial(): head(0x10, 16 * MIB - 5) + body for _ in range(site.many(10))}, seconds=10)
 
 
-@attack("broker delayed-wills", memory_mib=64, left_mib=48, disk_mib=16)
+def little_for_sessions(_: Path) -> Sequence[str]:
+    """Of which one address gets half. Sessions may take 1 GiB, if nothing else is said."""
+    return ("--limit", f"sessions_bytes_max={64 * MIB}")
+
+
+@attack("broker delayed-wills", flags=little_for_sessions, memory_mib=64, left_mib=48, disk_mib=16)
 def delayed_wills(site: Site) -> None:
     """3,000 clients leave wills of 60 kB that are to be published in an hour, and go without a word."""
     will = Will("will/x", bytes(60_000), 1, True, {"will_delay_interval": 3600})

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from forelog import Stream
 from forelog.errors import BadCommand
+from forelog.formats.commands.columns import COLUMNS, arrow_schema, decode_batch, decode_block
 from forelog.formats.commands.commands import Add, Complete, Delete, Fail, Schedule, encode, format_id
-from forelog.jobs.log.columns import COLUMNS, arrow_schema, decode_batch, decode_block
 from forelog.log.walk import Walk
 from forelog.times import to_datetime
 from tests.jobs import vectors
@@ -80,7 +80,7 @@ def test_a_log_of_the_original_block_by_block_and_batch_by_batch(log, tmp_path):
     by_batch = [
         row for batch in stream.scan(columns=["payload"]) for row in rows(decode_batch(batch.column("payload")))
     ]
-    by_block = [row for block in Walk(stream._directory) for row in rows(decode_block(block))]
+    by_block = [row for block in Walk(stream.directory) for row in rows(decode_block(block))]
     assert by_batch == by_block == wanted
     assert [row["id"] for row in wanted] == [record["id"] for record in vectors.records(log)]
 

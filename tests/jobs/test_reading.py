@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from forelog import Stream
 from forelog.errors import BadCommand, CorruptRecord
+from forelog.formats import Block
 from forelog.formats.commands.commands import MAGIC, Add, Delete, Schedule, decode, encode
 from forelog.jobs.log.reader import commands_of, read_commands
 from forelog.jobs.log.replay import Replay
 from forelog.kernel.types import END, Scan
-from forelog.log.walk import Block
 from forelog.times import parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, PAYLOADS, laid_out, outcome

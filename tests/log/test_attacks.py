@@ -37,7 +37,7 @@ def payloads(stream: Stream, **options) -> list[bytes]:
 def let_go(log: Appender) -> None:
     """Leave a log as a process does that is killed."""
     log._lock.release()
-    log._active._watermark.close()
+    log.active._watermark.close()
 
 
 def test_a_durable_record_is_not_forgotten_for_one_that_is_not():

@@ -172,9 +172,9 @@ def test_keep_latest_keeps_the_newest_of_each_key(items, per_segment):
 
 def test_a_dry_run_counts_the_same_and_changes_nothing():
     stream, records = make([b"%d" % i for i in range(12)], per_segment=4)
-    before = stream._directory.files.contents()
+    before = stream.directory.files.contents()
     counted = clean(stream, lambda _, r: int(r.payload) % 3 == 0 or int(r.payload) > 7, dry_run=True)
-    assert {p: c for p, c in stream._directory.files.contents().items() if "synced" not in p} == {
+    assert {p: c for p, c in stream.directory.files.contents().items() if "synced" not in p} == {
         p: c for p, c in before.items() if "synced" not in p
     }
     assert counted == clean(stream, lambda _, r: int(r.payload) % 3 == 0 or int(r.payload) > 7)
@@ -242,7 +242,7 @@ def test_a_cleaner_on_a_failing_disk_loses_nothing_and_can_be_run_again(kind):
     ]
     clean(stream, lambda _, r: r.payload in b"1 6")
     assert read(stream) == [r for r in records if r.payload not in (b"1", b"6")]
-    names = stream._directory.names()
+    names = stream.directory.names()
     assert not [name for name in names if name.endswith(".rw")], "debris was swept up"
     assert [name[-4:] for name in sorted(names) if name.endswith((".idx", ".map"))] == [".map", ".map"]
 
@@ -263,7 +263,7 @@ def test_a_segment_cleaned_by_another_program_is_still_read(tmp_path):
 
 def test_a_log_is_opened_while_a_cleaner_takes_the_segments_that_were_listed(tmp_path, monkeypatch):
     """Also if it takes more of them than there are looked at, and what is left has a magic number of its own."""
-    from forelog.log.directory.segments import Directory
+    from forelog.log.directory.directory import Directory
 
     stream = Stream(tmp_path / "log", magic=0x12345678)
     with stream.appender() as log:

@@ -21,7 +21,8 @@ from forelog import (
     TimeOutOfRange,
     UnknownFormat,
 )
-from forelog.files import OSFiles, PollWatch
+from forelog.files import OSFiles
+from forelog.files.watches import PollWatch
 from forelog.testing import CrashDisk
 
 SECOND = 10**9

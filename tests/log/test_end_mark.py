@@ -155,14 +155,14 @@ def test_after_a_reboot_the_mark_means_nothing():
     log.append(b"one")
     log.sync()
     after = next(iter(disk.states(limit=1)))
-    assert read_end(Stream("log", files=after.disk)._directory).segment == 0
+    assert read_end(Stream("log", files=after.disk).directory).segment == 0
     assert payloads(Stream("log", files=after.disk)) == [b"one"]
 
 
 def test_what_another_program_appends_after_a_killed_appender_is_read(tmp_path):
     code = f"import os, forelog; forelog.Stream({str(tmp_path)!r}).appender().append(b'ours'); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert read_end(Stream(tmp_path)._directory).segment == 1
+    assert read_end(Stream(tmp_path).directory).segment == 1
     with (tmp_path / "000000001.log").open("ab") as file:
         file.write(Captain().encode(b"theirs", 2 * 10**18))
     (tmp_path / "000000002.log").write_bytes(Captain().header() + Captain().encode(b"more", 2 * 10**18))

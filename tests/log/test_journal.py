@@ -138,7 +138,7 @@ def test_a_power_loss_takes_what_the_segment_had_and_the_journal_brings_it_back(
 def packed(disk: CrashDisk) -> bytes:
     """A journal as version 1 has it: the same entries, one right after the other."""
     journal = b""
-    for entry in read_journal(Stream("log", files=disk)._directory):
+    for entry in read_journal(Stream("log", files=disk).directory):
         head = struct.pack(">4sIQQQI", b"CLJR", 1, 7, entry.segment, entry.offset, len(entry.data))
         journal += head + entry.data + kernel.active.crc32c(head + entry.data).to_bytes(4, "big")
     return journal + bytes(500)
@@ -276,7 +276,7 @@ def test_a_journal_of_a_sealed_segment_is_forgotten():
     log.append(b"one")
     log.roll()
     killed = disk.killed()
-    assert [entry.segment for entry in read_journal(Stream("log", files=killed)._directory)] == [1]
+    assert [entry.segment for entry in read_journal(Stream("log", files=killed).directory)] == [1]
     contents = killed.contents()
     contents[SEGMENT] = contents[SEGMENT][:8]  # as cleaning may have left it
     killed = CrashDisk.of(contents)
@@ -355,7 +355,7 @@ def test_on_a_real_disk_the_journal_goes_past_the_page_cache_or_does_without(tmp
     for number in range(3):
         log.append(b"record %d" % number)
     assert stream.metrics.snapshot()["journal_syncs"] == 3
-    entries = read_journal(stream._directory)
+    entries = read_journal(stream.directory)
     assert [entry.data.count(b"record") for entry in entries] == [1, 1, 1]
     if refused is not None:
         assert not direct

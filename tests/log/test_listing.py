@@ -13,7 +13,7 @@ from forelog import Stream
 from forelog.files import OSFiles
 from forelog.formats import Captain
 from forelog.formats.messages import Messages
-from forelog.log.directory.segments import Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.walk import Walk
 from forelog.testing import CrashDisk
 

@@ -207,7 +207,7 @@ def test_positions_stay_new_when_a_map_is_damaged_again():
     for round_number in range(1, 4):
         stream = with_damaged_map(disk)
         apply_repairs(stream)
-        disk = stream._directory.files
+        disk = stream.directory.files
         positions = {record.position for record in read(stream) if record.position.segment == 1}
         assert len(positions) == 2
         assert not positions & seen, f"round {round_number}"
@@ -256,7 +256,7 @@ def test_power_lost_at_any_moment_of_mending_a_map_misleads_nobody():
     stream = with_damaged_map(disk)
     apply_repairs(stream)
     states = 0
-    for state in stream._directory.files.states_everywhere(limit=5):
+    for state in stream.directory.files.states_everywhere(limit=5):
         states += 1
         found = Stream("log", files=state.disk)
         if verify(found).ok:
@@ -282,7 +282,7 @@ def test_power_lost_at_any_moment_of_mending_a_map_misleads_nobody():
     ],
 )
 def test_a_file_beside_a_segment_is_known_by_its_name(name, number):
-    assert Stream("log", files=CrashDisk())._directory.owner(name) == number
+    assert Stream("log", files=CrashDisk()).directory.owner(name) == number
 
 
 def test_a_file_beside_a_segment_is_known_in_a_format_with_other_names():

@@ -218,24 +218,25 @@ def test_a_list_of_topics_that_could_not_be_written_is_gone(caplog: pytest.LogCa
 def test_a_conversion_or_restore_that_could_not_begin_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forelog.commitlog import convert
+    from forelog.conversion import convert
     from forelog.formats import Captain
+    from forelog.log.directory import segment
     from forelog.state import PersistentDict
-    from forelog.state import restoration as restoring
+    from forelog.state.restoration import restore
 
     with PersistentDict(f"{tmp_path}/source") as source:
         source["a"] = 1
     attempts: list[Callable[[], object]] = [
-        lambda: convert.convert(Stream.open(f"{tmp_path}/source"), f"{tmp_path}/target", Captain()),
-        lambda: restoring.restore(f"{tmp_path}/source", f"{tmp_path}/restored"),
+        lambda: convert(Stream.open(f"{tmp_path}/source"), f"{tmp_path}/target", Captain()),
+        lambda: restore(f"{tmp_path}/source", f"{tmp_path}/restored"),
     ]
-    for module, attempt in zip((convert, restoring), attempts, strict=True):
+    for attempt in attempts:
 
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, "write_all", full)
+            patch.setattr(segment, "write_all", full)
             for _ in range(2):
                 with pytest.raises(OSError, match="No space left"):
                     attempt()

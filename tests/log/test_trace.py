@@ -16,7 +16,7 @@ def test_a_trace_tells_a_log_that_was_cut_restored_or_written_anew(tmp_path):
             log.append(b"record %d" % number)
         end = log.position
         log.append(b"later")
-    directory = stream._directory
+    directory = stream.directory
     known = trace(directory, end)
     assert known is not None
     assert agrees(directory, end, known)
@@ -38,11 +38,11 @@ def test_what_cleaning_has_moved_or_taken_cannot_be_compared_and_is_no_alarm(tmp
         end = log.position
         log.roll()
         log.append(b"x")
-    known = trace(stream._directory, end)
+    known = trace(stream.directory, end)
     with stream.cleaner() as cleaner:
         cleaner.clean(lambda _, record: record.payload == b"drop")
-    assert agrees(stream._directory, end, known)
+    assert agrees(stream.directory, end, known)
     with stream.cleaner() as cleaner:
         cleaner.clean(lambda _, record: record.payload == b"keep")
-    assert agrees(stream._directory, end, known)
-    assert trace(stream._directory, end._replace(offset=0)) is None
+    assert agrees(stream.directory, end, known)
+    assert trace(stream.directory, end._replace(offset=0)) is None

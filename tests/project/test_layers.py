@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,14 +12,14 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "errors", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog", "messages",
-    "state", "jobs", "broker", "spark", "testing", "cli",
+    "errors", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog",
+    "conversion", "messages", "state", "jobs", "broker", "spark", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
     "position", "metrics",
     "directory.place", "directory.index", "directory.end", "directory.watermark", "directory.foreign",
-    "directory.segments", "directory.trace", "directory.tenants", "directory.journal", "directory.spare",
-    "directory.tail",
+    "directory.directory", "directory.detection", "directory.segment", "directory.trace",
+    "directory.tenants", "directory.journal", "directory.spare", "directory.tail",
     "seek", "damage", "walk", "recovery", "active", "commit", "aio", "appender",
     "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
 ]  # fmt: skip
@@ -66,6 +67,60 @@ def test_the_engines_modules_import_only_from_those_before_them(path):
         if name.startswith("log."):
             other = next(one for one in WITHIN_LOG if f"{name}.".startswith(f"log.{one}."))
             assert WITHIN_LOG.index(other) < WITHIN_LOG.index(own), f"{path.name} imports {name}"
+
+
+# -- private names
+
+DOCUMENTED = {name for name in dir(NamedTuple("Any", [])) if name.startswith("_")}
+"""Names with an underscore that Python documents: those of named tuples."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
+
+
+def private_definitions(tree: ast.AST) -> set[str]:
+    """The private names that a module gives to something: functions, classes, attributes, variables, slots."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Constant(value=str(name)):  # of __slots__
+                found.add(name)
+    return {name for name in found if is_private(name)}
+
+
+TREES = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+PRIVATE = {path: private_definitions(tree) for path, tree in TREES.items()}
+OURS = set().union(*PRIVATE.values())
+
+
+def neighbours(path: Path) -> list[Path]:
+    """The modules of its own package that a module imports, and itself."""
+    own = layer_of(path)
+    found = {f"{name}." for name in imports(path) if name.split(".")[0] == own}
+    others = {other: ".".join(other.relative_to(SOURCE).with_suffix("").parts) for other in TREES}
+    return [path, *(other for other, name in others.items() if any(one.startswith(f"{name}.") for one in found))]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_private_name_is_used_only_beside_its_definition(path):
+    """`thing._name` is for the module that defines it and those of its package that import that; `self._name` for
+    the package. Other packages have public names to use."""
+    near = set().union(*(PRIVATE[other] for other in neighbours(path)))
+    package = set().union(*(PRIVATE[other] for other in TREES if layer_of(other) == layer_of(path)))
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in OURS:
+            is_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            assert node.attr in (package if is_self else near), f"{path.name}:{node.lineno} uses {node.attr}"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "forelog":
+            for alias in node.names:
+                parts = node.module.split(".")[1:]
+                private = any(map(is_private, [*parts, alias.name]))
+                assert not private or parts[:1] == [layer_of(path)], f"{path.name} imports {alias.name}"
 
 
 def test_only_files_touches_the_filesystem():

@@ -18,10 +18,11 @@ from forelog import KeepLast, Stream, verify
 from forelog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, TIMER_MS_MAX, TIMER_SECONDS_MAX
 from forelog.broker import Broker, Limits, MessageLogWriter
 from forelog.commitlog import CommitLog
-from forelog.commitlog.convert import convert
+from forelog.conversion import convert
 from forelog.copies.destinations import Destinations
 from forelog.formats import Captain
-from forelog.formats.m3 import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, M3, Datapoint, Series, Unit
+from forelog.formats.m3 import M3, Datapoint, Series, Unit
+from forelog.formats.m3.format import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from forelog.jobs import AsyncClient, Client, LocalServer, Worker
 from forelog.jobs.log.journal import Journal
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX

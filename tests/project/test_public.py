@@ -10,12 +10,14 @@ import forelog
 from forelog import errors, testing
 
 PUBLIC = """
-Appender AppenderClosed AppenderFailed Backup BadCommand BadEvent BadPacket BadPosition BadReply BatchFailed
-ForelogError CleanReport Cleaner ConnectionLost CorruptRecord Cursor Defect HeaderMismatch JobError JobNotFound
-JobRefused JobTimeout KeepLast KeepLatest LockTimeout LogFull LogNotFound Metrics MissingExtra OlderThan Position
-QueueFull Record RecordTooLarge Recovery Repair SegmentInfo ServerFailed ServerReadOnly SkipSegment Stream
-SyncPolicy TargetTaken TimeOutOfRange UnknownFormat VerifyReport WriteFailed apply_repairs plan_repair
-prometheus_collector verify
+Appender Backup CleanReport Cleaner Cursor Defect KeepLast KeepLatest Metrics OlderThan Position Record Recovery
+Repair SegmentInfo Stream SyncPolicy VerifyReport apply_repairs plan_repair prometheus_collector verify
+
+AppenderClosed AppenderFailed BadAccessFile BadCommand BadEvent BadFrame BadOption BadPacket BadPosition BadReply
+BadTokens BatchFailed CatalogFailed ConnectionLost ConvertFailed CorruptRecord DataLoss ForelogError HeaderMismatch
+JobError JobNotFound JobRefused JobTimeout LockTimeout LogFull LogNotFound MissingExtra NotReplicated PlaceTaken
+QueueFull RecordTooLarge ReplicaError RestoreFailed ServerFailed ServerReadOnly SkipSegment SparkFailure Superseded
+TableDamaged TargetTaken TaskFailed TimeOutOfRange UnknownFormat WriteFailed
 """.split()
 
 
@@ -35,6 +37,18 @@ def test_the_public_names_are_these():
         "CrashDisk", "CrashState", "Explorer", "Fault", "Operation", "Report", "Sight", "Violation", "Writer",
         "all_histories", "all_readers", "random_history",
     ]  # fmt: skip
+
+
+def test_a_misspelt_name_is_noticed_by_a_type_checker(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("".join(f"from forelog import {name}\n" for name in [*PUBLIC, "Straem"]))
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(program)],
+        capture_output=True,
+        text=True,
+    )
+    assert 'Module "forelog" has no attribute "Straem"' in checked.stdout
+    assert "Found 1 error" in checked.stdout, checked.stdout
 
 
 def test_everything_public_says_what_it_is_for():

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from forelog import LockTimeout, Stream
 from forelog.files import OSFiles
-from forelog.log.directory.segments import APPEND_LOCK, READ_LOCK
+from forelog.log.directory.directory import APPEND_LOCK, READ_LOCK
 from tests.readers.ledger import Noted, read_ledger
 from tests.readers.process import Child, cpu_seconds, wait_until
 from tests.readers.records import Seen, as_seen, last_seen, reached_path

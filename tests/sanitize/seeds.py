@@ -15,7 +15,7 @@ from typing import Any
 from forelog.broker.mqtt import encode
 from forelog.errors import BadPacket
 from forelog.formats.m3 import Series
-from forelog.formats.msgpack import pack
+from forelog.formats.messages.msgpack import pack
 from forelog.kernel import plain
 from tests.broker.fuzz import connect, packet
 from tests.jobs.fuzz import line

@@ -12,7 +12,6 @@ from typing import Any
 
 from forelog import kernel
 from forelog.broker.log.history import History
-from forelog.commitlog.exchange import NotADatapoint, from_json
 from forelog.copies import lineage, wire
 from forelog.copies.identity import Identity
 from forelog.copies.mirror import Resume, Snapshot, read_snapshot
@@ -23,9 +22,10 @@ from forelog.copies.targets import parse_address
 from forelog.errors import BadFrame, BadPosition, ForelogError, ReplicaError, TimeOutOfRange
 from forelog.formats import Captain, named_format
 from forelog.formats.m3 import Series
+from forelog.formats.m3.exchange import NotADatapoint, from_json
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark, read_end
 from forelog.log.directory.journal import read_journal
-from forelog.log.directory.segments import Directory
 from forelog.log.directory.watermark import read_mark, read_own_from
 from forelog.log.position import Position
 from forelog.testing import CrashDisk

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import forelog.jobs
 from forelog import kernel
 from forelog.errors import BadCommand, BadReply
+from forelog.formats import Block
 from forelog.formats.commands.commands import decode, encode
 from forelog.jobs.client.answers import AnswerReader
-from forelog.log.walk import Block
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, comparable, target
 

@@ -10,7 +10,7 @@ import msgspec
 from forelog import kernel
 from forelog.errors import BadEvent
 from forelog.formats.messages import Messages
-from forelog.formats.msgpack import pack, unpack
+from forelog.formats.messages.msgpack import pack, unpack
 from forelog.kernel.plain.messages import skip_properties
 from forelog.kernel.types import END
 from forelog.state.events import EventCodec

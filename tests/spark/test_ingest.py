@@ -11,11 +11,10 @@ import pytest
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 from forelog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  # noqa: E402
-from forelog.spark.options import BadOption  # noqa: E402
+from forelog.errors import BadOption, DataLoss, TableDamaged  # noqa: E402
 from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
-from forelog.spark.pipeline.ingest_table import TableDamaged, load_state, partition_folder, settled  # noqa: E402
-from forelog.spark.stream import DataLoss  # noqa: E402
+from forelog.spark.pipeline.ingest_table import load_state, partition_folder, settled  # noqa: E402
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
 DAY_NS = 86_400 * 10**9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from forelog import Stream
+from forelog.errors import BadOption, TableDamaged
 from forelog.formats.commands.commands import Add, encode
-from forelog.spark.options import BadOption
-from forelog.spark.pipeline.ingest_table import TableDamaged, format_of, load_state, settled
+from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
 

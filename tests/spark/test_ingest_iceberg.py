@@ -12,12 +12,12 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from forelog import Stream
+from forelog.errors import BadOption, CatalogFailed
 from forelog.formats.commands.commands import Add, Delete, encode
 from forelog.spark.codecs import codec_of
-from forelog.spark.options import BadOption
 from forelog.spark.pipeline import ingest_iceberg
 from forelog.spark.pipeline.ingest import Ingest, Plan
-from forelog.spark.pipeline.ingest_iceberg import CatalogFailed, place_of
+from forelog.spark.pipeline.ingest_iceberg import place_of
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
 from forelog.spark.types import arrow_schema

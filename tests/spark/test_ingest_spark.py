@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 
 from forelog import CorruptRecord, LogNotFound, Stream
+from forelog.errors import TaskFailed
 from forelog.formats.commands.commands import Add, encode
 from forelog.spark.pipeline.ingest import ingest, read_table
-from forelog.spark.pipeline.ingest_run import TaskFailed, run_on
+from forelog.spark.pipeline.ingest_run import run_on
 from tests.spark.test_ingest import Clock, append
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from forelog import Stream
-from forelog.errors import CorruptRecord, LogNotFound, UnknownFormat
+from forelog.errors import BadOption, CorruptRecord, LogNotFound, SparkFailure, UnknownFormat
 from forelog.log.verify import verify as engine_verify
-from forelog.spark.options import BadOption
-from forelog.spark.pipeline.failures import SparkFailure, find_failure
+from forelog.spark.pipeline.failures import find_failure
 from forelog.spark.pipeline.stats import duplicates, gaps, sizes, stats, windows
 from forelog.spark.pipeline.tables import STATS_COLUMNS, read_table
 from forelog.spark.pipeline.verify import verify

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from forelog import Stream
-from forelog.errors import LogNotFound
+from forelog.errors import BadOption, LogNotFound
 from forelog.spark import planning
 from forelog.spark.batch import read_slice
 from forelog.spark.codecs import codec_of
-from forelog.spark.options import BadOption, read_options
+from forelog.spark.options import read_options
 from forelog.spark.planning import find_logs, plan
 from forelog.spark.source import table_columns
 

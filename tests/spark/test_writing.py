@@ -56,7 +56,7 @@ def test_an_overwrite_whose_removal_fails_halfway_leaves_nothing_of_the_old_to_r
         raise OSError("interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing.shutil, "rmtree", interrupted)
+        patch.setattr(writing.OSFiles, "remove_dir", interrupted)
         with pytest.raises(OSError, match="interrupted"):
             writer.commit([message])
     [path] = tmp_path.glob("batch-*/part-*")

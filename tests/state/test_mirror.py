@@ -16,7 +16,7 @@ from forelog.copies.slots import Copies, whole_slot
 from forelog.copies.targets import DirectoryTarget
 from forelog.copies.wire import _PLACE, _SNAPSHOT, Frame, Kind
 from forelog.errors import BadFrame, ForelogError, ReplicaError, Superseded
-from forelog.log.directory.segments import READ_LOCK
+from forelog.log.directory.directory import READ_LOCK
 from forelog.log.position import Position
 from forelog.state import PersistentDict
 from forelog.testing import CrashDisk

@@ -15,11 +15,11 @@ import pytest
 from forelog import Position
 from forelog.copies import shipping
 from forelog.files import write_all
-from forelog.log import active, appender, recovery, stream
+from forelog.log import active, appender, recovery
 from forelog.log.active import ActiveSegment
-from forelog.log.directory import foreign, segments, tail
+from forelog.log.directory import detection, foreign, segment, tail
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, read_end
-from forelog.log.directory.segments import Directory
 from forelog.log.walk import Walk
 from forelog.testing import Explorer, Writer, all_histories
 from forelog.testing.readers import Reader
@@ -94,7 +94,7 @@ def following_by_a_listing(patch: Patch) -> None:
 
 
 def size_of_the_file(patch: Patch) -> None:
-    patch.setattr(segments, "visible_bytes", lambda directory, number, file: file.size())
+    patch.setattr(segment, "visible_bytes", lambda directory, number, file: file.size())
 
 
 def visible_when_written(patch: Patch) -> None:
@@ -129,7 +129,7 @@ def mark_before_the_size(patch: Patch) -> None:
         mark, size = read_end(directory), file.size()
         return min(size, mark.committed) if mark.segment == number and size <= mark.intended else size
 
-    patch.setattr(segments, "visible_bytes", visible_bytes)
+    patch.setattr(segment, "visible_bytes", visible_bytes)
 
 
 def stale_size_of_a_foreign_segment(patch: Patch) -> None:
@@ -139,7 +139,7 @@ def stale_size_of_a_foreign_segment(patch: Patch) -> None:
         def size(self) -> int:
             return 0
 
-    patch.setattr(segments, "foreign_index", lambda *args: index(*args[:3], NeverGrown()))
+    patch.setattr(segment, "foreign_index", lambda *args: index(*args[:3], NeverGrown()))
 
 
 def listing_once_when_all_is_gone(patch: Patch) -> None:
@@ -154,13 +154,13 @@ def listing_once_when_all_is_gone(patch: Patch) -> None:
 
 
 def opening_at_one_look(patch: Patch) -> None:
-    known = stream._formats
+    known = detection._formats
 
     def formats(probe: Directory, numbers: list[int]) -> Any:
         vars(probe)["has"] = lambda _: True  # so that it is content with what it listed first
         return known(probe, numbers)
 
-    patch.setattr(stream, "_formats", formats)
+    patch.setattr(detection, "_formats", formats)
 
 
 def segments_made_in_place(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from forelog.jobs.log.columns import COLUMNS, decode_batch
+from forelog.formats.commands.columns import COLUMNS, decode_batch
 from forelog.spark.codecs import codec_of
 from forelog.spark.types import ddl
 

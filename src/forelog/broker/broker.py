@@ -323,6 +323,7 @@ class Broker:
             turns=self.turns,
             subscriptions=self.subscriptions,
             wills=Wills(self.loop, self.access, self.publications, self.notices),
+            slices=self.slices,
             notices=self.notices,
             is_full=self.admission.is_full,
         )

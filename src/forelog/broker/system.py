@@ -95,14 +95,15 @@ class SystemTopics:
         for message in messages:
             for number, (cursor, verdict) in enumerate(self._routes.of(message.topic.encode())):
                 self._send(message, cursor, verdict)
-                if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
+                if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1 or isinstance(cursor, Group):
                     yield
             yield
 
     def _send(self, message: StoredMessage, cursor: Cursor, verdict: Verdict) -> None:
         takers: list[Session] = [] if cursor.session is None else [cursor.session]
         if isinstance(cursor, Group):
-            takers = list(islice((one for one in cursor.ready if one.rights.may_read(message.topic)), 1))
+            readers = cursor.readers(message.topic.encode())
+            takers = list(islice((one for one in cursor.ready if readers.all or one in readers.some), 1))
         for session in takers:
             connection = session.connection
             if connection is not None and connection.ready:

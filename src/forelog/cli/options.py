@@ -18,7 +18,6 @@ from forelog.bounds import BYTES_MAX
 from forelog.cli import codes
 from forelog.errors import ForelogError
 from forelog.files.modes import PRIVATE, check_mode
-from forelog.formats import Captain
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.times import parse_duration, parse_time
@@ -167,12 +166,13 @@ def open_log(path: str, chosen: argparse.Namespace) -> Stream:
     found = Stream.open(path)
     if chosen.magic is None and chosen.version_number is None:
         return found
-    if not isinstance(found.format, Captain):
+    if found.format.signature is None:
         raise codes.UsageError(f"{path} is a log in the format {found.format.name}, which has no magic number")
+    magic, version = found.format.signature
     return Stream(
         path,
-        magic=found.format.magic if chosen.magic is None else chosen.magic,
-        version=found.format.version if chosen.version_number is None else chosen.version_number,
+        magic=magic if chosen.magic is None else chosen.magic,
+        version=version if chosen.version_number is None else chosen.version_number,
     )
 
 

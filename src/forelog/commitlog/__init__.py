@@ -3,16 +3,12 @@
 log.py          CommitLog: producers, the writer, rotation
 failure.py      what happens when the disk fails
 aio.py          the same for tasks
-entries.py      what M3's files say, entry by entry
-datapoints.py   the same as Arrow columns
-check.py        reading all of it, to count it and to find what can't be read
-exchange.py     a datapoint as JSON, and back
-convert.py      from one format to another
+entries.py      a log in M3's format, entry by entry or as Arrow columns
+check.py        reading all its entries, to count them and to find what can't be read
 """
 
 from forelog.commitlog.aio import AsyncCommitLog
-from forelog.commitlog.datapoints import scan_datapoints
-from forelog.commitlog.entries import read_entries
+from forelog.commitlog.entries import read_entries, scan_datapoints
 from forelog.commitlog.failure import FailurePolicy
 from forelog.commitlog.log import CommitLog, Strategy
 

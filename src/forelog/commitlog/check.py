@@ -16,13 +16,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from forelog.kernel.plain.m3 import m3_parse_metadata
-from forelog.log.directory.segments import READ_LOCK
+from forelog.commitlog.entries import EntryWalk
+from forelog.formats.m3.entries import SeriesTable
+from forelog.formats.m3.summary import Summary, count_series
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Defect
@@ -31,38 +31,13 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class EntriesReport:
-    """What is in a log's entries."""
+class EntriesReport(Summary):
+    """What is in a log's entries, and which of them can't be read."""
 
-    entries: int = 0
-    annotations: int = 0
-    series: int = 0
-    """Different ones, in all files."""
-    namespaces: dict[bytes, int] = field(default_factory=dict)
-    """How many series each has."""
-    timestamp_min_ns: int | None = None
-    timestamp_max_ns: int | None = None
-    created_min_ns: int | None = None
-    created_max_ns: int | None = None
     defects: list[Defect] = field(default_factory=list)
     """The first thousand messages that can't be read, in chunks that can."""
     torn: Defect | None = None
     """What lies at the end of the last file and is no whole entry."""
-
-    def _add(self, block: EntryBlock) -> None:
-        entries = block.entries
-        self.entries += len(entries.series)
-        self.annotations += sum(entries.annotated)
-        times = min(entries.timestamps), max(entries.timestamps)
-        created = min(entries.created), max(entries.created)
-        if self.timestamp_min_ns is None or self.timestamp_max_ns is None:
-            self.timestamp_min_ns, self.timestamp_max_ns = times
-        self.timestamp_min_ns = min(self.timestamp_min_ns, times[0])
-        self.timestamp_max_ns = max(self.timestamp_max_ns, times[1])
-        if self.created_min_ns is None or self.created_max_ns is None:
-            self.created_min_ns, self.created_max_ns = created
-        self.created_min_ns = min(self.created_min_ns, created[0])
-        self.created_max_ns = max(self.created_max_ns, created[1])
 
 
 def check_entries(
@@ -73,25 +48,21 @@ def check_entries(
     walk = EntryWalk(stream, on_corruption="skip")
     sizes = {info.number: info.byte_count for info in stream.segments()}
     total = sum(sizes.values())
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
     known: set[bytes] = set()
     table: SeriesTable | None = None
-    try:
+    with stream.directory.read_lock(timeout=timeout), contextlib.closing(walk):
         for block in walk:
             if table is not None and table is not block.series:
                 known.update(table.metadata())
             table = block.series
-            report._add(block)
+            report.add(block)
             if progress is not None:
                 before = sum(size for number, size in sizes.items() if number < block.segment)
                 progress(min(before + block.entries.offsets[-1], total), total)
         known.update(table.metadata() if table is not None else ())
         report.series = len(known)
-        report.namespaces = dict(sorted(Counter(m3_parse_metadata(raw)[1] for raw in known).items()))
+        report.namespaces = count_series(known)
         report.defects, report.torn = walk.message_defects, walk.torn
-    finally:
-        walk.close()
-        lock.release()
     return report
 
 
@@ -106,7 +77,7 @@ def check_file(stream: Stream, number: int, *, last: bool) -> tuple[list[Defect]
         for _ in walk:
             pass
         if not last:
-            walk._unfinished()  # in the last one it is a torn end
+            walk.finish()  # in the last one it is a torn end
         return walk.message_defects, walk.torn if last else None
     finally:
         walk.close()

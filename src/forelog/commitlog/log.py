@@ -243,6 +243,11 @@ class CommitLog:
         return self.stream.metrics
 
     @property
+    def appender(self) -> Appender:
+        """What writes the segments, as of now: a failure policy may replace it."""
+        return self._appender
+
+    @property
     def failed(self) -> Exception | None:
         """The error that ended this log, if one did."""
         return self._error

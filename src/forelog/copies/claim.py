@@ -24,7 +24,7 @@ from forelog.copies.mirror import Resume
 from forelog.copies.sent import Sent
 from forelog.copies.shipping import Owner, holds
 from forelog.errors import ReplicaError, Superseded
-from forelog.log.directory.segments import SegmentReader
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.stream import Stream
 
 __all__ = ["Claim", "Known", "refuse_other"]
@@ -141,7 +141,7 @@ class Claim:
 def _is_rewritten(stream: Stream, number: int) -> bool:
     """Whether a segment was cleaned by hand: then its bytes are elsewhere."""
     try:
-        reader = SegmentReader(stream._directory, number)
+        reader = SegmentReader(stream.directory, number)
     except FileNotFoundError:
         return True
     try:

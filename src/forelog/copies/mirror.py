@@ -25,9 +25,9 @@ from forelog.errors import BadFrame, LockTimeout, ReplicaError
 from forelog.files import BLOCK_BYTES, File, Files, removed_on_failure, write_all
 from forelog.formats import Captain
 from forelog.log.damage import BLOCK_ROWS
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
-from forelog.log.directory.place import TAIL_BYTES, tail_before
-from forelog.log.directory.segments import READ_LOCK, Directory, read_exactly
+from forelog.log.directory.place import TAIL_BYTES, read_exactly, tail_before
 from forelog.log.directory.watermark import NAME as MARK
 from forelog.log.directory.watermark import Watermark, read_mark
 from forelog.log.position import Position
@@ -402,7 +402,7 @@ class Mirror:
             return
         files = self._directory.files
         try:
-            lock = files.lock(f"{self.path}/{READ_LOCK}", exclusive=True, timeout=patience)
+            lock = self._directory.read_lock(exclusive=True, timeout=patience)
         except LockTimeout:
             return
         try:

@@ -21,10 +21,9 @@ from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
 from forelog.copies.mirror import Resume, Snapshot, tail_before
 from forelog.copies.sent import Memory, Sent
-from forelog.log.directory.segments import Directory
+from forelog.formats import Block
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import Block
 
 __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 
@@ -244,7 +243,7 @@ def _is_gone(view: View, at: Position) -> bool:
 def holds(stream: Stream, end: Resume) -> bool | None:
     """Whether a log has the same last bytes before a position; None if its segment isn't there."""
     try:
-        file = _directory(stream).open_segment(end.position.segment)
+        file = stream.directory.open_segment(end.position.segment)
     except FileNotFoundError:
         return None
     try:
@@ -253,7 +252,3 @@ def holds(stream: Stream, end: Resume) -> bool | None:
         return tail_before(file, end.position.offset).endswith(end.tail)
     finally:
         file.close()
-
-
-def _directory(stream: Stream) -> Directory:
-    return stream._directory

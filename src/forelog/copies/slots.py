@@ -30,7 +30,7 @@ from forelog.copies.mirror import (
 )
 from forelog.errors import BadFrame, LogNotFound, ReplicaError, UnknownFormat
 from forelog.files import Files, OSFiles
-from forelog.log.directory.segments import APPEND_LOCK, Directory, segments_elsewhere
+from forelog.log.directory.directory import APPEND_LOCK, Directory, segments_elsewhere
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
 

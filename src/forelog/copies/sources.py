@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from forelog.copies.slots import SLOTS, whole_slot
 from forelog.errors import ReplicaError
 
-__all__ = ["directory_of", "in_the_way", "is_remote", "source_directory"]
+__all__ = ["directory_of", "is_remote", "source_directory"]
 
 
 def is_remote(source: str) -> bool:
@@ -54,13 +54,6 @@ def source_directory(
         yield f"{temporary}/log"
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def in_the_way(path: str | os.PathLike[str]) -> str | None:
-    """Why no new log can be made at a path, which must not exist or be empty; None if one can be."""
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        return f"{os.fspath(path)} is there already and not empty"
-    return None
 
 
 def directory_of(path: str) -> str:

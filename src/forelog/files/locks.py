@@ -12,6 +12,7 @@ import time
 from forelog.errors import LockTimeout
 from forelog.files.forks import forking, let_go_in_children
 from forelog.files.modes import open_or_create
+from forelog.files.protocol import Lock
 
 __all__ = ["OSLock", "take_lock"]
 
@@ -21,7 +22,7 @@ _SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
 _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
-class OSLock:
+class OSLock(Lock):
     """flock(2) on a file of its own: across processes, and across the threads of one."""
 
     def __init__(self, fd: int, *, exclusive: bool) -> None:

@@ -72,6 +72,9 @@ class Captain:
     record_tail_bytes_max: ClassVar[int] = 0
     segment_number_max: ClassVar[int] = 999_999_999
     numbered_by_time: ClassVar[bool] = False
+    segment_number_first: ClassVar[int] = 1
+    record_word: ClassVar[str] = "record"
+    holds_entries: ClassVar[bool] = False
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 3: "time", 4: "length", 5: "crc"}
     appends_in_place: ClassVar[bool] = True
     folder: ClassVar[str] = ""
@@ -86,6 +89,10 @@ class Captain:
                 raise TypeError(f"{field} is {value!r}: expected an unsigned 32 bit number")
             if not 0 <= value < 2**32:
                 raise ValueError(f"{field} is {value:#x}: expected an unsigned 32 bit number")
+
+    @property
+    def signature(self) -> tuple[int, int]:
+        return self.magic, self.version
 
     def item(self, payload: bytes | bytearray | memoryview, *more: object) -> bytes:
         if more:
@@ -123,6 +130,9 @@ class Captain:
         if version != self.version:
             return f"has version {version}, expected {self.version}"
         return None
+
+    def of_header(self, head: bytes) -> Captain:
+        return Captain(*struct.unpack_from(">II", head))
 
     def exact_time(self, head: bytes) -> int:
         seconds, nanos = struct.unpack_from(">qi", head, 1)

@@ -16,10 +16,11 @@ from typing import NoReturn
 from forelog.errors import AppenderFailed, WriteFailed
 from forelog.files import File
 from forelog.kernel.plain import AppendCore
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.index import IndexBuilder, write_index
 from forelog.log.directory.journal import Journal, open_journal
-from forelog.log.directory.segments import Directory, read_exactly
+from forelog.log.directory.place import read_exactly
 from forelog.log.directory.spare import Spare, spare_path
 from forelog.log.directory.tail import HalfMadeSegment, Tail, check_number, create_segment
 from forelog.log.directory.watermark import Watermark
@@ -67,7 +68,8 @@ class ActiveSegment:
         self._use(tail)
         core.share_end(end.shared, waits)
         self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
-        self._spare = Spare(directory) if spare else None
+        self.spare = Spare(directory) if spare else None
+        """What keeps the next segment open, if asked to."""
         metrics.add_source(self.counts)
 
     def _use(self, tail: Tail) -> None:
@@ -141,14 +143,14 @@ class ActiveSegment:
         """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
         self.error = error
         self._core.rest_at = -1
-        self._spare = None
+        self.spare = None
 
     def close(self, *, in_order: bool) -> None:
         """Release the files; `in_order` if everything has been synced."""
         if in_order:
             self._note_mark(self.tail.number, self._core.offset, closed=True)
-        if self._spare is not None:
-            self._spare.close()
+        if self.spare is not None:
+            self.spare.close()
         if self._journal is not None:
             with contextlib.suppress(OSError):  # one that stays behind has nothing that the segment lacks
                 self._journal.close(remove=in_order)
@@ -188,14 +190,14 @@ class ActiveSegment:
 
     def _try_sync_to(self, segment: int, offset: int, settle: bool) -> bool:
         """The same, or False if the segment was swapped meanwhile."""
-        if self._spare is not None:
-            self._spare.wait_named()  # nothing is safe before what came before it is
+        if self.spare is not None:
+            self.spare.wait_named()  # nothing is safe before what came before it is
         with self._sync_lock:
             with self._tail_lock:
                 tail, synced = self.tail, self.synced_offset
                 done = self._settled_offset if settle else synced
                 end = self._core.offset  # what has been written meanwhile is covered too
-                if self._spare is not None and not self._spare.named:
+                if self.spare is not None and not self.spare.named:
                     return False
             self.check()
             if (tail.number, done) >= (segment, offset):
@@ -237,14 +239,14 @@ class ActiveSegment:
 
     def wait_sealed(self, timeout: float | None) -> bool:
         """Until all segments before the tail are sealed, and it has its name; False after `timeout`."""
-        if self._spare is not None and not self._spare.wait_named(timeout):
+        if self.spare is not None and not self.spare.wait_named(timeout):
             return False
         self.check()
         return True
 
     def wait_ready(self, timeout: float | None) -> bool:
         """Until a roll would wait for nothing; False after `timeout`."""
-        return self._spare is None or self._spare.wait_idle(timeout)
+        return self.spare is None or self.spare.wait_idle(timeout)
 
     # -- the next segment; with the core held
 
@@ -264,20 +266,20 @@ class ActiveSegment:
             # What counts of a segment that has a successor is all of it.
             self.sync_to(self._core.segment, self._core.offset)
         with self._metrics.timed("roll"):
-            file = self._spare.take() if self._spare is not None else None
+            file = self.spare.take() if self.spare is not None else None
             self.check()  # what was waited for may have failed
             if file is not None:
                 self._swap(file, number)
             else:
                 self._start_segment(number)
-                if self._spare is not None:
-                    self._spare.renew()
+                if self.spare is not None:
+                    self.spare.renew()
             self._metrics.add(rolls=1)
 
     def renumber(self, number: int) -> None:
         """Have an empty segment's place taken by another one, with the number that its first record asks for."""
-        if self._spare is not None:
-            self._spare.wait_named()
+        if self.spare is not None:
+            self.spare.wait_named()
         self.check()
         tail = self._create(number)
         with self._sync_lock:
@@ -318,14 +320,14 @@ class ActiveSegment:
         check_number(self._directory, number)
         index = self._finish_index()
         tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)
-        assert self._spare is not None
+        assert self.spare is not None
         try:
             self._sealing = old.number
-            self._spare.begin(lambda: self._seal_behind(old, index, tail))
+            self.spare.begin(lambda: self._seal_behind(old, index, tail))
             self._use(tail)
         except BaseException as error:
             self._note_failure(OSError(errno.EINTR, "interrupted"), f"{self._directory.path}: starting a segment")
-            self._spare.give_up()
+            self.spare.give_up()
             raise error
 
     def _seal_behind(self, old: Tail, index: IndexBuilder, tail: Tail) -> None:

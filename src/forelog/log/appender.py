@@ -38,9 +38,9 @@ from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordT
 from forelog.kernel.plain import TIME_MAX
 from forelog.log.active import ActiveSegment
 from forelog.log.commit import Entry, GroupCommit
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX
-from forelog.log.directory.segments import APPEND_LOCK, Directory
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.directory.watermark import Watermark
 from forelog.log.metrics import Metrics
@@ -133,19 +133,18 @@ class Appender:
     # -- opening and closing
 
     def _open(self, timeout: float | None, *, journal_bytes: int, spare: bool) -> None:
-        files, path = self._directory.files, self._directory.path
         self._directory.check(to_append=True)
-        refuse_others(files, path, "a log", fmt=self._directory.format)
+        refuse_others(self._directory.files, self._directory.path, "a log", fmt=self._directory.format)
         self._directory.make()
         with contextlib.ExitStack() as undo:
-            self._lock = files.lock(f"{path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
+            self._lock = self._directory.append_lock(timeout=timeout)
             undo.callback(self._lock.release)
             watermark = Watermark(self._directory)
             undo.callback(watermark.close)
             end = EndMark(self._directory)
             undo.callback(end.close, in_order=False)
             tail, self.recovery = recover(self._directory, watermark, self._metrics, self._clock, end.found)
-            self._active = ActiveSegment(
+            self.active = ActiveSegment(  # what is under the appender: public for tests that drive it
                 self._directory,
                 self._metrics,
                 self._core,
@@ -174,16 +173,16 @@ class Appender:
             self._interval_thread.join()
         synced = False
         try:
-            if self._active.error is None:
+            if self.active.error is None:
                 self._mend()
                 self._core.rest_at = -1
-                self._active.sync_to(self._core.segment, self._core.offset, settle=True)
+                self.active.sync_to(self._core.segment, self._core.offset, settle=True)
                 synced = True
         finally:
-            self._active.close(in_order=synced)
+            self.active.close(in_order=synced)
             self._lock.release()
-        if not self._active.told:
-            self._active.check()
+        if not self.active.told:
+            self.active.check()
 
     def __enter__(self) -> Self:
         return self
@@ -270,7 +269,7 @@ class Appender:
             positions = Positions(core.segment, self._write(data, starts, first_ns, last_ns), starts)
             segment, end = core.segment, core.offset
         if self._policy is SyncPolicy.ALWAYS:
-            self._active.sync_to(segment, end)
+            self.active.sync_to(segment, end)
         self._metrics.observe("append_many", time.perf_counter() - begun)
         return positions
 
@@ -310,7 +309,7 @@ class Appender:
             self._check_usable()
             self._mend()
             if self._core.offset > self._directory.format.header_bytes:
-                self._active.roll()
+                self.active.roll()
             return Position(self._core.segment, self._core.offset)
 
     def sync(self) -> None:
@@ -318,25 +317,25 @@ class Appender:
         with self._core:
             self._check_usable()
             segment, offset = self._core.segment, self._core.offset
-        self._active.sync_to(segment, offset)
+        self.active.sync_to(segment, offset)
 
     def wait_sealed(self, timeout: float | None = None) -> bool:
         """Until all segments before the current one are sealed, and it has its name; False after `timeout`."""
-        return self._active.wait_sealed(timeout)
+        return self.active.wait_sealed(timeout)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Until there is a spare again, or there can't be one: then a roll waits for nothing."""
-        return self._active.wait_ready(timeout)
+        return self.active.wait_ready(timeout)
 
     @property
     def unsynced_bytes(self) -> int:
         """How many bytes of the current segment are not known to be on stable storage."""
-        return self._active.unsynced_bytes()
+        return self.active.unsynced_bytes()
 
     @property
     def open_segments(self) -> list[str]:
         """The paths of the segments that are being written or sealed, in order."""
-        return self._active.paths()
+        return self.active.paths()
 
     @property
     def position(self) -> Position:
@@ -347,7 +346,7 @@ class Appender:
     @property
     def failed(self) -> AppenderFailed | None:
         """The error that ended this appender, if one did."""
-        return self._active.error
+        return self.active.error
 
     def _entry_of(self, payloads: Iterable[Payload]) -> Entry[Positions | Position]:
         """Payloads that may wait in a queue: no longer anyone else's to change."""
@@ -374,7 +373,7 @@ class Appender:
         if not payloads:  # no record: so no time that a segment's number or its index could be by
             return Positions(core.segment, core.offset, array("q"))
         now = self._begin_batch()
-        encoder = self._active.encoder
+        encoder = self.active.encoder
         data, starts = encoder.encode_many(payloads, now)
         if not checked:
             self._check_size(len(data), len(starts))
@@ -392,24 +391,24 @@ class Appender:
         """Be in the segment in which a batch is to go, and tell the time of its first record."""
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
-        full = filled and (core.offset >= self._segment_bytes or self._active.was_cut)
+        full = filled and (core.offset >= self._segment_bytes or self.active.was_cut)
         now = int(core.stamp()) if time_ns is None else time_ns
         if not core.step_ns:
             if full:
-                self._active.roll()
+                self.active.roll()
             return now
         # Where a segment has its number by its first record's time, that is decided first.
         self._directory.format.next_number(0, now)  # raises where no segment can have this time
         if full:
-            self._active.roll(now)
+            self.active.roll(now)
         elif not filled and core.segment != now:
-            self._active.renumber(now)
+            self.active.renumber(now)
         return now
 
     def _write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
         """Write records that are encoded, all of them or none; where they start."""
-        core, encoder = self._core, self._active.encoder
-        size, offset, index = len(data), core.offset, self._active.tail.index
+        core, encoder = self._core, self.active.encoder
+        size, offset, index = len(data), core.offset, self.active.tail.index
         # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
         core.rest_at, core.torn = -1, True
         core.intend(offset + size)
@@ -428,7 +427,7 @@ class Appender:
             else:
                 exact_time = self._directory.format.exact_time
                 index.mark_rows(starts, offset, lambda start: exact_time(bytes(data[start : start + _HEAD_BYTES])))
-        core.rest_at = self._active.next_rest()
+        core.rest_at = self.active.next_rest()
         return offset
 
     def _undo(self, data: bytes | memoryview, written: int, error: OSError | None) -> None:
@@ -446,15 +445,15 @@ class Appender:
         if error is None:
             return
         self._metrics.add(writes_failed=1)
-        self._active.cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
+        self.active.cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
         raise WriteFailed(
             error.errno,
             f"{error.strerror or error}: nothing was appended, the log is as before",
-            self._active.path,
+            self.active.path,
         ) from error
 
     def _check_usable(self) -> None:
-        self._active.check()
+        self.active.check()
         if self._closed:
             raise self._closed_error()
 
@@ -463,15 +462,15 @@ class Appender:
 
     def _disown(self) -> None:
         what = f"{self._directory.path}: this appender is the parent process's; open one in the child"
-        self._active.disown(AppenderFailed(errno.EPERM, what))
+        self.active.disown(AppenderFailed(errno.EPERM, what))
         self._commit = None
 
     def _mend(self) -> None:
         """Cut off what a write left that was interrupted before it could be undone."""
         if self._core.torn:
-            self._active.cut_back(self._core.offset, "an interrupted write")
+            self.active.cut_back(self._core.offset, "an interrupted write")
             if self._directory.format.encode is None:
-                self._active.start_over()  # the encoder may have taken in what is cut off
+                self.active.start_over()  # the encoder may have taken in what is cut off
 
     # -- syncing
 
@@ -481,7 +480,7 @@ class Appender:
         with self._core:
             positions = self._write_batch(payloads, checked=True)
             segment, offset = self._core.segment, self._core.offset
-        self._active.sync_to(segment, offset)
+        self.active.sync_to(segment, offset)
         row = 0
         for entry in entries:
             after = row + len(entry.items)
@@ -492,9 +491,9 @@ class Appender:
 
     def _sync_at_intervals(self, interval: float) -> None:
         while not self._stop_interval.wait(interval):
-            if self._active.unsynced_bytes():
+            if self.active.unsynced_bytes():
                 try:
                     self.sync()
                 except ForelogError:
-                    self._active.told = False  # except to who reads the program's log
+                    self.active.told = False  # except to who reads the program's log
                     return

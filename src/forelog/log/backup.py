@@ -14,14 +14,15 @@ Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they a
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from forelog.errors import CorruptRecord, TargetTaken
-from forelog.files import File, Files, OSFiles, write_all
+from forelog.files import File, Files, OSFiles, built_beside, write_all
 from forelog.files.modes import PRIVATE
-from forelog.log.directory.segments import READ_LOCK, Directory, SegmentReader, read_exactly
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Watermark, read_own_from
 from forelog.log.position import Position
 from forelog.log.walk import Walk
@@ -60,22 +61,13 @@ def back_up(
     _check_target(directory, target)
     files = OSFiles(mode)
     files.make_dir(os.path.dirname(target))
-    shutil.rmtree(part, ignore_errors=True)
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
-        files.make_dir(part)
+    files.remove_dir(part)
+    with directory.read_lock(timeout=timeout), built_beside(files, target, part):
         copy = Directory(files, part, directory.format)
         end = _copy_segments(directory, copy, progress)
         _mark(directory, copy, end)
         copy.sync()
         segments, records, byte_count = _read_back(copy, end)
-        files.rename(part, target)
-        files.sync_dir(os.path.dirname(target))
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    finally:
-        lock.release()
     return Backup(target, segments, records, byte_count, end)
 
 

@@ -31,14 +31,16 @@ from typing import Literal, Self
 from forelog.errors import CorruptRecord, HeaderMismatch, SkipSegment
 from forelog.files import Lock
 from forelog.files.forks import let_go_in_children
+from forelog.formats import Block
 from forelog.log.cursor import records_of
-from forelog.log.directory.segments import READ_LOCK, Directory, SegmentReader
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record
 from forelog.log.rewrite import logical_end_of, remove_segment, rewrite_segment, sweep
 from forelog.log.rules import Rule
 from forelog.log.seek import chunk_bounds
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 logger = logging.getLogger("forelog")
 
@@ -83,8 +85,7 @@ class Cleaner:
     def lock(self, timeout: float | None = None) -> None:
         """Take the exclusive read lock, waiting for cursors to close. Opening did it."""
         if self._lock is None:
-            path = f"{self._directory.path}/{READ_LOCK}"
-            self._lock = self._directory.files.lock(path, exclusive=True, timeout=timeout)
+            self._lock = self._directory.read_lock(exclusive=True, timeout=timeout)
 
     def unlock(self) -> None:
         """Let cursors read."""

@@ -26,12 +26,13 @@ from typing import Self
 
 from forelog.files import Lock, Watch
 from forelog.files.forks import let_go_in_children
+from forelog.formats import Block
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
-from forelog.log.directory.segments import READ_LOCK, Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record, make_position, make_record
 from forelog.log.seek import chunk_bounds, find_segment
-from forelog.log.walk import Block, Defect, OnCorruption, Walk, check_on_corruption
+from forelog.log.walk import Defect, OnCorruption, Walk, check_on_corruption
 
 _OUTSIDE = (TIME_MIN, TIME_MAX)
 _WAIT_SECONDS_MAX = 1.0  # how long a follower relies on being told of a change before it looks by itself
@@ -83,8 +84,7 @@ class Cursor:
     def lock(self) -> None:
         """Take the shared read lock, waiting for a cleaner to finish. Opening did it; reset() keeps it."""
         if self._lock is None:
-            path = f"{self._directory.path}/{READ_LOCK}"
-            self._lock = self._directory.files.lock(path, exclusive=False, timeout=self._timeout)
+            self._lock = self._directory.read_lock(timeout=self._timeout)
 
     def unlock(self) -> None:
         """Let cleaners work. Reading on afterwards takes the lock anew for each block."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from forelog.kernel.plain import END, NEED_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.end import boot_digest
-from forelog.log.directory.segments import SegmentReader, read_exactly
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Mark, read_mark
 from forelog.log.seek import hop
 

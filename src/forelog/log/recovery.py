@@ -32,10 +32,12 @@ from forelog.errors import HeaderMismatch
 from forelog.files import File, removed_on_failure, write_all
 from forelog.kernel.types import TIME_MIN, read_clock
 from forelog.log.damage import header_is_torn
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, End
 from forelog.log.directory.index import IndexBuilder
 from forelog.log.directory.journal import put_away, read_journal, restore
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.spare import spare_path
 from forelog.log.directory.tail import Tail, create_segment
 from forelog.log.directory.tenants import what_it_is

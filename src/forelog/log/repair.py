@@ -45,8 +45,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forelog.files import File, removed_on_failure
+from forelog.formats import Block
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder, SegmentIndex, decode_index, write_index
-from forelog.log.directory.segments import APPEND_LOCK, READ_LOCK, Directory, SegmentReader, read_exactly
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Watermark
 from forelog.log.position import Position
 from forelog.log.recovery import recover
@@ -58,7 +61,7 @@ from forelog.log.rewrite import (
 )
 from forelog.log.stream import Stream
 from forelog.log.verify import JOURNAL_HAS_MORE, Progress, SegmentReport, VerifyReport, check, verify
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 logger = logging.getLogger("forelog")
 
@@ -97,7 +100,7 @@ class Repair:
 
 def plan_repair(stream: Stream, *, progress: Progress | None = None, timeout: float | None = None) -> list[Repair]:
     """What apply_repairs() would do, in order. Nothing is changed, and the log may be in use."""
-    return _plan(stream._directory, verify(stream, progress=progress, timeout=timeout))
+    return _plan(stream.directory, verify(stream, progress=progress, timeout=timeout))
 
 
 def apply_repairs(
@@ -107,10 +110,10 @@ def apply_repairs(
 
     Waits until nobody appends or reads, at most `timeout` seconds for each; what is done is decided then.
     """
-    directory = stream._directory
+    directory = stream.directory
     directory.names()
     done: list[Repair] = []
-    with _locked(directory, APPEND_LOCK, timeout), _locked(directory, READ_LOCK, timeout):
+    with directory.append_lock(timeout=timeout), directory.read_lock(exclusive=True, timeout=timeout):
         for _ in range(_ROUNDS_MAX):
             repairs = _plan(directory, check(directory, progress=progress, alone=True))
             possible = [repair for repair in repairs if repair.possible]
@@ -127,15 +130,6 @@ def _apply_one(directory: Directory, repair: Repair) -> None:
     _STEPS[repair.kind](directory, repair)
     repair.copies = _copies(set(directory.names()) - before)
     logger.info("%s", repair)
-
-
-@contextlib.contextmanager
-def _locked(directory: Directory, name: str, timeout: float | None) -> Iterator[None]:
-    lock = directory.files.lock(f"{directory.path}/{name}", exclusive=True, timeout=timeout)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _copies(names: set[str]) -> list[str]:

@@ -21,9 +21,11 @@ from collections.abc import Iterable
 
 from forelog import kernel
 from forelog.files import removed_on_failure, write_all
+from forelog.formats import Block
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder, index_name, indexed_bytes, map_name, write_index
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
-from forelog.log.walk import Block
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 
 
 def rewrite_path(directory: Directory, number: int) -> str:

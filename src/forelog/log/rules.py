@@ -16,9 +16,9 @@ from typing import Protocol
 
 from forelog import kernel
 from forelog.bounds import check_whole
+from forelog.formats import Block
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import SegmentIndex
-from forelog.log.directory.segments import Directory
-from forelog.log.walk import Block
 from forelog.times import in_column, parse_duration
 
 

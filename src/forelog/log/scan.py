@@ -15,42 +15,21 @@ length    int64                          how many bytes that is, without copying
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
-from forelog.errors import MissingExtra
+from forelog.formats import Block
+from forelog.formats.columns import load_pyarrow, segment_column
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("position", "segment", "offset", "time", "payload", "length")
 DEFAULT_COLUMNS = ("position", "time", "payload")
-
-
-def load_pyarrow() -> ModuleType:
-    """pyarrow, or an error that says how to get it."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtra("scan() needs pyarrow: pip install '.[arrow]' in forelog's folder") from error
-    module: ModuleType = pyarrow
-    return module
-
-
-def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns asked for, or an error that says which there are."""
-    if isinstance(columns, str):
-        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown or not columns:
-        raise ValueError(f"columns {list(columns)}: choose from {', '.join(COLUMNS)}")
-    return tuple(columns)
 
 
 def schema(columns: Sequence[str], *, wide: bool = False) -> pa.Schema:
@@ -86,12 +65,6 @@ def column_of(pa: Any, name: str, block: Block, *, wide: bool = False) -> Any:
             return segment
         return pa.StructArray.from_arrays([segment, _offset(pa, block)], ["segment", "offset"])
     return _BUILDERS[name](pa, block)
-
-
-def segment_column(pa: Any, segment: int, rows: int, *, wide: bool = False) -> Any:
-    """The segment, for each of so many rows. Not by `pa.scalar`: the first one imports pandas, where it is."""
-    one = segment.to_bytes(8 if wide else 4, sys.byteorder, signed=True)
-    return pa.Array.from_buffers(pa.int64() if wide else pa.int32(), rows, [None, pa.py_buffer(one * rows)])
 
 
 def _int64(pa: Any, column: array[int], block: Block) -> Any:

@@ -13,8 +13,10 @@ from bisect import bisect_left, bisect_right
 from forelog import kernel
 from forelog.formats import Format, Scan
 from forelog.kernel.plain import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark, read_own_from
 from forelog.log.position import Position
 from forelog.times import in_column

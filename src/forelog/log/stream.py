@@ -6,27 +6,30 @@ import contextlib
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from forelog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
-from forelog.errors import BadPosition, LogNotFound
+from forelog.errors import BadPosition
 from forelog.files import Files, OSFiles, disk
 from forelog.files.modes import PRIVATE
-from forelog.formats import Captain, Format, detect, named_format
+from forelog.formats import Block, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
+from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel.types import read_clock
 from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
-from forelog.log.directory.segments import READ_LOCK, Directory, SegmentReader, read_exactly, segments_elsewhere
+from forelog.log.directory.detection import find_log
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
-from forelog.log.walk import LOG_START, Block, OnCorruption, Walk
+from forelog.log.seek import find_segment
+from forelog.log.walk import LOG_START, OnCorruption, Walk
 from forelog.times import TimeLike, parse_time
 
 if TYPE_CHECKING:
@@ -38,8 +41,16 @@ PathLike = str | os.PathLike[str]
 PositionLike = Position | tuple[int, int] | str
 Bound = PositionLike | TimeLike
 
-_FOLDERS_LOOKED_AT = 100
-_HEADERS_COMPARED = 16
+
+class Bounds(NamedTuple):
+    """Part of a log: from `start` up to `stop`, with times from `since_ns` up to `until_ns`."""
+
+    start: Position
+    stop: Position | None
+    """Excluded; None for the end of the log."""
+    since_ns: int | None
+    until_ns: int | None
+    """Excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,36 +97,18 @@ class Stream:
         self.path = os.fspath(path)
         if not self.path:
             raise ValueError("a log's path is empty: expected that of a directory")
-        self.format: Format = Captain(magic, version) if format == "captain" else named_format(format)
+        self.format: Format = named_format(format, magic=magic, version=version)
         self.metrics = Metrics()
         self._clock = clock
-        self._directory = Directory(disk(files, mode), self.path, self.format)
+        self.directory = Directory(disk(files, mode), self.path, self.format)
+        """The files of the log, for those who build on the engine."""
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
         """An existing log, whose format, magic number and version are taken from its first segments."""
         files = files or OSFiles()
-        place = os.fspath(path)
-        probe = Directory(files, place, Captain())
-        numbers = probe.numbers()
-        other = None if numbers else segments_elsewhere(files, place, probe.format)
-        if other is not None:
-            return cls(other[1], format=other[0], files=files)
-        formats = _formats(probe, numbers)
-        while numbers and not formats and not probe.has(numbers[-1]):
-            numbers = probe.numbers()  # all that were listed are gone, and others there
-            formats = _formats(probe, numbers)
-        if formats:
-            # The most common one: a damaged header must not make strangers of all the others.
-            return cls(place, format=formats.most_common(1)[0][0], files=files)
-        if numbers:
-            return cls(place, files=files)
-        if inside := _logs_inside(files, place):  # as in what a broker keeps
-            raise LogNotFound(f"there are no segments in {place}, but in {' and in '.join(inside)}: say which")
-        raise LogNotFound(
-            f"there are no segments in {place}: expected files such as 000000001.log, commitlog-0-0.db or "
-            "20261115T183000.123456789Z.dat"
-        )
+        found = find_log(files, os.fspath(path))
+        return cls(found.path, format=found.format, files=files)
 
     def __repr__(self) -> str:
         return f"Stream({self.path!r}, format={self.format})"
@@ -144,7 +137,7 @@ class Stream:
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         return Appender(
-            self._directory,
+            self.directory,
             self.metrics,
             sync=sync,
             sync_interval_ms=sync_interval_ms,
@@ -175,14 +168,14 @@ class Stream:
         first. Damage raises CorruptRecord, ends the iteration ("stop") or is passed over ("skip"); what was
         passed over is logged, counted, and listed in `cursor.defects`.
         """
-        stop, until_ns = self._bounds(until)
+        bounds = self.bounds(start=start, until=until, since=since)
         return Cursor(
-            self._directory,
+            self.directory,
             self.metrics,
-            start=None if start is None else as_position(start),
-            until=stop,
-            since_ns=self._time(since),
-            until_ns=until_ns,
+            start=None if start is None else bounds.start,
+            until=bounds.stop,
+            since_ns=bounds.since_ns,
+            until_ns=bounds.until_ns,
             reverse=reverse,
             follow=follow,
             on_corruption=on_corruption,
@@ -191,7 +184,7 @@ class Stream:
 
     def cleaner(self, *, timeout: float | None = None, blocking: bool = True) -> Cleaner:
         """Open the log to clean it; waits until nobody reads."""
-        return Cleaner(self._directory, self.metrics, timeout=_lock_timeout(timeout, blocking), clock=self._now)
+        return Cleaner(self.directory, self.metrics, timeout=_lock_timeout(timeout, blocking), clock=self.now_ns)
 
     def scan(
         self,
@@ -208,32 +201,45 @@ class Stream:
         from forelog.log import scan
 
         check_whole("batch_rows", batch_rows, most=COUNT_MAX)
-        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
-        scan.load_pyarrow()
-        stop, until_ns = self._bounds(until)
-        since_ns = self._time(since)
-        self._directory.check()
+        wanted = check_columns(scan.DEFAULT_COLUMNS if columns is None else columns, scan.COLUMNS)
+        load_pyarrow()
+        bounds = self.bounds(start=start, until=until, since=since)
+        self.directory.check()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-            try:
-                walk = self._walk(
-                    start=Position(0, 0) if start is None else as_position(start),
-                    stop=stop,
-                    since_ns=since_ns,
-                    until_ns=until_ns,
-                    on_corruption=on_corruption,
-                    block_rows=batch_rows,
-                )
-                try:
-                    walk.check_start()
-                    yield from scan.batches(walk, wanted)
-                finally:
-                    walk.close()
-            finally:
-                lock.release()
+            with self._reading(bounds, on_corruption, batch_rows, timeout) as walk:
+                yield from scan.batches(walk, wanted)
 
         return batches()
+
+    def reading(
+        self,
+        *,
+        start: PositionLike | None = None,
+        until: Bound | None = None,
+        since: TimeLike | None = None,
+        on_corruption: OnCorruption = "raise",
+        block_rows: int = BLOCK_ROWS,
+        timeout: float | None = None,
+    ) -> AbstractContextManager[Walk]:
+        """Read the log a block at a time: takes the read lock, gives a Walk, closes both.
+
+        Bounds are as of `cursor`. Nothing is cleaned away meanwhile.
+        """
+        bounds = self.bounds(start=start, until=until, since=since)
+        self.directory.check()
+        return self._reading(bounds, on_corruption, block_rows, timeout)
+
+    @contextlib.contextmanager
+    def _reading(
+        self, bounds: Bounds, on_corruption: OnCorruption, block_rows: int, timeout: float | None
+    ) -> Iterator[Walk]:
+        with (
+            self.directory.read_lock(timeout=timeout),
+            contextlib.closing(self.walk(bounds, on_corruption=on_corruption, block_rows=block_rows)) as walk,
+        ):
+            walk.check_start()
+            yield walk
 
     def blocks(
         self,
@@ -244,26 +250,11 @@ class Stream:
         on_corruption: OnCorruption = "raise",
         timeout: float | None = None,
     ) -> Iterator[Block]:
-        """The log a block at a time, for what builds on the engine. Each is valid until the next is asked for."""
-        stop, until_ns = self._bounds(until)
-        since_ns = self._time(since)
-        self._directory.check()
-        lock = self._directory.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-        try:
-            walk = self._walk(
-                start=LOG_START if start is None else as_position(start),
-                stop=stop,
-                since_ns=since_ns,
-                until_ns=until_ns,
-                on_corruption=on_corruption,
-            )
-            try:
-                walk.check_start()
-                yield from walk
-            finally:
-                walk.close()
-        finally:
-            lock.release()
+        """The log a block at a time, as `reading` gives it. Each block is valid until the next is asked for."""
+        with self.reading(
+            start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout
+        ) as walk:
+            yield from walk
 
     def backup(
         self,
@@ -282,36 +273,35 @@ class Stream:
         """
         from forelog.log.backup import back_up
 
-        self._directory.check()
-        return back_up(self._directory, os.fspath(target), progress=progress, timeout=timeout, mode=mode)
+        self.directory.check()
+        return back_up(self.directory, os.fspath(target), progress=progress, timeout=timeout, mode=mode)
 
     def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
         from forelog.log import scan
 
-        wanted = scan.check_columns(scan.DEFAULT_COLUMNS if columns is None else columns)
+        wanted = check_columns(scan.DEFAULT_COLUMNS if columns is None else columns, scan.COLUMNS)
         return scan.schema(wanted, wide=self.format.numbered_by_time)
 
     def numbers(self) -> list[int]:
         """The numbers of the segments there are, ascending."""
-        return self._directory.numbers()
+        return self.directory.numbers()
 
     def following(self, number: int) -> int | None:
         """The number of the segment after this one; None if there is none yet. Mostly without a listing."""
-        return self._directory.following(number)
+        return self.directory.following(number)
 
     def segment_bytes(self, number: int) -> int | None:
         """How large a segment's file is; None if there is none."""
-        found = self._directory.files.stat(self._directory.segment_path(number))
-        return None if found is None else found[0]
+        return self.directory.segment_bytes(number)
 
     def segments(self) -> list[SegmentInfo]:
         """What is known of each segment without reading it whole."""
-        numbers = self._directory.numbers()
+        numbers = self.directory.numbers()
         infos = []
         for number in numbers:
             try:
-                reader = SegmentReader(self._directory, number)
+                reader = SegmentReader(self.directory, number)
             except FileNotFoundError:
                 continue
             try:
@@ -335,54 +325,47 @@ class Stream:
 
     def end(self) -> Position:
         """The position after the last byte: where a cursor that wants only what is new starts."""
-        numbers = self._directory.numbers()
+        numbers = self.directory.numbers()
         if not numbers:
             return Position(0, 0)
-        walk = self._walk(start=Position(numbers[-1], 0), on_corruption="skip")
-        try:
+        last = self.bounds(start=Position(numbers[-1], 0))
+        with contextlib.closing(self.walk(last, on_corruption="skip")) as walk:
             for _ in walk:
                 pass
             return max(walk.position, Position(numbers[-1], self.format.header_bytes))
-        finally:
-            walk.close()
 
-    def _now(self) -> int:
+    def now_ns(self) -> int:
+        """The time on the clock that records are stamped with."""
         return read_clock(self._clock or time.time_ns)
+
+    def bounds(
+        self, *, start: PositionLike | None = None, until: Bound | None = None, since: TimeLike | None = None
+    ) -> Bounds:
+        """What the bounds of `cursor` mean: positions, and times in nanoseconds."""
+        first = LOG_START if start is None else as_position(start)
+        if isinstance(until, tuple):
+            return Bounds(first, Position(*until), self._time(since), None)
+        if isinstance(until, str) and ":" in until and until.replace(":", "").isdigit():
+            return Bounds(first, Position.parse(until), self._time(since), None)
+        return Bounds(first, None, self._time(since), self._time(until))
 
     def _time(self, value: TimeLike | None) -> int | None:
         if value is None:
             return None
-        now_ns = self._now() if isinstance(value, str) and value.startswith("-") else None
+        now_ns = self.now_ns() if isinstance(value, str) and value.startswith("-") else None
         return parse_time(value, now_ns=now_ns)
 
-    def _bounds(self, until: Bound | None) -> tuple[Position | None, int | None]:
-        """What `until` means: a position, or a time."""
-        if isinstance(until, tuple):
-            return Position(*until), None
-        if isinstance(until, str) and ":" in until and until.replace(":", "").isdigit():
-            return Position.parse(until), None
-        return None, self._time(until)
-
-    def _walk(
-        self,
-        *,
-        start: Position,
-        stop: Position | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_corruption: OnCorruption = "raise",
-        block_rows: int = BLOCK_ROWS,
-    ) -> Walk:
-        from forelog.log.seek import find_segment
-
-        if since_ns is not None:
-            start = max(start, find_segment(self._directory, since_ns))
+    def walk(self, bounds: Bounds, *, on_corruption: OnCorruption = "raise", block_rows: int = BLOCK_ROWS) -> Walk:
+        """A Walk within bounds, for callers that hold the read lock; close it."""
+        start = bounds.start
+        if bounds.since_ns is not None:
+            start = max(start, find_segment(self.directory, bounds.since_ns))
         return Walk(
-            self._directory,
+            self.directory,
             start=start,
-            stop=stop,
-            since_ns=since_ns,
-            until_ns=until_ns,
+            stop=bounds.stop,
+            since_ns=bounds.since_ns,
+            until_ns=bounds.until_ns,
             on_corruption=on_corruption,
             metrics=self.metrics,
             block_rows=block_rows,
@@ -405,37 +388,3 @@ def _lock_timeout(timeout: float | None, blocking: bool) -> float | None:
         return 0.0
     check_number("timeout", timeout, most=math.inf, or_none="to wait for ever")
     return None if timeout is None or timeout > AGE_SECONDS_MAX else timeout
-
-
-def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
-    """How many of the first segments say that they are of which format."""
-    formats: Counter[Format] = Counter()
-    for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
-        if len(head) >= probe.format.header_bytes and any(head):
-            formats[detect(probe.segment_name(number), head)] += 1
-    return formats
-
-
-def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
-    """The first bytes of each segment that is still there: a cleaner may have taken some since all were listed."""
-    for number in numbers:
-        try:
-            file = directory.open_segment(number)
-        except FileNotFoundError:
-            continue
-        try:
-            head = read_exactly(file, 16, 0)
-        finally:
-            file.close()
-        yield number, head
-
-
-def _logs_inside(files: Files, place: str) -> list[str]:
-    """The folders right below this one that have segments, as far as that can be told quickly."""
-    found = []
-    for name in sorted(files.list_dir(place))[:_FOLDERS_LOOKED_AT]:
-        folder = Directory(files, f"{place}/{name}", Captain())
-        with contextlib.suppress(OSError, LogNotFound):
-            if folder.numbers() or segments_elsewhere(files, folder.path, folder.format):
-                found.append(folder.path)
-    return found

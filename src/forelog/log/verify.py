@@ -30,15 +30,17 @@ from typing import Literal
 
 from forelog.errors import LockTimeout
 from forelog.files import Files
+from forelog.formats import Block
 from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex, indexed_bytes, was_a_map
 from forelog.log.directory.journal import missing_bytes
-from forelog.log.directory.segments import APPEND_LOCK, READ_LOCK, Directory, SegmentReader
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Mark, read_mark
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import BAD_MAP, Block, Defect, Walk
+from forelog.log.walk import BAD_MAP, Defect, Walk
 
 Progress = Callable[[int, int], None]
 IndexState = Literal["fits", "missing", "unusable", "damaged", "none"]
@@ -188,13 +190,10 @@ def verify(stream: Stream, *, progress: Progress | None = None, timeout: float |
 
     Waits for a cleaner to finish, at most `timeout` seconds.
     """
-    directory = stream._directory
+    directory = stream.directory
     directory.names()  # a log that isn't there is told before a lock file is made
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
+    with directory.read_lock(timeout=timeout):
         return check(directory, progress=progress)
-    finally:
-        lock.release()
 
 
 def check(directory: Directory, *, progress: Progress | None = None, alone: bool = False) -> VerifyReport:

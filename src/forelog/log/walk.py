@@ -10,19 +10,19 @@ rewritten.
 from __future__ import annotations
 
 import logging
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from forelog.errors import BadPosition, CorruptRecord, ForelogError, HeaderMismatch
-from forelog.formats import Scan
+from forelog.formats import Block, Scan
 from forelog.kernel.plain import END, TRUNCATED
 from forelog.log.damage import BLOCK_BYTES, BLOCK_ROWS, header_is_torn, is_boundary, is_torn, resync
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end
 from forelog.log.directory.foreign import check_position
-from forelog.log.directory.place import TAIL_BYTES
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
+from forelog.log.directory.place import TAIL_BYTES, read_exactly
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
@@ -52,31 +52,6 @@ class Defect(NamedTuple):
     def __str__(self) -> str:
         kind = "torn tail" if self.torn else "damage"
         return f"{self.position} {kind} ({self.reason}), {self.byte_count} bytes in {self.path}"
-
-
-class Block(NamedTuple):
-    """Some records of one segment, as columns. The buffer is valid until the next block is asked for."""
-
-    segment: int
-    path: str
-    buffer: memoryview
-    base: int
-    """The physical offset of the buffer's first byte."""
-    scan: Scan
-    """Offsets in it are physical."""
-    offsets: array[int]
-    """The logical ones."""
-    first: int
-    """The rows that are wanted are those from `first` up to, not including, `last`."""
-    last: int
-    logical_end: int
-    """The logical offset after the last wanted row."""
-
-    def frame_bytes(self, row: int) -> int:
-        """How many bytes the record in a row takes."""
-        offsets = self.scan.offsets
-        following = offsets[row + 1] if row + 1 < len(offsets) else self.base + self.scan.end
-        return following - offsets[row]
 
 
 def check_on_corruption(choice: str) -> None:

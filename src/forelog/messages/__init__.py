@@ -1,1 +1,14 @@
-"""TODO"""
+"""A log of messages: topics, payloads and properties, one writer and any number of readers.
+
+message.py     Message
+writer.py      MessageLogWriter: buffer, flush, rotate
+reader.py      MessageLogReader: read on, or from a time
+retention.py   which files may go
+"""
+
+from forelog.messages.message import Message
+from forelog.messages.reader import MessageLogReader
+from forelog.messages.retention import Retained, retain
+from forelog.messages.writer import MessageLogWriter
+
+__all__ = ["Message", "MessageLogReader", "MessageLogWriter", "Retained", "retain"]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from forelog import kernel
-from forelog.formats.msgpack import unpack
+from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position, Record
 from forelog.times import to_datetime
 

@@ -1,7 +1,7 @@
 """Reading messages: one after the other, from where one left off or from a time.
 
 >>> import tempfile
->>> from forelog.broker import MessageLogWriter
+>>> from forelog.messages import MessageLogWriter
 >>> folder = tempfile.mkdtemp()
 >>> with MessageLogWriter(folder) as log:
 ...     times = [log.write("plant/7/temp", payload) for payload in (b"21.5", b"21.6", b"21.7")]
@@ -58,7 +58,7 @@ class MessageLogReader:
 
     def _open(self, *, start: Position | None = None, since_ns: int | None = None) -> Cursor:
         return Cursor(
-            self.stream._directory,
+            self.stream.directory,
             self.stream.metrics,
             start=start,
             since_ns=since_ns,
@@ -97,7 +97,7 @@ class MessageLogReader:
 
     def seek_time(self, as_of: TimeLike) -> None:
         """Go on at the first message of a time or later."""
-        self._replace(self._open(since_ns=self.stream._time(as_of)))
+        self._replace(self._open(since_ns=self.stream.bounds(since=as_of).since_ns))
 
     def _replace(self, cursor: Cursor) -> None:
         self._cursor.close()

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from forelog.log.directory.segments import READ_LOCK, Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 from forelog.log.rewrite import remove_segment
 from forelog.log.stream import Stream
@@ -48,10 +48,9 @@ def retain(
     At least `keep_bytes` stay: the file in which that limit falls is kept. A file with messages from `keep_from`
     on stays, and so do those after it, unless `force`. Waits up to `timeout` seconds until nobody reads.
     """
-    directory = stream._directory
+    directory = stream.directory
     done = Retained()
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=True, timeout=timeout)
-    try:
+    with directory.read_lock(exclusive=True, timeout=timeout):
         for number, following, size in _due(directory, before_ns, keep_bytes):
             path = directory.segment_path(number)
             needed = keep_from is not None and keep_from < Position(following, 0)
@@ -63,8 +62,6 @@ def retain(
             done.removed_bytes += size
             if needed:
                 done.forced.append(path)
-    finally:
-        lock.release()
     if done.forced:
         logger.warning(
             "%s: removed %d files from %s on, although messages from %s on are still needed: they are lost to "
@@ -81,8 +78,7 @@ def retain(
 def _due(directory: Directory, before_ns: int | None, keep_bytes: int | None) -> list[tuple[int, int, int]]:
     """The files that age or size are over for, each with the number after it, and its size."""
     numbers = directory.numbers()
-    found = {number: directory.files.stat(directory.segment_path(number)) for number in numbers}
-    sizes = {number: stat[0] if stat else 0 for number, stat in found.items()}
+    sizes = {number: directory.segment_bytes(number) or 0 for number in numbers}
     total = sum(sizes.values())
     due = []
     for number, following in pairwise(numbers):

@@ -165,6 +165,11 @@ class MessageLogWriter:
         """How many bytes of messages were taken and are not flushed."""
         return self._size
 
+    @property
+    def buffered_starts(self) -> list[int]:
+        """Where each of these messages begins, counted from the first."""
+        return list(self._starts)
+
     def _check_open(self) -> None:
         if self._closed:
             raise AppenderClosed(f"the writer of {self.stream.path} is closed: open a new one")
@@ -212,7 +217,7 @@ class MessageLogWriter:
             keep = self._needed() if self._needed is not None else None
         return retain(
             self.stream,
-            before_ns=None if seconds is None else self.stream._now() - int(seconds * SECOND_NS),
+            before_ns=None if seconds is None else self.stream.now_ns() - int(seconds * SECOND_NS),
             keep_bytes=self._retain_bytes if byte_count is None else byte_count,
             keep_from=keep,
             force=force,

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
-from forelog.log.scan import load_pyarrow
 from forelog.log.walk import Defect
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from forelog import kernel
-from forelog.log.directory.segments import READ_LOCK
-from forelog.log.scan import column_of, load_pyarrow
-from forelog.log.walk import Block, Defect, OnCorruption, Walk
-from forelog.spark.options import BadOption
+from forelog.errors import BadOption
+from forelog.formats import Block
+from forelog.formats.columns import load_pyarrow
+from forelog.log.scan import column_of
+from forelog.log.walk import Defect, OnCorruption, Walk
 from forelog.spark.planning import Slice
 from forelog.times import in_column
 
@@ -71,23 +72,22 @@ def codec_of(name: str) -> Codec:
 
 def blocks_of(piece: Slice, rows: int, on_corruption: OnCorruption, defects: list[Defect]) -> Iterator[Block]:
     """The records of a slice, with the read lock held so that nothing is cleaned away meanwhile."""
-    directory = piece.log.stream()._directory
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
-    walk = Walk(
-        directory,
-        start=piece.start,
-        stop=piece.stop,
-        since_ns=piece.since_ns,
-        until_ns=piece.until_ns,
-        on_corruption=on_corruption,
-        block_rows=rows,
-    )
-    try:
-        yield from walk
-    finally:
-        defects += walk.defects
-        walk.close()
-        lock.release()
+    directory = piece.log.stream().directory
+    with directory.read_lock():
+        walk = Walk(
+            directory,
+            start=piece.start,
+            stop=piece.stop,
+            since_ns=piece.since_ns,
+            until_ns=piece.until_ns,
+            on_corruption=on_corruption,
+            block_rows=rows,
+        )
+        try:
+            yield from walk
+        finally:
+            defects += walk.defects
+            walk.close()
 
 
 def as_timestamps(pa: Any, times: Any) -> Any:
@@ -158,7 +158,7 @@ class Datapoints(Codec):
         on_corruption: OnCorruption,
         defects: list[Defect],
     ) -> Iterator[dict[str, Any]]:
-        from forelog.commitlog.datapoints import scan_datapoints
+        from forelog.commitlog.entries import scan_datapoints
 
         pa = load_pyarrow()
         asked = list(dict.fromkeys([*(name.removesuffix("_ns") for name in columns), "created"]))
@@ -214,7 +214,7 @@ class Commands(Codec):
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
     ) -> Iterator[dict[str, Any]]:
-        from forelog.jobs.log.columns import decode_block
+        from forelog.formats.commands.columns import decode_block
 
         pa = load_pyarrow()
         told = [name for name in columns if name not in RECORD_COLUMNS]

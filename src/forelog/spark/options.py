@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forelog.bounds import BYTES_MAX, COUNT_MAX
-from forelog.errors import ForelogError
+from forelog.errors import BadOption
 from forelog.files.modes import check_mode
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
@@ -19,10 +19,6 @@ BATCH_ROWS = 16_384
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-class BadOption(ForelogError, ValueError):
-    """An option of the Spark source that there isn't, or a value that it can't have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from forelog.errors import LogNotFound
+from forelog.errors import BadOption, LogNotFound
 from forelog.files import Files, OSFiles
 from forelog.formats import Captain, Format
 from forelog.formats.m3 import M3
 from forelog.formats.messages import Messages
-from forelog.log.directory.segments import Directory, SegmentReader
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark
 from forelog.log.position import Position
 from forelog.log.seek import chunk_bounds, segments_between
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
-from forelog.spark.options import BadOption, ReadOptions
+from forelog.spark.options import ReadOptions
 from forelog.spark.remote import is_remote, remote_files, walk_remote
 
 _SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
@@ -106,7 +107,7 @@ def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Sli
 
 def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
     """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
-    directory = stream._directory
+    directory = stream.directory
     if read_mark(directory) is None:
         return options
     return replace(
@@ -129,9 +130,9 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
 
     It is looked for from a place that is known to come before it. A last segment without records ends at 0.
     """
-    numbers = stream._directory.numbers()
+    numbers = stream.directory.numbers()
     start = max(known, Position(numbers[-1] if numbers else 0, 0))
-    walk = Walk(stream._directory, start=start, on_corruption="skip", numbers=numbers)
+    walk = Walk(stream.directory, start=start, on_corruption="skip", numbers=numbers)
     try:
         for _ in walk:
             pass
@@ -142,7 +143,7 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
 
 def between_entries(log: Log, begin: Position, end: Position) -> Position:
     """The last place up to `end` where a reader can stop: in M3's log a chunk may end inside of an entry."""
-    if not isinstance(log.format, M3):
+    if not log.format.holds_entries:
         return end
     from forelog.commitlog.entries import EntryWalk
 
@@ -163,7 +164,7 @@ def cut(
     log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
 ) -> list[Slice]:
     """A range of a log in slices of about `partition_bytes`: small segments together, large ones in parts."""
-    directory = stream._directory
+    directory = stream.directory
     numbers = _numbers_between(directory, start, stop, options)
     slices: list[Slice] = []
     size = 0

@@ -32,6 +32,13 @@ def _filesystem(path: str) -> tuple[Any, str]:
     return filesystem, place
 
 
+def _place_of(path: str) -> str:
+    from fsspec.core import strip_protocol
+
+    place: str = strip_protocol(path)
+    return place
+
+
 def walk_remote(root: str) -> Iterator[tuple[str, list[str]]]:
     """Every folder below, as an address, with the names of its files."""
     filesystem, place = _filesystem(root)
@@ -81,7 +88,7 @@ class RemoteFile:
     write = write_at = write_synced = truncate = sync = _refuse
 
 
-class NoLock:
+class NoLock(Lock):
     def release(self) -> None:
         pass
 
@@ -93,7 +100,7 @@ class RemoteFiles:
         self._filesystem, _ = _filesystem(path)
 
     def list_dir(self, path: str) -> list[str]:
-        place = self._filesystem._strip_protocol(path)
+        place = _place_of(path)
         self._filesystem.invalidate_cache(place)
         if not self._filesystem.isdir(place):
             raise FileNotFoundError(path)
@@ -106,7 +113,7 @@ class RemoteFiles:
         found = self.stat(path)
         if found is None:
             raise FileNotFoundError(path)
-        return RemoteFile(self._filesystem, self._filesystem._strip_protocol(path), found[0])
+        return RemoteFile(self._filesystem, _place_of(path), found[0])
 
     def stat(self, path: str) -> tuple[int, object] | None:
         try:
@@ -124,3 +131,4 @@ class RemoteFiles:
         return "remote"
 
     watch = make_dir = sync_dir = open_append = open_update = open_shared = rename = remove = _refuse
+    open_new = move_dir = remove_dir = _refuse

@@ -13,8 +13,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from forelog.errors import BadPosition, ForelogError
-from forelog.log.directory.segments import SegmentReader
+from forelog.errors import BadPosition, DataLoss
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.trace import agrees
 from forelog.log.position import Position
 from forelog.spark.planning import Log
@@ -23,10 +23,6 @@ from forelog.spark.remote import is_remote
 logger = logging.getLogger("forelog")
 
 _HELD_MAX = 256  # open files: with more logs than that, a few more alarms may be false
-
-
-class DataLoss(ForelogError):
-    """Cleaning or retention has taken records that a reader hadn't read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Standing:
         `known` is the trace that the log had there. Raises DataLoss if records may be gone that weren't read, or
         if the log has others before the position than it had, and BadPosition if it is no position of this log.
         """
-        directory = log.stream()._directory
+        directory = log.stream().directory
         numbers = directory.numbers()
         if not agrees(directory, begin, known):
             changed = (
@@ -108,7 +104,7 @@ class Standing:
             return
         if known is None or known.replaced():
             try:
-                held[number] = SegmentReader(log.stream()._directory, number)
+                held[number] = SegmentReader(log.stream().directory, number)
             except FileNotFoundError:
                 return  # what is open, if it is, still tells where it ended
             if known is not None:

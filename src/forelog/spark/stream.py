@@ -20,15 +20,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from forelog.formats import Block
 from forelog.log.directory.trace import trace
 from forelog.log.position import Position
 from forelog.log.seek import find_segment
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 from forelog.spark.batch import Task, read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
-from forelog.spark.standing import DataLoss as DataLoss  # a name that users of streams catch
 from forelog.spark.standing import Standing, Words
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self, log: Log) -> Position:
         """Where to begin with a log that was never read."""
         options = self._options
-        directory = log.stream()._directory
+        directory = log.stream().directory
         numbers = directory.numbers()
         if options.latest and log.name not in self._ends:
             return self._end(log)
@@ -125,7 +125,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return max(begin, stop or self._end(log)), 0, 0
         if rows == 0 or room == 0:
             return begin, 0, 0
-        walk = Walk(log.stream()._directory, start=begin, stop=stop, on_corruption="skip", block_rows=8192)
+        walk = Walk(log.stream().directory, start=begin, stop=stop, on_corruption="skip", block_rows=8192)
         taken = size = 0
         try:
             for block in walk:
@@ -174,7 +174,7 @@ def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
     streams = {log.name: log.stream() for log in logs}
     texts = {}
     for name in sorted(positions):
-        found = trace(streams[name]._directory, positions[name]) if name in streams else None
+        found = trace(streams[name].directory, positions[name]) if name in streams else None
         texts[name] = f"{positions[name]} {found}" if found else str(positions[name])
     return texts
 

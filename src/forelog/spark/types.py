@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forelog.log.scan import load_pyarrow
-from forelog.spark.options import BadOption
+from forelog.errors import BadOption
+from forelog.formats.columns import load_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa

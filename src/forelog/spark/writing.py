@@ -12,8 +12,8 @@ When all have ended, one rename puts the whole batch in place: there is all of i
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,12 +23,13 @@ from urllib.parse import quote
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from forelog.errors import BadOption
 from forelog.files import OSFiles
 from forelog.files.modes import mode_like
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.stream import Stream
-from forelog.spark.options import BadOption, WriteOptions
+from forelog.spark.options import WriteOptions
 from forelog.spark.remote import is_remote
 
 if TYPE_CHECKING:
@@ -121,20 +122,24 @@ class _Staged:
             folder = f"{self._options.key}={'__null__' if key is None else quote(key, safe='')}"
             yield folder, payload.filter(pc.fill_null(chosen, False))
 
+    def _remove(self, staging: str) -> None:
+        with contextlib.suppress(OSError):
+            OSFiles(self._mode).remove_dir(staging)
+
     def _publish(self, staging: str, name: str, messages: list[Any]) -> None:
         """Keep what the tasks that count have written, and put it in place in one step."""
         files = OSFiles(self._mode)
         target = os.path.join(self._options.path, name)
         if os.path.exists(target):
-            shutil.rmtree(staging, ignore_errors=True)  # it was committed before: this is a retry
+            self._remove(staging)  # it was committed before: this is a retry
             return
         counted = {f"part-{m.task:05d}-{m.attempt}" for m in messages if isinstance(m, Written)}
         files.make_dir(staging)
         for folder, folders, _ in os.walk(staging):
             for part in [name for name in folders if name.startswith("part-") and name not in counted]:
-                shutil.rmtree(os.path.join(folder, part))  # of an attempt that was given up
+                files.remove_dir(os.path.join(folder, part))  # of an attempt that was given up
             files.sync_dir(folder)
-        os.rename(staging, target)
+        files.move_dir(staging, target)
         files.sync_dir(self._options.path)
 
 
@@ -163,11 +168,12 @@ class ForelogWriter(_Staged, DataSourceArrowWriter):
         self._publish(self._staging(self._run), f"batch-{self._run}", messages)
         for name in older:  # out of sight first: one that is removed in part mustn't be read
             place = self._staging(f"old-{name}-{self._run}")
-            os.rename(os.path.join(self._options.path, name), place)
-            shutil.rmtree(place)
+            files = OSFiles(self._mode)
+            files.move_dir(os.path.join(self._options.path, name), place)
+            files.remove_dir(place)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - all goes
-        shutil.rmtree(self._staging(self._run), ignore_errors=True)
+        self._remove(self._staging(self._run))
 
     def _batches(self) -> list[str]:
         try:
@@ -188,4 +194,4 @@ class ForelogStreamWriter(_Staged, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         for run in {m.run for m in messages if isinstance(m, Written)}:
-            shutil.rmtree(self._staging(run), ignore_errors=True)
+            self._remove(self._staging(run))

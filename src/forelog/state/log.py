@@ -42,12 +42,12 @@ from forelog.copies.shipping import View
 from forelog.copies.slots import copies_around, read_identity, take_copies, whole_slot
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files, Lock, disk
+from forelog.formats import Block
 from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
+from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex
-from forelog.log.directory.segments import APPEND_LOCK, Directory
 from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
-from forelog.log.walk import Block
 from forelog.state.events import Codec, EventCodec
 from forelog.state.replay import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
 

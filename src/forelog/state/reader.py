@@ -7,7 +7,6 @@ its bytes do: the name of its type, and its fields.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -15,11 +14,10 @@ from typing import Any, NamedTuple
 from forelog.copies.mirror import FORMAT
 from forelog.copies.sources import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
-from forelog.formats import Captain
-from forelog.log.directory.segments import READ_LOCK
+from forelog.files import Lock
+from forelog.formats import Block
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
-from forelog.log.walk import Block
 from forelog.state.replay import BEGIN, COMMIT, EVENT, MARKER_BYTES, is_marker
 from forelog.times import format_time
 
@@ -68,19 +66,14 @@ class Told(NamedTuple):
 def open_source(source: str) -> Stream:
     """The state log in a directory, or the whole copy of one among the copies there."""
     stream = Stream.open(directory_of(source))
-    if not isinstance(stream.format, Captain) or stream.format.magic != FORMAT.magic:
+    if (stream.format.signature or (0,))[0] != FORMAT.magic:
         raise UnknownFormat(f"{source} is no state log: its format is {stream.format}")
     return stream
 
 
-@contextlib.contextmanager
-def reading(stream: Stream, timeout: float | None = None) -> Iterator[None]:
-    """While it lasts no generation is dropped. Rotations go on; what they would drop goes with the next one."""
-    lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
-        yield
-    finally:
-        lock.release()
+def reading(stream: Stream, timeout: float | None = None) -> Lock:
+    """While it is held no generation is dropped. Rotations go on; what they would drop goes with the next one."""
+    return stream.directory.read_lock(timeout=timeout)
 
 
 def span_of(stream: Stream, as_of: Bound | None = None) -> Span:
@@ -111,7 +104,7 @@ def _blocks_before(stream: Stream, as_of: Bound | None) -> Iterator[Block]:
     if as_of is None:
         yield from stream.blocks()
         return
-    stop, time_ns = stream._bounds(as_of)
+    _, stop, _, time_ns = stream.bounds(until=as_of)
     if stop is None:
         assert time_ns is not None
         yield from stream.blocks(until=time_ns + 1)  # with what was written at that time
@@ -147,9 +140,10 @@ def _too_early(stream: Stream, as_of: Bound | None) -> BadPosition | TimeOutOfRa
             if kind == _COMMIT:
                 place, time_ns = Position(block.segment, block.offsets[row]), block.scan.times[row]
                 known = f"what it has begins with generation {number}, whole since {place}, {format_time(time_ns)}"
-                if stream._bounds(as_of)[0] is not None:
+                bounds = stream.bounds(until=as_of)
+                if bounds.stop is not None:
                     return BadPosition(f"{stream.path} can't tell its state as of {as_of}: {known}")
-                when = "now" if as_of is None else format_time(stream._bounds(as_of)[1] or 0)
+                when = "now" if as_of is None else format_time(bounds.until_ns or 0)
                 return TimeOutOfRange(f"{stream.path} can't tell its state as of {when}: {known}")
     return BadPosition(f"{stream.path} has no generation that is whole: there is no state in it")
 

@@ -10,10 +10,9 @@ from forelog.copies import lineage
 from forelog.copies.identity import Identity
 from forelog.copies.mirror import FORMAT, Snapshot
 from forelog.errors import BadEvent, CorruptRecord
-from forelog.formats import Scan
+from forelog.formats import Block, Scan
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
-from forelog.log.walk import Block
 from forelog.state.events import Batch, Codec, EventCodec
 
 __all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer", "is_marker"]

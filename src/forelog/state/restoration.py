@@ -18,35 +18,25 @@ place, synced, read back, and only then put there: a log that is there is whole.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from forelog.copies.mirror import FORMAT
-from forelog.copies.sources import in_the_way, source_directory
-from forelog.errors import ForelogError
-from forelog.files import File, OSFiles, write_all
-from forelog.files.modes import PRIVATE
-from forelog.log.directory.segments import READ_LOCK
+from forelog.copies.sources import source_directory
+from forelog.errors import PlaceTaken, RestoreFailed
+from forelog.files import Files, built_beside, disk, in_the_way
+from forelog.log.directory.directory import READ_LOCK, Directory
+from forelog.log.directory.segment import SegmentWriter
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
 from forelog.log.verify import verify
-from forelog.log.walk import Block
 from forelog.state.reader import Span, open_source, reading, span_of
 from forelog.state.replay import EVENT
 
-__all__ = ["PlaceTaken", "RestoreFailed", "RestoreReport", "restore"]
+__all__ = ["RestoreReport", "restore"]
 
 Progress = Callable[[int, int], None]
-
-
-class RestoreFailed(ForelogError):
-    """A state can't be restored as asked. Nothing is left of the attempt."""
-
-
-class PlaceTaken(RestoreFailed):
-    """There is something where the new log was to be."""
 
 
 class RestoreReport(NamedTuple):
@@ -70,109 +60,61 @@ def restore(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     timeout: float | None = None,
-    mode: int = PRIVATE,
+    files: Files | None = None,
+    mode: int | None = None,
 ) -> RestoreReport:
     """Make a new log at `path`, which must not exist or be empty, with the state that `source` had.
 
     The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
     `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
-    `mode` is that of the new log's files.
+    `files` is the disk that the new log is on, the operating system's by default, and `mode` that of its files.
     """
-    if taken := in_the_way(path):
-        raise PlaceTaken(f"{taken}: a restore makes a new log")
-    place = os.path.abspath(os.fspath(path))
+    files = disk(files, mode)
+    place = os.path.normpath(os.fspath(path))
+    if in_the_way(files, place):
+        raise PlaceTaken(f"{os.fspath(path)} is there already and not empty: a restore makes a new log")
     part = f"{place}.part"
-    if os.path.exists(part):
+    if in_the_way(files, part, or_empty=True):
         raise RestoreFailed(f"{part} is there already: an interrupted restore left it. Remove it first")
     with source_directory(source, storage_options, beside=place, progress=progress) as folder:
         stream = open_source(folder)
+        writer = SegmentWriter(Directory(files, part, stream.format))
         with reading(stream, timeout):
             span = span_of(stream, as_of)
-            writer = _write(stream, span, _Writer(part, stream, mode), place, progress)
-    return RestoreReport(
-        os.fspath(path), span, writer.events, writer.records, len(writer.numbers), writer.byte_count
-    )
+            with built_beside(files, place, part), contextlib.closing(writer):
+                events = _copy(stream, span, writer, progress)
+                writer.finish()
+                _check(writer)
+    return RestoreReport(os.fspath(path), span, events, writer.records, len(writer.numbers), writer.byte_count)
 
 
-def _write(stream: Stream, span: Span, writer: _Writer, place: str, progress: Progress | None) -> _Writer:
-    """Copy beside the place, and put that there when it is whole."""
-    try:
-        writer.files.make_dir(writer.folder)
-        _copy(stream, span, writer, progress)
-        writer.finish()
-        _check(writer)
-        os.rename(writer.folder, place)
-        writer.files.sync_dir(os.path.dirname(place))
-    except BaseException:
-        writer.close()
-        shutil.rmtree(writer.folder, ignore_errors=True)
-        raise
-    return writer
-
-
-def _copy(stream: Stream, span: Span, writer: _Writer, progress: Progress | None) -> None:
+def _copy(stream: Stream, span: Span, writer: SegmentWriter, progress: Progress | None) -> int:
+    """How many events were copied."""
     infos = [info for info in stream.segments() if span.start.segment <= info.number <= span.end.segment]
     total = sum(info.byte_count for info in infos)
     before = {info.number: sum(i.byte_count for i in infos if i.number < info.number) for info in infos}
+    events = 0
     # From the segment's start, so that positions stay: what is there before the generation begins is passed over.
     for block in stream.blocks(start=Position(span.start.segment, 0), until=span.end):
-        writer.write(block)
+        if writer.numbers[-1:] != [block.segment]:
+            writer.begin(block.segment)
+        writer.copy(block)
+        starts, ends = block.scan.starts, block.scan.ends
+        events += sum(
+            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT[0]
+            for row in range(block.first, block.last)
+        )
         if progress is not None:
             progress(min(before.get(block.segment, 0) + block.base + block.scan.end, total), total)
+    return events
 
 
-def _check(writer: _Writer) -> None:
+def _check(writer: SegmentWriter) -> None:
     """Read back what was written."""
-    report = verify(Stream(writer.folder, format=FORMAT))
-    os.remove(f"{writer.folder}/{READ_LOCK}")
+    directory = writer.directory
+    report = verify(Stream(directory.path, format=directory.format, files=directory.files))
+    directory.files.remove(f"{directory.path}/{READ_LOCK}")
     problems = report.problems()
     if problems or report.records != writer.records:
         what = problems[0] if problems else f"{report.records} of {writer.records} records are there"
         raise RestoreFailed(f"what was written is not what is on the disk: {what}")
-
-
-class _Writer:
-    """Segments of a new log, of the same numbers and with the same records."""
-
-    def __init__(self, folder: str, source: Stream, mode: int) -> None:
-        self.folder = folder
-        self.records = self.events = self.byte_count = 0
-        self.numbers: list[int] = []
-        self._format = source.format
-        self.files = OSFiles(mode)
-        self._file: File | None = None
-
-    def write(self, block: Block) -> None:
-        if not self.numbers or self.numbers[-1] != block.segment:
-            self._seal()
-            self._file = self.files.open_append(f"{self.folder}/{self._format.segment_name(block.segment)}")
-            self.numbers.append(block.segment)
-            self._put(self._format.header())
-        offsets, first, last = block.scan.offsets, block.first, block.last
-        stop = offsets[last] if last < len(offsets) else block.base + block.scan.end
-        self._put(block.buffer[offsets[first] - block.base : stop - block.base])
-        self.records += last - first
-        starts, ends = block.scan.starts, block.scan.ends
-        self.events += sum(
-            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT[0] for row in range(first, last)
-        )
-
-    def _put(self, data: bytes | memoryview) -> None:
-        assert self._file is not None
-        write_all(self._file, data)
-        self.byte_count += len(data)
-
-    def _seal(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-            self.close()
-
-    def finish(self) -> None:
-        """Everything is on the disk after this."""
-        self._seal()
-        self.files.sync_dir(self.folder)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -27,8 +27,9 @@ class Operation(NamedTuple):
     """A call that is about to be made; what predicates of faults look at."""
 
     kind: str
-    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_update, open_shared, rename, remove,
-    stat, lock; or of an open file: write, write_at, read, truncate, sync, size, store."""
+    """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_new, open_update, open_shared, rename,
+    remove, move_dir, remove_dir, stat, lock; or of an open file: write, write_at, read, truncate, sync, size,
+    store."""
     path: str
     byte_count: int
     number: int
@@ -182,6 +183,12 @@ class CrashDisk:
     def open_append(self, path: str) -> File:
         return self._open_or_create("open_append", path)
 
+    def open_new(self, path: str, mode: int) -> File:  # noqa: ARG002 - it has one user
+        with self._mutex:
+            if self.stat(path) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            return self._open_or_create("open_new", path)
+
     def open_update(self, path: str) -> File:
         return self._open_or_create("open_update", path)
 
@@ -218,6 +225,20 @@ class CrashDisk:
             directory, name = os.path.split(path)
             if name in self._entries(directory):
                 self._happen(Event("remove", directory, name=name))
+
+    def move_dir(self, source: str, target: str) -> None:
+        with self._mutex:
+            self._call("move_dir", source)
+            self._entries(source)
+            if any(self._model.directories[path].entries for path in self._model.below(target)):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+            self._happen(Event("move_dir", source, target=target))
+
+    def remove_dir(self, path: str) -> None:
+        with self._mutex:
+            self._call("remove_dir", path)
+            if self._model.below(path):
+                self._happen(Event("remove_dir", path))
 
     def stat(self, path: str) -> tuple[int, object] | None:
         with self._mutex:
@@ -411,7 +432,7 @@ class _MemoryShared:
         pass
 
 
-class _MemoryLock:
+class _MemoryLock(Lock):
     def __init__(self, disk: CrashDisk, path: str, exclusive: bool) -> None:
         self._disk = disk
         self._path = path

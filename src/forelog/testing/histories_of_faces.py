@@ -54,7 +54,7 @@ def flush(writer: Writer, log: MessageLogWriter, count: int, before: Sequence[En
     entries = [*before, *writer.begin(writer.payloads(count))]
     for entry in entries[len(before) :]:
         log.write("t", entry.payload)
-    starts, size = list(log._starts), log.buffered_bytes
+    starts, size = log.buffered_starts, log.buffered_bytes
     try:
         end = log.flush()
     except ForelogError:
@@ -102,7 +102,7 @@ def commit_log(writer: Writer) -> None:
     """Writes through a queue, a rotation by swap, and a write that finds no room."""
     log = CommitLog("log", on_failure="ignore", files=writer.disk, clock=writer.clock)
     writer.shown(log.stream)
-    writer.driven(log._appender)
+    writer.driven(log.appender)
     with log:
         writer.attempt(writer.payloads(2), log.write_batch)  # type: ignore[arg-type]
         log.rotate_logs()

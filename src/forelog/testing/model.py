@@ -8,12 +8,15 @@ The model is harsher than most filesystems and no harsher than POSIX allows:
 - A file's size is any that it had since the last sync, whatever became of the data.
 - Directory entries (create, rename, remove) reach the disk one by one, in any combination, until the
   directory is synced. Syncing a file doesn't sync its entry.
+- A directory that was given another name has the old or the new one until the directory above is synced. (That
+  one is removed is taken to be durable: only what nobody reads is.)
 - A sync that fails leaves the sectors it should have written as they may be, and later syncs don't write
   them either: they look clean, as after a failed fsync on Linux.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,7 +29,18 @@ class Event(NamedTuple):
     """One change that a disk has to make durable, or a sync that makes it so."""
 
     kind: Literal[
-        "write", "truncate", "sync", "sync_range", "sync_failed", "create", "rename", "remove", "sync_dir", "store"
+        "write",
+        "truncate",
+        "sync",
+        "sync_range",
+        "sync_failed",
+        "create",
+        "rename",
+        "remove",
+        "sync_dir",
+        "store",
+        "move_dir",
+        "remove_dir",
     ]
     path: str = ""
     """For directory entries: the directory. For files: the name they were opened by, for people to read."""
@@ -174,12 +188,33 @@ class DiskModel:
     sector_bytes: int = 512
     files: dict[int, FileModel] = field(default_factory=dict)
     directories: dict[str, DirectoryModel] = field(default_factory=dict)
+    moves: list[Event] = field(default_factory=list)
+    """Directories that have another name, which may not have got to disk yet."""
 
     def directory(self, path: str) -> DirectoryModel:
         return self.directories.setdefault(path, DirectoryModel())
 
+    def below(self, path: str) -> list[str]:
+        """A directory, and all that are in it."""
+        return [one for one in self.directories if one == path or one.startswith(f"{path}/")]
+
+    def _rename(self, source: str, target: str) -> None:
+        for path in self.below(source):
+            self.directories[target + path[len(source) :]] = self.directories.pop(path)
+
     def apply(self, event: Event) -> None:
         """Let an event happen."""
+        if event.kind == "move_dir":
+            self.directories.pop(event.target, None)  # an empty one
+            self._rename(event.path, event.target)
+            self.moves.append(event)
+            return
+        if event.kind == "remove_dir":
+            for path in self.below(event.path):
+                del self.directories[path]
+            return
+        if event.kind == "sync_dir":
+            self.moves = [move for move in self.moves if os.path.dirname(move.target) != event.path]
         if event.kind in ("create", "rename", "remove", "sync_dir"):
             self.directory(event.path).apply(event)
             if event.kind == "create" and event.inode not in self.files:

@@ -58,7 +58,7 @@ class _Course:
 
     def _expose(self) -> None:
         """What is in a spare that has no name yet can't be read."""
-        spare = self._log._active._spare if self._log is not None else None
+        spare = self._log.active.spare if self._log is not None else None
         if spare is None or spare.named:
             self._writer.expose()
 

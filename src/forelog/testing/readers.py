@@ -56,7 +56,7 @@ def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
 
 def has_arrow() -> bool:
     """Whether pyarrow is there, for readers in columns."""
-    from forelog.log.scan import load_pyarrow
+    from forelog.formats.columns import load_pyarrow
 
     try:
         load_pyarrow()

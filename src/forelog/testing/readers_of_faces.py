@@ -138,7 +138,7 @@ def ingest(sight: Sight) -> None:
     """An ingest, kept: what is new is planned, written and committed, with how far the table goes now."""
     if _lacks_spark(sight):
         return
-    from forelog.spark.pipeline.ingest_files import _write_piece
+    from forelog.spark.pipeline.ingest_files import write_piece
     from forelog.spark.pipeline.ingest_plan import Plan, new_pieces, shape_of, standing_of
 
     if opened(sight, lambda: _log_of(sight)) is None:
@@ -149,7 +149,7 @@ def ingest(sight: Sight) -> None:
     try:
         while True:
             table, pieces = _Table(), new_pieces(plan, [_log_of(sight)], positions, standing)
-            if not all(_write_piece(shape, piece, table, []) for piece in pieces):  # type: ignore[arg-type]
+            if not all(write_piece(shape, piece, table, []) for piece in pieces):  # type: ignore[arg-type]
                 continue  # some were cleaned away since they were planned
             for row in table.rows:
                 sight.see(row)

@@ -185,7 +185,7 @@ def _mix(buffer: memoryview, before: bytearray, after: bytearray, late: int) -> 
     return count
 
 
-class _SeenLock:
+class _SeenLock(Lock):
     def __init__(self, disk: SeenDisk, path: str, exclusive: bool) -> None:
         self._disk = disk
         self._path = path

@@ -72,6 +72,7 @@ def _disk(disk: CrashDisk, model: DiskModel, contents: dict[str, bytes]) -> Cras
 
 def _choices(model: DiskModel, seed: int) -> list[_Choice]:
     choices: list[_Choice] = []
+    choices.extend(_Choice("move", (move.target,), [move.path, move.target]) for move in model.moves)
     for path, directory in sorted(model.directories.items()):
         choices.extend(_Choice("entry", (path, i), [False, True]) for i in range(len(directory.pending)))
     linked = _possible_inodes(model)
@@ -126,8 +127,12 @@ def _build(model: DiskModel, choices: list[_Choice], picks: tuple[int, ...]) -> 
     contents = {}
     for path, directory in model.directories.items():
         kept = [bool(picked["entry", path, i]) for i in range(len(directory.pending))]
+        place = path
+        for move in reversed(model.moves):
+            if place == move.target or place.startswith(f"{move.target}/"):
+                place = f"{picked['move', move.target]}{place[len(move.target) :]}"
         for name, inode in directory.after(kept).items():
-            contents[f"{path}/{name}"] = _content(model, inode, picked)
+            contents[f"{place}/{name}"] = _content(model, inode, picked)
     return contents
 
 

@@ -258,7 +258,7 @@ class Recorder(CrashDisk):
         tape.cause = None
 
 
-class _RecordedLock:
+class _RecordedLock(Lock):
     """A lock that a writer holds."""
 
     def __init__(self, disk: Recorder, path: str, lock: Lock) -> None:

@@ -73,7 +73,7 @@ class Writer:
 
     def driven(self, appender: Appender) -> Appender:
         """An appender whose spare, if it has one, does its work when it is waited for."""
-        spare = appender._active._spare
+        spare = appender.active.spare
         if spare is not None:
             spare.__class__ = DrivenSpare
             self._spares.append(spare)
@@ -168,8 +168,7 @@ class Writer:
                 raise
         self.disk.bury()
         for spare in self._spares:
-            spare._work = None
-            spare._due.put(None)  # their threads have nobody left who would end them
+            spare.abandon()  # their threads have nobody left who would end them
         self._spares.clear()
 
 

@@ -9,7 +9,6 @@ Salt and hash are in base64; the numbers are scrypt's n, r and p. `forelog broke
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
@@ -18,6 +17,8 @@ import secrets
 from typing import NamedTuple
 
 from forelog.errors import BadAccessFile
+from forelog.files import Files, OSFiles, replace_file
+from forelog.files.modes import PRIVATE
 
 __all__ = ["ANONYMOUS", "Password", "change_password", "read_users", "read_users_text"]
 
@@ -120,10 +121,10 @@ def check_name(name: str) -> None:
         raise ValueError(f"{ANONYMOUS!r} is what rules call those without a name: choose another one")
 
 
-def change_password(path: str, name: str, password: bytes | None) -> bool:
+def change_password(path: str, name: str, password: bytes | None, *, files: Files | None = None) -> bool:
     """Give a user a password, or, with None, remove the user. Whether the user was there before.
 
-    Other lines stay as they are. The file is replaced as a whole, so that a broker never reads half of it.
+    Other lines stay as they are. The file is replaced in one step: a broker never reads half of it.
     """
     check_name(name)
     try:
@@ -134,23 +135,13 @@ def change_password(path: str, name: str, password: bytes | None) -> bool:
     lines = [line for line in text.splitlines() if line.partition(":")[0] != name or line.startswith("#")]
     if password is not None:
         lines.append(f"{name}:{Password.of(password)}")
-    _replace(path, "".join(f"{line}\n" for line in lines))
+    text = "".join(f"{line}\n" for line in lines)
+    replace_file(files or OSFiles(), path, text.encode(), _mode_of(path))
     return known
 
 
-def _replace(path: str, text: str) -> None:
-    temporary = f"{path}.{secrets.token_hex(4)}.new"
-    mode = 0o600
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(path).st_mode & 0o777
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+def _mode_of(path: str) -> int:
     try:
-        with open(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
+        return os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return PRIVATE

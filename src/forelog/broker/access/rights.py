@@ -123,21 +123,30 @@ class Verdicts:
     """What clients may publish to, remembered. Bounded in bytes; long topics aren't remembered at all."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Rights, str], bool] = {}
+        self._found: dict[Rights, dict[str, bool]] = {}
         self._bytes = 0
 
     def may_publish(self, rights: Rights, topic: str) -> bool:
         """As the rights say."""
-        found = self._found.get((rights, topic))
+        own = self._found.get(rights)
+        found = None if own is None else own.get(topic)
         if found is None:
             found = rights.may_publish(topic)
             if len(topic) <= _CACHED_CHARS_MAX:
-                self._bytes += _ENTRY_BYTES + 4 * len(topic)
+                self._bytes += _bytes_of(topic)
                 if self._bytes > _CACHE_BYTES_MAX:
                     self._found.clear()
-                    self._bytes = _ENTRY_BYTES + 4 * len(topic)
-                self._found[rights, topic] = found
+                    self._bytes = _bytes_of(topic)
+                self._found.setdefault(rights, {})[topic] = found
         return found
+
+    def forget(self, rights: Rights) -> None:
+        """Forget what a client could do, because it has disconnected."""
+        self._bytes -= sum(map(_bytes_of, self._found.pop(rights, ())))
+
+
+def _bytes_of(topic: str) -> int:
+    return _ENTRY_BYTES + 4 * len(topic)
 
 
 EVERYTHING = Rights(free=True)

@@ -17,6 +17,9 @@ from forelog.log.position import Position
 
 __all__ = ["Groups"]
 
+MOVED_MAX = 1000
+"""Groups whose positions are noted together. After a crash the others send some messages again."""
+
 
 class Groups:
     """Creates groups, changes their members, and notes their positions."""
@@ -57,9 +60,8 @@ class Groups:
             group = self.all[key] = Group(key, name, self._history.end if kept is None else kept)
             group.live = kept is None
             self._routes.add(group, name, Sub(2))
-            if kept is None:
+            if kept is None:  # noted once it moves: until then it is where the first member subscribed
                 self._store.groups[key] = group.next
-                self._store.note("group", key, *group.next)
         return group
 
     def share(self, session: Session, key: str, name: str, sub: Sub) -> None:
@@ -68,6 +70,9 @@ class Groups:
         group.holders.add(session)
         group.add_member(session, sub)
         session.groups[key] = sub
+        at = self._store.groups[key]
+        if session.durable and at != sub.since:  # the other members' sessions may not survive a crash
+            self._store.note("group", key, *at)
         if not group.live:
             self._catchup.resume(group)
 
@@ -152,8 +157,9 @@ class Groups:
     def note_moved(self, end: Position) -> None:
         """Note the positions of groups that have changed, for after a crash."""
         store = self._store
-        while self._moved:
-            group, _ = self._moved.popitem()
+        for _ in range(min(len(self._moved), MOVED_MAX)):
+            group = next(iter(self._moved))
+            del self._moved[group]
             at = group.at(end)
             if store.groups.get(group.key) != at and group.key in self.all:
                 store.groups[group.key] = at

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from forelog.broker.access.control import Access
@@ -21,6 +21,7 @@ from forelog.broker.access.rights import NOTHING
 from forelog.broker.clients.subscriptions import Subscriptions
 from forelog.broker.clients.wills import Wills
 from forelog.broker.flow.delivery import Delivery
+from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.turns import Turns
 from forelog.broker.limits import NEVER, Limits
 from forelog.broker.log.history import History
@@ -40,7 +41,7 @@ from forelog.broker.sessions.quotas import SessionQuotas
 from forelog.broker.sessions.session import Link, Session
 from forelog.broker.sessions.store import SessionStore
 from forelog.errors import ForelogError
-from forelog.formats.msgpack import pack
+from forelog.formats.messages.msgpack import pack
 from forelog.serving.tls import peer_name
 from forelog.times import SECOND_NS
 
@@ -64,6 +65,7 @@ class Clients:
         turns: Turns,
         subscriptions: Subscriptions,
         wills: Wills,
+        slices: Slices,
         notices: ClientNotices,
         is_full: Callable[[], bool],
     ) -> None:
@@ -80,6 +82,7 @@ class Clients:
         self._turns = turns
         self._subscriptions = subscriptions
         self._wills = wills
+        self._slices = slices
         self._notices = notices
         self._is_full = is_full
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -290,6 +293,7 @@ class Clients:
             return
         self._turns.run()
         session.connection, session.resending = None, False
+        self._access.verdicts.forget(session.rights)
         session.wake()
         self._subscriptions.leave(session)
         for cursor in session.cursors.values():
@@ -321,7 +325,11 @@ class Clients:
         expires = session.expires_ns()
         if expires is not None:
             delay = min(max((expires - time.time_ns()) / SECOND_NS, 0), 86_400)
-            self._timers[session.client_id] = self._loop.call_later(delay, self._expire, session)
+            self._timers[session.client_id] = self._loop.call_later(delay, self._expire_in_turn, session)
+
+    def _expire_in_turn(self, session: Session) -> None:
+        """Expire a session in a slice, because many may expire at once."""
+        self._slices.later(self, lambda: self._expire(session))
 
     def _expire(self, session: Session) -> None:
         self._timers.pop(session.client_id, None)
@@ -375,8 +383,17 @@ class Clients:
 
     def sweep(self, now: float) -> None:
         """Disconnect clients that have been silent for one and a half times their keep alive."""
-        for connection in list(self._presence.connections):
-            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5:
-                connection.refuse(
-                    ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half keep alives"
-                )
+        late = [
+            connection
+            for connection in self._presence.connections
+            if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5
+        ]
+        if late:
+            self._slices.add(self, self._disconnecting(late))
+
+    def _disconnecting(self, late: list[Link]) -> Iterator[None]:
+        why = "nothing was heard for one and a half keep alives"
+        for connection in late:
+            connection.refuse(ReasonCode.KEEP_ALIVE_TIMEOUT, why)
+            self.left(connection)
+            yield

@@ -241,7 +241,8 @@ class CatchUp:
             for number, (packet_id, sent) in enumerate(list(session.in_flight.items())):
                 if number % SINGLES_PER_TURN == 0:
                     await asyncio.sleep(0)
-                while len(again) >= session.in_flight_max:  # the client may take fewer at once than before
+                while len(again) >= session.in_flight_max or not connection.ready:
+                    # The client may take fewer at once than before, and its socket may be full.
                     await session.wait()
                     if session.connection is not connection:
                         return

@@ -74,7 +74,7 @@ class Delivery:
         if not self._waiting and self._deliver_small(batch):
             return
         self._waiting.append(batch)
-        self._waiting_bytes += len(batch.data)
+        self._waiting_bytes += batch.weight
         if len(self._waiting) == 1:
             self._first = self._history.delivering = Position(batch.segment, batch.base)
             self._order = None
@@ -167,7 +167,7 @@ class Delivery:
 
     def _finished(self, batch: MessageBatch) -> None:
         self._waiting.popleft()
-        self._waiting_bytes -= len(batch.data)
+        self._waiting_bytes -= batch.weight
         self._first = Position(batch.segment, batch.end)
         self._history.delivering = self._first if self._waiting else None
         self._order = None

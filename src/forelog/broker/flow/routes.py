@@ -17,6 +17,8 @@ _TOPICS_MAX = 65_536
 _BYTES_MAX = 16 << 20
 """Bytes of cached topics and their routes."""
 _ENTRY_BYTES, _CURSOR_BYTES = 300, 80
+_EFFORT_EACH, _EFFORT_MAX = 4, 2000
+"""The cost of one subscriber's verdict, besides its subscriptions; and the cost of one step."""
 
 Route = tuple[tuple[Cursor, Verdict], ...]
 
@@ -68,8 +70,17 @@ class Routes:
         for cursor, sub in (yield from self._trie.walk(topic)):
             subs.setdefault(cursor, []).append(sub)
         text = topic.decode()
-        found = ((cursor, _verdict(cursor, text, those)) for cursor, those in subs.items())
-        route = tuple((cursor, verdict) for cursor, verdict in found if verdict is not None)
+        found: list[tuple[Cursor, Verdict]] = []
+        effort = 0
+        for cursor, those in subs.items():
+            verdict = _verdict(cursor, text, those)
+            if verdict is not None:
+                found.append((cursor, verdict))
+            effort += _EFFORT_EACH + len(those)
+            if effort > _EFFORT_MAX:
+                effort = 0
+                yield
+        route = tuple(found)
         if changes == self._changes:
             self._remember(topic, route)
         return route
@@ -84,7 +95,7 @@ class Routes:
         self._changes += 1
 
     def _remember(self, topic: bytes, route: Route) -> None:
-        weight = _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route)
+        weight = _weight(topic, route)
         if weight > _BYTES_MAX // 4:
             return
         if len(self._cache) >= _TOPICS_MAX or self._bytes + weight > _BYTES_MAX:
@@ -102,7 +113,13 @@ class Routes:
         for topic in self._topics.pop(first.encode(), ()):
             route = self._cache.pop(topic, None)
             if route is not None:
-                self._bytes -= _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route)
+                self._bytes -= _weight(topic, route)
+
+
+def _weight(topic: bytes, route: Route) -> int:
+    """Bytes of a cached route."""
+    identifiers = sum(len(verdict.properties) for _, verdict in route)
+    return _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route) + identifiers
 
 
 def _verdict(cursor: Cursor, text: str, subs: list[Sub]) -> Verdict | None:

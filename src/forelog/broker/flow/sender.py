@@ -33,6 +33,12 @@ logger = logging.getLogger("forelog")
 
 SINGLY_MAX = 64
 """Messages that are encoded one by one for a client before the next client's turn."""
+TOGETHER_BYTES_MAX = 4 << 20
+"""Bytes of subscription identifiers in packets that are encoded together: each message has all that match."""
+OUT_BYTES_MAX = 8 << 20
+"""Bytes of prepared packets; with more of them they are flushed at once."""
+RIGHTS_MAX = 20_000
+"""Checks of a member's rights to a topic in one step."""
 _DROPS_LOGGED_SECONDS = 10.0
 
 Parts = list[tuple["array[int]", Verdict]]
@@ -46,6 +52,7 @@ class Sender:
         self._store = store
         self._clock = clock
         self._out: list[tuple[Link, bytes]] = []
+        self._out_bytes = 0
         self.moved_groups: dict[Group, None] = {}
         """Groups whose positions may have changed since they were last noted."""
         self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
@@ -63,6 +70,7 @@ class Sender:
 
     def flush(self) -> None:
         """Send the prepared packets, after the store has noted what it must of them."""
+        self._out_bytes = 0
         try:
             self._store.flush()
         except (OSError, ForelogError) as error:
@@ -78,6 +86,14 @@ class Sender:
             except Exception:
                 logger.exception("broker: %s is disconnected: its socket has failed", connection.peer)
                 connection.abort()
+
+    def _prepare(self, connection: Link, data: bytes) -> None:
+        """Prepare packets for `flush`. Past a limit, flush at once, and forget shared packets."""
+        self._out.append((connection, data))
+        self._out_bytes += len(data)
+        if self._out_bytes > OUT_BYTES_MAX:
+            self._shared.clear()
+            self.flush()
 
     def drop(self, client: str, message: str, error: Exception) -> None:
         """Count a message that can't be sent to a client, and log it, not too often."""
@@ -165,6 +181,7 @@ class Sender:
         taken = 0
         self.moved_groups[group], group.waits_for = None, None
         if not group.reads_all():
+            rows = rows[: max(RIGHTS_MAX // (1 + len(group.holders)), 1)]
             codes, topics = batch.topics
             wanted = {topics[codes[row]] for row in rows}
             if not all(group.readers(topic).all for topic in wanted):
@@ -190,7 +207,8 @@ class Sender:
         skipped.
         """
         codes, topics = batch.topics
-        for taken, row in enumerate(islice(rows, SINGLY_MAX)):
+        most = max(min(SINGLY_MAX, RIGHTS_MAX // (1 + len(group.ready))), 1)
+        for taken, row in enumerate(islice(rows, most)):
             readers = group.readers(topics[codes[row]])
             if not readers.all and not readers.some:
                 if readers.away:
@@ -199,7 +217,7 @@ class Sender:
             elif not self._share_one(group, batch, row, readers):
                 group.waits_for = None if readers.all else readers.some
                 return taken
-        return min(len(rows), SINGLY_MAX)
+        return min(len(rows), most)
 
     def _share_one(self, group: Group, batch: MessageBatch, row: int, readers: Readers) -> bool:
         """Send a row to a member that may read it; False if none has room."""
@@ -248,6 +266,8 @@ class Sender:
     ) -> int:
         """Send rows at once; one by one if that fails, to find the one that can't be sent."""
         qos = min(verdict.qos, batch.flags_all & 3)
+        if len(verdict.properties) * len(rows) > TOGETHER_BYTES_MAX:
+            rows = rows[: max(TOGETHER_BYTES_MAX // len(verdict.properties), 1)]
         try:
             if qos == 0:
                 key = (connection.version, id(rows), verdict.properties)
@@ -266,7 +286,7 @@ class Sender:
                 self._note_sent(session, cursor, batch, rows, verdict.qos, first)
         except ValueError:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
-        self._out.append((connection, data))
+        self._prepare(connection, data)
         self.delivered += len(rows)
         return len(rows)
 
@@ -398,7 +418,7 @@ class Sender:
                 cursor.sent(session, packet_id, position)
             if qos == 2 and session.durable and cursor is not None and not stored:
                 self._store.note("out", session.client_id, [(packet_id, *position, cursor.key)])
-        self._out.append((connection, data))
+        self._prepare(connection, data)
         self.delivered += 1
 
     def send_retained(self, session: Session, message: StoredMessage, verdict: Verdict) -> None:

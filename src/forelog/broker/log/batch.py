@@ -7,15 +7,17 @@ from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from forelog import kernel
-from forelog.formats.msgpack import unpack
+from forelog.formats import Block
+from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position
-from forelog.log.walk import Block
 
 __all__ = ["RETAIN", "SLOW", "MessageBatch", "StoredMessage"]
 
 RETAIN, SLOW = 4, 8
 """Flags of a message besides its QoS, as the kernel's `messages_flags` sets them."""
 _CHECKSUM_BYTES = 5
+_BATCH_BYTES, _ROW_BYTES = 1000, 120
+"""Memory of a batch besides its data, and of each message, about."""
 
 
 class StoredMessage(NamedTuple):
@@ -98,6 +100,11 @@ class MessageBatch:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def weight(self) -> int:
+        """Memory that it takes, estimated: with small messages much more than the data."""
+        return len(self.data) + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
 
     @property
     def topics(self) -> tuple[array[int], list[bytes]]:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 
 from forelog.broker.log.batch import MessageBatch
 from forelog.files import Files, OSFiles, removed_on_failure, write_all
-from forelog.log.directory.segments import read_exactly
+from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
@@ -72,9 +72,9 @@ class History:
     def add(self, batch: MessageBatch) -> None:
         """Add messages that were just written."""
         self._tail.append(batch)
-        self._tail_bytes += len(batch.data)
+        self._tail_bytes += batch.weight
         while self._tail_bytes > self._tail_bytes_max and len(self._tail) > 1:
-            self._tail_bytes -= len(self._tail.popleft().data)
+            self._tail_bytes -= self._tail.popleft().weight
         self.end = Position(batch.segment, batch.end)
         if batch.segment != self._segment:
             self._finish_list()

@@ -3,7 +3,7 @@
     session  the whole session
     is       owner, expiry, when its client disconnected, the last packet id
     subs     subscriptions that start at one position, all plain or all shared
-    replay   a subscription to the past, with a cursor of its own
+    replays  subscriptions to the past that start at one position; in older logs replay, with one of them
     unsub    filters that it unsubscribed from
     at       the position of a cursor
     out      messages of QoS 2 in flight; rec: received; comp: their packet ids are free
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forelog.broker.mqtt import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
 
@@ -104,6 +105,18 @@ def apply_change(session: Session, kind: str, rest: list[Any]) -> None:
         session.received.update(rest[0])
     elif kind == "let go":
         session.received.pop(rest[0], None)
+    else:
+        _change_more(session, kind, rest)
+
+
+def _change_more(session: Session, kind: str, rest: list[Any]) -> None:
+    """Apply a change of replays, or of messages of QoS 2 in flight."""
+    if kind == "replays":
+        start, entries = rest[:2]
+        for entry in entries:
+            cursor = session.cursors[entry[0]] = Cursor(entry[0], session, Position(*start))
+            cursor.noted = cursor.next
+            cursor.add(parse_filter(entry[0]).filter, _sub_of(entry, Position(0, 0)))
     else:
         _change_sent(session, kind, rest[0])
 

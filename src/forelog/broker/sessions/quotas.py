@@ -98,5 +98,11 @@ def _base(session: Session) -> int:
 def _will_bytes(will: Will | None) -> int:
     if will is None:
         return 0
+    texts = [one for one in will.properties.values() if isinstance(one, str | bytes)]
     pairs = will.properties.get("user_properties", ())
-    return len(will.payload) + 4 * len(will.topic) + sum(200 + len(name) + len(value) for name, value in pairs)
+    return (
+        len(will.payload)
+        + 4 * len(will.topic)
+        + sum(4 * len(one) if isinstance(one, str) else len(one) for one in texts)
+        + sum(200 + 4 * (len(name) + len(value)) for name, value in pairs)
+    )

@@ -33,7 +33,7 @@ __all__ = ["Cursor", "Link", "Sent", "Session", "Sub", "Verdict", "judge"]
 
 _CACHE_MAX = 1024
 _CACHED_BYTES_MAX = 256
-"""The longest topic whose verdict is cached."""
+"""The longest topic, with its identifiers, whose verdict is cached."""
 
 
 class Sub(NamedTuple):
@@ -125,8 +125,9 @@ class Cursor:
         if topic in self._cache:
             return self._cache[topic]
         found = self._judge(topic, position)
-        if len(topic) <= _CACHED_BYTES_MAX:
-            if len(self._cache) >= _CACHE_MAX:
+        if len(topic) + (0 if found is None else len(found.properties)) <= _CACHED_BYTES_MAX:
+            most = _CACHE_MAX if self.session is None else _CACHE_MAX // len(self.session.cursors)
+            if len(self._cache) >= most:  # a limit on all cursors of a client together
                 self._cache.clear()
             self._cache[topic] = found
         return found
@@ -304,6 +305,19 @@ class Session:
     def complete(self, packet_id: int) -> bool:
         """PUBCOMP: the packet id of a message of QoS 2 is free. False if it was."""
         return self.released.pop(packet_id, 0) is None
+
+    def places(self, end: Position) -> Iterator[tuple[Cursor, Position]]:
+        """All cursors with their `at`, in one pass over the messages in flight."""
+        if len(self.cursors) == 1:
+            yield self.main, self.at(self.main, end)
+            return
+        lowest: dict[Cursor, Position] = {}
+        for sent in self.in_flight.values():
+            if sent.cursor is not None and sent.message is None:
+                lowest[sent.cursor] = min(lowest.get(sent.cursor, sent.position), sent.position)
+        for cursor in self.cursors.values():
+            at = end if cursor.live else cursor.next
+            yield cursor, min(at, lowest.get(cursor, at))
 
     def at(self, cursor: Cursor, end: Position) -> Position:
         """The position up to which everything of a cursor is acknowledged."""

@@ -17,7 +17,7 @@ import errno
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from forelog.broker.limits import Limits
@@ -44,6 +44,8 @@ _LOOKED_AT = 500
 """Retained messages that one call of `forget_expired` checks."""
 _EVENT_BYTES = 64
 _ENTRY_BYTES = 8
+_STEP_MAX, _STEP_BYTES_MAX = 100, 1 << 20
+"""Things that a snapshot writes in one step, and their bytes."""
 _SUBS_MAX = 1000
 """Subscriptions in one event."""
 
@@ -146,7 +148,9 @@ class SessionStore:
                 own = ("session", event[1])
                 self._events = [one for one in self._events if one[0] == "end" or _subject(one) != own]
                 return
-        self._events.append(list(event))
+        # A group's position goes before subscriptions, so that consecutive subscriptions stay one event.
+        is_between = event[0] == "group" and self._events and self._events[-1][0] == "subs"
+        self._events.insert(len(self._events) - bool(is_between), list(event))
         self._pending_bytes += _EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
 
     def flush(self) -> None:
@@ -282,14 +286,12 @@ class SessionStore:
     def _note_snapshot(self, session: Session) -> None:
         """Remember that the log has a session as it is now."""
         self._noted.add(session.client_id)
-        for cursor in session.cursors.values():
-            cursor.noted = session.at(cursor, self._delivered())
+        for cursor, at in session.places(self._delivered()):
+            cursor.noted = at
 
     def note_places(self, session: Session) -> None:
         """Note the positions of a session that have changed."""
-        end = self._delivered()
-        for cursor in session.cursors.values():
-            at = session.at(cursor, end)
+        for cursor, at in session.places(self._delivered()):
             if at != cursor.noted:
                 self.note_at(session, cursor, at)
 
@@ -314,9 +316,15 @@ class SessionStore:
     def note_replay(self, session: Session, cursor: Cursor) -> None:
         """Note a subscription to the past."""
         if session.client_id in self._noted:
-            for name, sub in cursor.subs.items():
-                self.note("replay", session.client_id, cursor.key, sub_entry(name, sub), list(cursor.next))
-                self._pending_bytes += len(name) + _ENTRY_BYTES
+            begins = ["replays", session.client_id, list(cursor.next)]
+            last = self._events[-1] if self._events else []
+            for sub in cursor.subs.values():
+                entry = sub_entry(cursor.key, sub)
+                if last[:3] == begins and len(last[3]) < _SUBS_MAX:
+                    last[3].append(entry)
+                else:
+                    self.note(*begins, [entry])
+                self._pending_bytes += len(cursor.key) + _ENTRY_BYTES
             cursor.noted = cursor.next
 
     def note_unsub(self, session: Session, name: str) -> None:
@@ -420,9 +428,28 @@ class SessionStore:
 
         known: list[int] = []
         self._run(list_all)
-        for first in range(0, len(keys), 100):
-            self._run(functools.partial(write_all, keys[first : first + 100]))
+        for some in self._in_parts(keys):
+            self._run(functools.partial(write_all, some))
         self._run(end)
+
+    def _in_parts(self, keys: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+        """The keys of a snapshot, in parts that one step writes."""
+        some: list[tuple[str, Any]] = []
+        size = 0
+        for one in keys:
+            some.append(one)
+            size += self._weight(*one)
+            if len(some) == _STEP_MAX or size > _STEP_BYTES_MAX:
+                yield some
+                some, size = [], 0
+        yield some
+
+    def _weight(self, kind: str, key: str) -> int:
+        """Estimated bytes of a thing in a snapshot."""
+        if kind == "session":
+            return 0 if (session := self.sessions.get(key)) is None else session.held_bytes
+        message = self.retained.get(key) if kind == "retain" else None
+        return 0 if message is None else len(message.payload)
 
     def replay(self, event: list[Any]) -> None:
         """Apply an event of the log."""
@@ -433,6 +460,7 @@ class SessionStore:
             session = restored(rest[0], self._limits.in_flight_max)
             self.sessions[session.client_id] = session
             self._noted.add(session.client_id)
+            self._begin_groups(session, session.groups)
         elif kind == "end":
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
@@ -448,6 +476,14 @@ class SessionStore:
             self.known_ns = rest[0]
         elif (found := self.sessions.get(rest[0])) is not None:
             apply_change(found, kind, rest[1:])
+            if kind == "subs":
+                self._begin_groups(found, (entry[0] for entry in rest[3]))
+
+    def _begin_groups(self, session: Session, names: Iterable[str]) -> None:
+        """A group starts where its first member subscribed, unless its position is known."""
+        for name in names:
+            if name in session.groups:
+                self.groups.setdefault(name, session.groups[name].since)
 
 
 def _subject(event: list[Any]) -> tuple[str, str]:

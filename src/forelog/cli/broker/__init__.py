@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from forelog.cli import codes, options, serving
 
 if TYPE_CHECKING:
-    from forelog.cli.broker.client import BrokerClient
+    from forelog.cli.broker.mqtt_client import BrokerClient
 
 SUBCOMMANDS = {
     "serve": "serve MQTT, with a log as memory",
@@ -100,7 +100,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def client(chosen: argparse.Namespace) -> BrokerClient:
     """A connection to the broker that was chosen."""
-    from forelog.cli.broker.client import BrokerClient
+    from forelog.cli.broker.mqtt_client import BrokerClient
 
     where = chosen.server or os.environ.get("MQTT_SERVER") or SERVER
     try:

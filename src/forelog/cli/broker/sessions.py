@@ -36,7 +36,7 @@ def run(chosen: argparse.Namespace) -> int:
     """Show them."""
     store = read_store(chosen.log, chosen.timeout)
     stream = Stream.open(os.path.join(chosen.log, "messages"))
-    if not isinstance(stream.format, Messages):
+    if stream.format.name != Messages.name:
         raise UnknownFormat(f"{stream.path} is no log of messages: its format is {stream.format.name}")
     sizes = [(number, stream.segment_bytes(number) or 0) for number in stream.numbers()]
     rows = [_row(session, store, sizes) for session in store.sessions.values()]

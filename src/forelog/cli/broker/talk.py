@@ -12,7 +12,7 @@ from typing import Any
 from forelog.broker.flow.translation import LOGGED
 from forelog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
 from forelog.cli import codes, options
-from forelog.cli.broker.client import BrokerClient
+from forelog.cli.broker.mqtt_client import BrokerClient
 from forelog.cli.output import print_json
 from forelog.errors import TimeOutOfRange
 from forelog.times import format_time

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forelog.cli import codes, options
-from forelog.cli.broker.client import BrokerClient
+from forelog.cli.broker.mqtt_client import BrokerClient
 from forelog.cli.jobs.top import screen
 from forelog.cli.output import human_bytes, human_count, human_duration, plural, print_json, table
 from forelog.times import format_time

@@ -19,7 +19,7 @@ from typing import Any
 from forelog.cli import codes, options
 from forelog.cli.output import plural, print_json, say
 from forelog.errors import LogNotFound, RecordTooLarge
-from forelog.formats.captain import MAGIC, VERSION, Captain
+from forelog.formats.captain import MAGIC, VERSION
 from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, Appender, SyncPolicy
 from forelog.log.directory.tenants import JOBS_MAGIC, STATE_MAGIC, described
 from forelog.log.position import Position
@@ -67,16 +67,17 @@ def parser() -> argparse.ArgumentParser:
 
 def run(chosen: argparse.Namespace) -> int:
     stream = _stream(chosen)
-    if not isinstance(stream.format, Captain):
+    signature = stream.format.signature
+    if signature is None:
         raise codes.UsageError(
             f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
             "writes such, or `forelog convert`"
         )
-    if chosen.magic is None and stream.format.magic in (STATE_MAGIC, JOBS_MAGIC):
+    if chosen.magic is None and signature[0] in (STATE_MAGIC, JOBS_MAGIC):
         found = described(stream.format)
         raise codes.UsageError(
             f"{chosen.log} is {found.what}, whose records are no lines: {found.use}. To append all the same, say "
-            f"--magic {stream.format.magic:#x}"
+            f"--magic {signature[0]:#x}"
         )
     interrupt = _Interrupt()
     with stream.appender(sync=chosen.sync, segment_bytes=chosen.segment_bytes, timeout=chosen.timeout) as log:

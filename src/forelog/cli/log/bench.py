@@ -216,7 +216,7 @@ def _scan(stream: Stream, seconds: float) -> list[Measure]:
     buffer = bytearray(_READ_BYTES)
 
     def scan() -> int:
-        walk = Walk(stream._directory)
+        walk = Walk(stream.directory)
         try:
             return sum(len(block.scan.offsets) for block in walk)
         finally:

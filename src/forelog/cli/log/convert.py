@@ -9,6 +9,7 @@ from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json, say
 from forelog.cli.progress import Progress
 from forelog.formats import Captain, Format
+from forelog.formats.captain import MAGIC, VERSION
 from forelog.log.stream import Stream
 
 SEGMENT_BYTES = 64 << 20
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from forelog.commitlog.convert import convert
+    from forelog.conversion import convert
     from forelog.formats.m3 import Series
 
     source = Stream.open(chosen.source)
@@ -108,8 +109,8 @@ def _format(chosen: argparse.Namespace, source: Stream) -> Format:
         from forelog.formats.m3 import M3
 
         return M3()
-    given = source.format if isinstance(source.format, Captain) else Captain()
+    magic, version = source.format.signature or (MAGIC, VERSION)
     return Captain(
-        given.magic if chosen.magic is None else chosen.magic,
-        given.version if chosen.version_number is None else chosen.version_number,
+        magic if chosen.magic is None else chosen.magic,
+        version if chosen.version_number is None else chosen.version_number,
     )

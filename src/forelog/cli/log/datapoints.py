@@ -14,9 +14,8 @@ from forelog.cli.log.dump import as_text
 from forelog.cli.output import human_count, plural
 from forelog.commitlog.check import EntriesReport
 from forelog.commitlog.entries import EntryWalk, entries_of
-from forelog.commitlog.exchange import as_fields
 from forelog.formats.m3 import Entry, Series
-from forelog.log.directory.segments import READ_LOCK
+from forelog.formats.m3.exchange import as_fields
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Defect
@@ -45,17 +44,14 @@ def dump(stream: Stream, chosen: argparse.Namespace) -> int:
 
 def _entries(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Iterator[tuple[Position, Entry]]:
     """What there is, and with --follow what comes; cleaners may do their work while it waits."""
-    files = stream._directory.files
-    watch = files.watch(stream.path) if chosen.follow else None
+    directory = stream.directory
+    watch = directory.files.watch(stream.path) if chosen.follow else None
     try:
         while True:
-            lock = files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=chosen.timeout)
-            try:
+            with directory.read_lock(timeout=chosen.timeout):
                 walk.revalidate()
                 for block in walk:
                     yield from entries_of(block)
-            finally:
-                lock.release()
             if watch is None or walk.done:
                 return
             watch.wait(_FOLLOW_SECONDS)

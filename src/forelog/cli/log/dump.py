@@ -63,7 +63,7 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json and (chosen.hex or chosen.raw):
         raise codes.UsageError("--json, --hex and --raw exclude each other: choose one")
     stream = options.open_log(chosen.log, chosen)
-    if stream.format.name == "m3":
+    if stream.format.holds_entries:
         from forelog.cli.log import datapoints
 
         return datapoints.dump(stream, chosen)

@@ -25,17 +25,17 @@ def dump(stream: Stream, chosen: argparse.Namespace) -> int:
         start = max(chosen.since, start or chosen.since)
     else:
         since_ns = chosen.since
-    until, until_ns = stream._bounds(chosen.until)
+    bounds = stream.bounds(until=chosen.until)
     layout = as_json if chosen.json else as_raw if chosen.raw else as_hex if chosen.hex else as_line
     out = sys.stdout.buffer
     sys.stdout.flush()
     with Cursor(
-        stream._directory,
+        stream.directory,
         stream.metrics,
         start=start,
-        until=until,
+        until=bounds.stop,
         since_ns=since_ns,
-        until_ns=until_ns,
+        until_ns=bounds.until_ns,
         reverse=chosen.reverse,
         follow=chosen.follow,
         on_corruption=chosen.on_corruption,

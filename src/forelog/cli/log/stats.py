@@ -12,7 +12,6 @@ from forelog.cli import codes, draw, options
 from forelog.cli.log.histogram import Histogram
 from forelog.cli.output import human_bytes, human_count, human_duration, plural, print_json, table
 from forelog.cli.progress import Progress
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.position import Position
 from forelog.log.stream import SegmentInfo, Stream
 from forelog.log.walk import Walk
@@ -75,7 +74,7 @@ def run(chosen: argparse.Namespace) -> int:
     stream = options.open_log(chosen.log, chosen)
     with Progress(f"reading {chosen.log}") as progress:
         stats = _quick(stream) if chosen.quick else _read(stream, chosen.timeout, progress)
-    if stream.format.name == "m3" and not chosen.quick:
+    if stream.format.holds_entries and not chosen.quick:
         from forelog.commitlog.check import check_entries
 
         with Progress(f"decoding {chosen.log}") as progress:
@@ -93,10 +92,9 @@ def _quick(stream: Stream) -> _Stats:
 
 
 def _read(stream: Stream, timeout: float | None, progress: Progress) -> _Stats:
-    directory = stream._directory
+    directory = stream.directory
     directory.names()
-    lock = directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-    try:
+    with directory.read_lock(timeout=timeout):
         stats = _Stats()
         infos = stream.segments()
         total, done = sum(info.byte_count for info in infos), 0
@@ -105,14 +103,12 @@ def _read(stream: Stream, timeout: float | None, progress: Progress) -> _Stats:
             done += info.byte_count
             progress(done, total)
         return stats
-    finally:
-        lock.release()
 
 
 def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
     segment = _Segment(info, 0, None)
     start, stop = Position(info.number, 0), Position(info.number + 1, 0)
-    walk = Walk(stream._directory, start=start, stop=stop, on_corruption="skip")
+    walk = Walk(stream.directory, start=start, stop=stop, on_corruption="skip")
     records = 0
     try:
         for block in walk:
@@ -216,7 +212,7 @@ def _pictures(histogram: Histogram, width: int, record: str) -> list[str]:
 
 def _record(stream: Stream) -> str:
     """What the engine's records are called in a format."""
-    return {"m3": "chunk", "messages": "message"}.get(stream.format.name, "record")
+    return stream.format.record_word
 
 
 def _kind(stream: Stream) -> str:

@@ -317,7 +317,8 @@ def _stderr_to(target: int) -> Iterator[None]:
 
 def _not_started(said: str, error: Exception) -> Exception:
     """Why there is no Spark, from what Java had to say about it."""
-    from forelog.spark.pipeline.failures import SparkFailure, find_failure
+    from forelog.errors import SparkFailure
+    from forelog.spark.pipeline.failures import find_failure
 
     reasons = re.findall(r"^(?:Exception in thread \S+ |Error: |Caused by: )(.+)$", said, re.MULTILINE)
     if not reasons:
@@ -337,7 +338,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from forelog.spark.options import BadOption
+        from forelog.errors import BadOption
 
         found: Exception = error
         if _is_sparks(error):

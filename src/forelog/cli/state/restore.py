@@ -7,7 +7,8 @@ import argparse
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json
 from forelog.cli.progress import Progress
-from forelog.state.restoration import PlaceTaken, restore
+from forelog.errors import PlaceTaken
+from forelog.state.restoration import restore
 from forelog.times import format_time
 
 

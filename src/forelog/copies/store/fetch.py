@@ -6,22 +6,20 @@ place, synced, and only then put there: a log that is there is whole. The copy i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from forelog import kernel
 from forelog.copies.identity import Identity
 from forelog.copies.mirror import FORMAT, Mirror, Snapshot
-from forelog.copies.sources import in_the_way
 from forelog.copies.store.manifest import FOLDER, Manifest, Part, named_manifests, newest
 from forelog.copies.store.storage import Storage
 from forelog.errors import BadFrame, ReplicaError
-from forelog.files import OSFiles
-from forelog.files.modes import PRIVATE
-from forelog.log.directory.segments import Directory
+from forelog.files import Files, built_beside, disk, in_the_way
+from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 
 __all__ = ["Fetched", "fetch"]
@@ -51,23 +49,25 @@ def fetch(
     storage_options: Mapping[str, Any] | None = None,
     *,
     progress: Callable[[int, int], object] | None = None,
-    mode: int = PRIVATE,
+    files: Files | None = None,
+    mode: int | None = None,
 ) -> Fetched:
     """Make a new state log at `path`, which must not exist or be empty, of the copy at a URL.
 
     `progress` is called with the bytes that are there, and how many there will be. To go on as the primary, open
     the log with `promote=True`: whoever wrote before is refused from then on wherever this one writes.
     """
-    if taken := in_the_way(path):
-        raise ReplicaError(f"{taken}: fetching makes a new log")
-    place = os.path.abspath(os.fspath(path))
+    files = disk(files, mode)
+    place = os.path.normpath(os.fspath(path))
+    if in_the_way(files, place):
+        raise ReplicaError(f"{os.fspath(path)} is there already and not empty: fetching makes a new log")
     storage = Storage(where, storage_options)
     storage.open()
     try:
         for attempt in range(1, ATTEMPTS + 1):
             manifest = _newest(storage)
             try:
-                _make(storage, manifest, place, OSFiles(mode), progress)
+                _make(storage, manifest, place, files, progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
                     raise ReplicaError(f"{storage.where} changes faster than it can be read: {error}") from error
@@ -94,13 +94,12 @@ def _make(
     storage: Storage,
     manifest: Manifest,
     place: str,
-    files: OSFiles,
+    files: Files,
     progress: Callable[[int, int], object] | None,
 ) -> None:
     beside = f"{place}.fetching-{os.urandom(4).hex()}"
-    try:
-        mirror = Mirror(Directory(files, beside, FORMAT))
-        try:
+    with built_beside(files, place, beside):
+        with contextlib.closing(Mirror(Directory(files, beside, FORMAT))) as mirror:
             done = 0
             for part in manifest.parts:
                 mirror.write(Position(part.segment, part.offset), _read(storage, manifest, part))
@@ -108,14 +107,7 @@ def _make(
                 if progress is not None:
                     progress(done, manifest.length)
             mirror.sync()
-        finally:
-            mirror.close()
         files.sync_dir(beside)
-        os.rename(beside, place)
-        files.sync_dir(os.path.dirname(place))
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _read(storage: Storage, manifest: Manifest, part: Part) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from forelog import kernel
 from forelog.copies.store.manifest import Part
-from forelog.log.directory.segments import read_exactly
+from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
@@ -55,7 +55,7 @@ def _first_of_run(parts: list[Part], start: int, stop: int, part_bytes: int) -> 
 def _read(parts: list[Part], stream: Stream) -> bytes | None:
     """What the parts have, from the log itself; None if it has something else, or nothing any more."""
     try:
-        file = stream._directory.open_segment(parts[0].segment)
+        file = stream.directory.open_segment(parts[0].segment)
     except FileNotFoundError:
         return None
     try:

@@ -32,14 +32,15 @@ import time
 
 from forelog import kernel
 from forelog.errors import ForelogError, LockTimeout
+from forelog.formats import Block
 from forelog.jobs.log.loader import needed
 from forelog.jobs.machine.machine import Machine
 from forelog.log.cleaner import CleanReport
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import SegmentIndex
-from forelog.log.directory.segments import Directory
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import Block, Walk
+from forelog.log.walk import Walk
 
 __all__ = ["CommandCleaner"]
 
@@ -228,7 +229,7 @@ class ForgetDone:
 
     def _blocks(self, number: int) -> Walk:
         return Walk(
-            self._stream._directory,
+            self._stream.directory,
             start=Position(number, 0),
             stop=Position(number + 1, 0),
             metrics=self._stream.metrics,
@@ -268,7 +269,7 @@ class CommandCleaner:
             try:
                 with self._stream.cleaner(timeout=0) as cleaner:
                     report = cleaner.clean(self._rule, on_corruption="skip")
-                    self._rule.finish(self._stream._directory)
+                    self._rule.finish(self._stream.directory)
             except LockTimeout:
                 logger.info("the command log is being read: it will be cleaned later")
             except _Stopped:

@@ -170,7 +170,7 @@ class Journal:
         assert self.stream is not None
         for tries in range(_READ_TRIES):
             walk = Walk(
-                self.stream._directory, start=Position(segment, offset), block_bytes=_READ_BYTES, block_rows=1
+                self.stream.directory, start=Position(segment, offset), block_bytes=_READ_BYTES, block_rows=1
             )
             try:
                 block = walk.next_block()

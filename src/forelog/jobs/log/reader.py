@@ -18,11 +18,12 @@ from collections.abc import Iterator
 
 from forelog import kernel
 from forelog.errors import BadCommand
+from forelog.formats import Block
 from forelog.formats.commands.commands import ID_ONLY, Add, Command, Complete, Fail, Schedule, decode
 from forelog.kernel.plain.commands import ADD, COMPLETE, FAIL, SCHEDULE, Commands
 from forelog.log.position import Position, make_position
 from forelog.log.stream import Bound, PositionLike, Stream
-from forelog.log.walk import Block, OnCorruption
+from forelog.log.walk import OnCorruption
 from forelog.times import TimeLike
 
 __all__ = ["commands_of", "read_commands"]

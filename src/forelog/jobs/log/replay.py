@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 from forelog import kernel
 from forelog.errors import BadCommand
+from forelog.formats import Block
 from forelog.formats.commands.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
 from forelog.formats.commands.encoding import NOT_SCHEDULED
 from forelog.jobs.log.loader import load, pieces_of
@@ -46,7 +47,6 @@ from forelog.jobs.machine.limits import ATTEMPTS_MAX, TIME_NS_MAX
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job as MachineJob
 from forelog.log.position import Position
-from forelog.log.walk import Block
 from forelog.times import format_time
 
 __all__ = ["Conflict", "Job", "Replay", "State", "replay"]

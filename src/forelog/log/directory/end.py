@@ -25,9 +25,9 @@ longer than `intended`, another program has written to it since, and its size co
 >>> stream = forelog.Stream(tempfile.mkdtemp())
 >>> with stream.appender() as log:
 ...     _ = log.append(b"one")
-...     read_end(stream._directory)[1:]
+...     read_end(stream.directory)[1:]
 (1, 31, 31)
->>> read_end(stream._directory).segment
+>>> read_end(stream.directory).segment
 0
 """
 

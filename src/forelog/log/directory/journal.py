@@ -34,7 +34,9 @@ from typing import NamedTuple
 
 from forelog import kernel
 from forelog.files import BLOCK_BYTES, File
-from forelog.log.directory.segments import Directory, SegmentReader, read_exactly
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.place import read_exactly
+from forelog.log.directory.segment import SegmentReader
 
 logger = logging.getLogger("forelog")
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from forelog.files import File, write_all
-from forelog.log.directory.segments import Directory
+from forelog.log.directory.directory import Directory
 
 logger = logging.getLogger("forelog")
 
@@ -119,8 +119,7 @@ class Spare:
     def close(self) -> None:
         """Finish what is under way; leave no spare behind."""
         self._idle.wait()
-        self._work = None
-        self._due.put(None)
+        self.abandon()
         self._thread.join()
         if self._file is not None:
             self._file.close()
@@ -129,6 +128,11 @@ class Spare:
                 self._directory.files.remove(spare_path(self._directory))
             except OSError as error:
                 logger.warning("%s: an empty spare stays behind: %s", self._directory.path, error)
+
+    def abandon(self) -> None:
+        """End the thread, and leave the files as they are."""
+        self._work = None
+        self._due.put(None)
 
     def _serve(self) -> None:
         while True:

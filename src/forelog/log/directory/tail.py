@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from forelog.errors import LogFull
 from forelog.files import File, write_all
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder
-from forelog.log.directory.segments import Directory
 
 __all__ = ["HalfMadeSegment", "Tail", "check_number", "create_segment"]
 

@@ -32,9 +32,10 @@ from typing import Literal, NamedTuple
 
 from forelog.errors import LogNotFound, UnknownFormat
 from forelog.files import Files
-from forelog.formats import FORMATS, Captain, Format, named_format
+from forelog.formats import FORMATS, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
-from forelog.log.directory.segments import Directory, read_exactly
+from forelog.log.directory.directory import Directory
+from forelog.log.directory.place import read_exactly
 
 __all__ = [
     "JOBS_MAGIC",
@@ -101,16 +102,16 @@ def log_of(files: Files, path: str) -> Tenant | None:
             numbers = directory.numbers()
         except LogNotFound:
             return None
-        if numbers and name == "captain":
-            return _captain_log(directory, numbers)
+        if numbers and directory.format.signature:
+            return _signed_log(directory, numbers)
         if numbers:
             what = f"a log of {name}" if name == "messages" else f"a log in {name.upper()}'s format"
             return Tenant("log", what, f'open it with Stream(..., format="{name}")')
     return None
 
 
-def _captain_log(directory: Directory, numbers: list[int]) -> Tenant:
-    """A captain log, by the first of its headers that is whole."""
+def _signed_log(directory: Directory, numbers: list[int]) -> Tenant:
+    """A log whose segments have headers, by the first of its headers that is whole."""
     for number in numbers[:_HEADERS_LOOKED_AT]:
         try:
             file = directory.open_segment(number)
@@ -121,19 +122,20 @@ def _captain_log(directory: Directory, numbers: list[int]) -> Tenant:
         finally:
             file.close()
         if len(head) == directory.format.header_bytes and any(head):
-            return described(Captain(int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")))
-    return described(Captain())
+            return described(directory.format.of_header(head))
+    return described(directory.format)
 
 
-def described(fmt: Captain) -> Tenant:
-    """A log with this magic number and version."""
-    if fmt.magic == STATE_MAGIC:
+def described(fmt: Format) -> Tenant:
+    """A log of records with this format's magic number and version."""
+    magic, version = fmt.signature or (MAGIC, VERSION)
+    if magic == STATE_MAGIC:
         return Tenant("log", "a state log", "open it with StateLog or PersistentDict")
-    if fmt.magic == JOBS_MAGIC:
+    if magic == JOBS_MAGIC:
         return Tenant("log", "the command log of a job server", "serve it with `forelog jobs serve`")
-    if (fmt.magic, fmt.version) == (MAGIC, VERSION):
+    if (magic, version) == (MAGIC, VERSION):
         return Tenant("log", "a log of records", "open it with Stream")
-    what = f"a log with magic {fmt.magic:#010x} and version {fmt.version}"
+    what = f"a log with magic {magic:#010x} and version {version}"
     return Tenant("log", what, "open it with Stream.open")
 
 
@@ -157,7 +159,7 @@ def refuse_others(files: Files, path: str, mine: str, *, kind: Kind = "log", fmt
 def what_it_is(directory: Directory) -> str:
     """A sentence about a log whose header isn't the expected one; nothing where only that header is damaged."""
     found = log_of(directory.files, directory.path)
-    own = described(directory.format) if isinstance(directory.format, Captain) else None
+    own = described(directory.format) if directory.format.signature else None
     return "" if found is None or found == own else f". It is {found.what}: {found.use}"
 
 
@@ -171,7 +173,7 @@ def _names(files: Files, path: str) -> list[str] | None:
 def _kind_by_folders(files: Files, path: str, names: list[str]) -> Kind | None:
     """What is in a directory whose segments, if it has any, are further below."""
     if _has_log(files, f"{path}/messages", named_format("messages")) and _has_log(
-        files, f"{path}/sessions", Captain(STATE_MAGIC)
+        files, f"{path}/sessions", named_format(magic=STATE_MAGIC)
     ):
         return "broker"
     m3 = named_format("m3")

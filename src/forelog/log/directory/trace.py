@@ -8,16 +8,17 @@ the position, it can.
 >>> stream = forelog.Stream(tempfile.mkdtemp())
 >>> with stream.appender() as log:
 ...     end = log.append(b"one")._replace(offset=31)
->>> kept = trace(stream._directory, end)
->>> agrees(stream._directory, end, kept), agrees(stream._directory, end, "00000000")
+>>> kept = trace(stream.directory, end)
+>>> agrees(stream.directory, end, kept), agrees(stream.directory, end, "00000000")
 (True, False)
 """
 
 from __future__ import annotations
 
 from forelog import kernel
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.place import tail_before
-from forelog.log.directory.segments import Directory, SegmentReader
+from forelog.log.directory.segment import SegmentReader
 from forelog.log.position import Position
 
 __all__ = ["agrees", "trace"]

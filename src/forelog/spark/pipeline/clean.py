@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from forelog.errors import SkipSegment
+from forelog.errors import BadOption, SkipSegment
 from forelog.log.cleaner import CleanReport
 from forelog.log.position import Record
 from forelog.log.stream import Stream
-from forelog.spark.options import BadOption
 from forelog.spark.pipeline.jobs import jobs, lives_of
 from forelog.spark.pipeline.replay import key_of
 from forelog.spark.pipeline.tables import JOB_COLUMNS, log_columns, read_table
@@ -183,7 +182,7 @@ def _apply(stream: Stream, doomed: Doomed, *, apply: bool, timeout: float | None
 
 def _sync_last(stream: Stream) -> None:
     """What a decision rests on must be as durable as what goes by it was."""
-    directory = stream._directory
+    directory = stream.directory
     numbers = directory.numbers()
     if numbers:
         last = directory.open_segment(numbers[-1])

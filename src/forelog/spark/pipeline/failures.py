@@ -16,15 +16,11 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from forelog.errors import ForelogError
+from forelog.errors import ForelogError, SparkFailure
 
 _OURS = re.compile(r"^\s*(?:\[\w+\][^\n]*?)?(forelog(?:\.\w+)*)\.([A-Z]\w+): (.+?)\s*$", re.MULTILINE)
 _FILE = re.compile(r"^\s*(FileNotFoundError|PermissionError|OSError|NotADirectoryError): (.+?)\s*$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
-
-
-class SparkFailure(ForelogError):
-    """Spark failed in a way that isn't about a log: its first line says how."""
 
 
 def find_failure(error: BaseException) -> ForelogError:

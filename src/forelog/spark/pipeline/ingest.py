@@ -28,10 +28,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forelog.bounds import check_number
+from forelog.errors import BadOption, DataLoss
 from forelog.files.modes import PRIVATE, check_mode
 from forelog.log.directory.trace import trace
 from forelog.log.position import Position
-from forelog.spark.options import PARTITION_BYTES, BadOption
+from forelog.spark.options import PARTITION_BYTES
 from forelog.spark.pipeline.ingest_files import (
     MergeTask,
     Piece,
@@ -57,7 +58,6 @@ from forelog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism
 from forelog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
 from forelog.spark.planning import Log, find_logs
 from forelog.spark.remote import is_remote
-from forelog.spark.stream import DataLoss
 from forelog.spark.types import ddl
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ class Ingest:
         for log in self._logs():
             if log.name in reached:
                 self._traces.pop(log.name, None)
-                found = trace(log.stream()._directory, reached[log.name])
+                found = trace(log.stream().directory, reached[log.name])
                 if found is not None:
                     self._traces[log.name] = found
 

@@ -14,10 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from forelog.errors import MissingExtra
+from forelog.errors import BadOption, MissingExtra, TableDamaged
 from forelog.files import OSFiles
-from forelog.spark.options import BadOption
-from forelog.spark.pipeline.ingest_table import TableDamaged
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:

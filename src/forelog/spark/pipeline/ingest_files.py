@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
 from forelog.files import OSFiles
-from forelog.log.directory.segments import READ_LOCK
+from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
-from forelog.log.scan import load_pyarrow
 from forelog.log.walk import Defect, OnCorruption
 from forelog.spark.codecs import Codec
 from forelog.spark.pipeline.ingest_table import DataFile, partition_folder
@@ -101,25 +100,22 @@ def write_pieces(shape: Shape, task: WriteTask) -> Written:
     parts = _Parts(shape, task.folder, task.label)
     try:
         for piece in task.pieces:
-            if not _write_piece(shape, piece, parts, defects):
+            if not write_piece(shape, piece, parts, defects):
                 return Written(vanished=True)
     except ForelogError as error:
         return Written(error=(type(error), error.args, dict(error.__dict__)))
     return Written(parts.close(), len(defects))
 
 
-def _write_piece(shape: Shape, one: Piece, parts: _Parts, defects: list[Defect]) -> bool:
+def write_piece(shape: Shape, one: Piece, parts: _Parts, defects: list[Defect]) -> bool:
     """Whether all of it was still there."""
-    directory = one.piece.log.stream()._directory
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
-    try:
+    directory = one.piece.log.stream().directory
+    with directory.read_lock():
         if not set(one.segments) <= set(directory.numbers()):
             return False
         for batch in _batches(shape, one.piece, defects):
             parts.add(batch)
         return True
-    finally:
-        lock.release()
 
 
 def _batches(shape: Shape, piece: Slice, defects: list[Defect]) -> Iterator[pa.RecordBatch]:

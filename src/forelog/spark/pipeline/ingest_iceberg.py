@@ -23,8 +23,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from forelog.errors import ForelogError, MissingExtra
-from forelog.spark.options import BadOption
+from forelog.errors import BadOption, CatalogFailed, ForelogError, MissingExtra
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -39,10 +38,6 @@ _ATTEMPTS = 10
 _LOCKED_SECONDS = 60
 _EPOCH = date(1970, 1, 1)
 _ID, _NUMBER, _POSITIONS = "forelog.table", "forelog.commit", "forelog.positions"
-
-
-class CatalogFailed(ForelogError):
-    """An Iceberg catalog can't be reached, or refuses."""
 
 
 def place_of(path: str, catalog: str | None, name: str | None) -> tuple[str, str]:

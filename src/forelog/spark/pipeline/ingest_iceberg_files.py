@@ -14,9 +14,10 @@ class SyncedFiles(PyArrowFileIO):
     """As pyiceberg's, with files that are synced when they are closed. For the local filesystem."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        found = super().new_output(location)
-        scheme, _, path = self.parse_location(location, self.properties)
-        return SyncedFile(location, path, found._filesystem) if scheme == "file" else found
+        scheme, host, path = self.parse_location(location, self.properties)
+        if scheme != "file":
+            return super().new_output(location)
+        return SyncedFile(location, path, self.fs_by_scheme(scheme, host))
 
 
 class SyncedFile(PyArrowFile):

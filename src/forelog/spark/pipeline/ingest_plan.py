@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from forelog.errors import BadOption
 from forelog.files.modes import PRIVATE
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
 from forelog.spark.codecs import codec_of
-from forelog.spark.options import PARTITION_BYTES, BadOption, ReadOptions
+from forelog.spark.options import PARTITION_BYTES, ReadOptions
 from forelog.spark.pipeline.ingest_files import Piece, Shape
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of
 from forelog.spark.standing import Standing, Words
@@ -71,7 +72,7 @@ def new_pieces(
     for log in logs:
         begin = positions.get(log.name, Position(0, 0))
         stream = log.stream()
-        numbers = stream._directory.numbers()
+        numbers = stream.directory.numbers()
         if not numbers:
             continue
         begin = standing.go_on(log, begin, (traces or {}).get(log.name))
@@ -88,13 +89,12 @@ def new_pieces(
 
 
 def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
-    directory = piece.log.stream()._directory
+    directory = piece.log.stream().directory
     low = bisect_left(numbers, piece.start.segment)
     high = bisect_right(numbers, piece.stop.segment if piece.stop.offset else piece.stop.segment - 1)
     size = 0
     for number in numbers[low:high]:
-        found = directory.files.stat(directory.segment_path(number))
-        end = found[0] if found else 0
+        end = directory.segment_bytes(number) or 0
         end = min(end, piece.stop.offset) if number == piece.stop.segment else end
         size += max(end - (piece.start.offset if number == piece.start.segment else 0), 0)
     return Piece(piece, tuple(numbers[low:high]), size, after)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forelog.errors import ForelogError
+from forelog.errors import TaskFailed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,10 +27,6 @@ POLL_SECONDS = 0.2
 
 def nobody(_: int) -> None:
     """Who doesn't want to know how many tasks are done."""
-
-
-class TaskFailed(ForelogError):
-    """A task failed on Spark as often as it was tried."""
 
 
 def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:

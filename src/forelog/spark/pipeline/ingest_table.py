@@ -34,22 +34,17 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from forelog.errors import ForelogError, LockTimeout, LogNotFound
+from forelog.errors import BadOption, LockTimeout, LogNotFound, TableDamaged
 from forelog.files import OSFiles, removed_on_failure, write_all
 from forelog.files.modes import PRIVATE, mode_like
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
-from forelog.spark.options import BadOption
 
 FOLDER = "_forelog"
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE_EVERY = 64  # commits; those with all files in them let the ones before be forgotten
 _SETTLE_SECONDS = 60.0
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
-
-
-class TableDamaged(ForelogError):
-    """Files that a table's commits name are not there, or can't be read."""
 
 
 @dataclass(frozen=True, slots=True)

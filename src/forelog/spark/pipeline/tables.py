@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from forelog.errors import BadOption
 from forelog.spark.codecs import codec_of
-from forelog.spark.options import BadOption
 from forelog.spark.types import ddl
 from forelog.times import format_time
 

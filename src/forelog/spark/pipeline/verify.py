@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
-from forelog.formats.m3 import M3
 from forelog.log import verify as engine
-from forelog.log.directory.segments import READ_LOCK
 from forelog.log.directory.watermark import read_mark
 from forelog.log.verify import SegmentReport, VerifyReport
 from forelog.log.walk import DEFECTS_MAX, Defect
@@ -76,15 +74,15 @@ def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_byte
     """Check a log, or with `recursive` every log in a folder. Tasks take segments of about `task_bytes`."""
     logs = {log.name: log for log in find_logs(path, recursive=recursive)}
     # Before the sizes, which may only grow after it.
-    marks = {name: read_mark(log.stream()._directory) for name, log in logs.items()}
-    numbers = {name: log.stream()._directory.numbers() for name, log in logs.items()}
+    marks = {name: read_mark(log.stream().directory) for name, log in logs.items()}
+    numbers = {name: log.stream().directory.numbers() for name, log in logs.items()}
     tasks = [task for name, log in logs.items() for task in _tasks(log, numbers[name], task_bytes)]
     segments: dict[str, list[SegmentReport]] = {name: [] for name in logs}
     for name, found in _run(spark, tasks):
         segments[name].append(_checked(found))
     reports = {}
     for name, log in logs.items():
-        directory = log.stream()._directory
+        directory = log.stream().directory
         report = VerifyReport(log.path, log.format.name)
         report.segments = sorted(segments[name], key=lambda segment: segment.number)
         engine.conclude(directory, report, marks[name], numbers[name])
@@ -99,16 +97,16 @@ def _checked(report: SegmentReport | Exception) -> SegmentReport:
 
 
 def _tasks(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Task]:
-    directory = log.stream()._directory
+    directory = log.stream().directory
     chosen: list[int] = []
     size = 0
     for number in numbers:
-        found = directory.files.stat(directory.segment_path(number))
-        if chosen and size + (found[0] if found else 0) > task_bytes:
+        segment_bytes = directory.segment_bytes(number) or 0
+        if chosen and size + segment_bytes > task_bytes:
             yield _Task(log, chosen, numbers)
             chosen, size = [], 0
         chosen.append(number)
-        size += found[0] if found else 0
+        size += segment_bytes
     if chosen:
         yield _Task(log, chosen, numbers)
 
@@ -131,20 +129,18 @@ def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentRepo
 
 def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
     logging.getLogger("forelog").setLevel(logging.ERROR)  # what is damaged is told in the report
-    directory = task.log.stream()._directory
-    lock = directory.files.lock(f"{directory.path}/{READ_LOCK}", exclusive=False, timeout=None)
+    directory = task.log.stream().directory
     try:
-        there = set(directory.numbers())
-        for number in task.chosen:
-            if number in there:  # cleaning or retention may have taken it since
-                report = engine.check_segment(directory, number, task.numbers)
-                if isinstance(task.log.format, M3):
-                    _check_messages(task, report)
-                yield report
+        with directory.read_lock():
+            there = set(directory.numbers())
+            for number in task.chosen:
+                if number in there:  # cleaning or retention may have taken it since
+                    report = engine.check_segment(directory, number, task.numbers)
+                    if task.log.format.holds_entries:
+                        _check_messages(task, report)
+                    yield report
     except (ForelogError, OSError) as error:
         yield error
-    finally:
-        lock.release()
 
 
 def _check_messages(task: _Task, report: SegmentReport) -> None:

@@ -40,9 +40,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
+from forelog.formats.block import Block
+from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel.plain.commands import ERROR_WORDS, TYPE_WORDS, Commands
-from forelog.log.scan import load_pyarrow
-from forelog.log.walk import Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,15 +53,6 @@ COLUMNS = (
 )  # fmt: skip
 _TICKS_PER_SECOND = 1_000_000  # Spark's timestamps, and the years until 9999
 _BYTES_MAX = 2**31 - 1  # of a column with 32 bit offsets
-
-
-def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns asked for, or an error that says which there are."""
-    if isinstance(columns, str):
-        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
-    if any(name not in COLUMNS for name in columns):
-        raise ValueError(f"columns {list(columns)}: choose from {', '.join(COLUMNS)}")
-    return tuple(columns)
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
@@ -83,7 +74,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         "created": time,
         "error": pa.string(),
     }
-    return pa.schema([(name, types[name]) for name in check_columns(columns)])
+    return pa.schema([(name, types[name]) for name in check_columns(columns, COLUMNS, least=0)])
 
 
 def decode_batch(payloads: pa.Array, columns: Sequence[str] = COLUMNS) -> dict[str, pa.Array]:
@@ -126,7 +117,7 @@ def _to_array(column: Any) -> array[int]:
 def _columns(
     buffer: Any, starts: array[int], ends: array[int], first: int, last: int, columns: Sequence[str]
 ) -> dict[str, pa.Array]:
-    wanted = check_columns(columns)
+    wanted = check_columns(columns, COLUMNS, least=0)
     if not wanted:
         return {}
     commands = kernel.active.commands_decode(buffer, starts, ends, first, last, _TICKS_PER_SECOND)

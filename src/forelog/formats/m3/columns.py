@@ -1,4 +1,4 @@
-"""A log in M3's format as Arrow record batches: no Python object per entry, one block in memory at a time.
+"""The entries of M3's commit log as Arrow columns: no Python object per entry.
 
 ===========  ========================  ==================================================================
 column       type                      what
@@ -16,31 +16,15 @@ position     struct<segment, offset>   the chunk in which the entry begins
 segment      int32                     its file
 offset       int64                     its place there
 ===========  ========================  ==================================================================
-
->>> import tempfile
->>> from forelog import Stream
->>> from forelog.commitlog import CommitLog
->>> from forelog.formats.m3 import Series
->>> folder = tempfile.mkdtemp()
->>> with CommitLog(folder, format="m3") as log:
-...     _ = log.write(Series(b"cpu", tags={b"host": b"a"}), (1_000, 0.5))
-...     _ = log.write(Series(b"mem"), (2_000, 0.25))
->>> for batch in scan_datapoints(Stream.open(folder), ["id", "value"]):
-...     print(batch.to_pydict())
-{'id': [b'cpu', b'mem'], 'value': [0.5, 0.25]}
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forelog.commitlog.entries import EntryBlock, EntryWalk, SeriesTable
-from forelog.log.directory.segments import READ_LOCK
-from forelog.log.scan import load_pyarrow, segment_column
-from forelog.log.stream import Bound, PositionLike, Stream
-from forelog.log.walk import Defect, OnCorruption
-from forelog.times import TimeLike
+from forelog.formats.columns import check_columns, load_pyarrow, segment_column
+from forelog.formats.m3.entries import EntryBlock, SeriesTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,52 +35,6 @@ COLUMNS = (
 )  # fmt: skip
 DEFAULT_COLUMNS = COLUMNS[:9]
 _OF_SERIES = ("namespace", "id", "shard", "tags")
-
-
-def scan_datapoints(
-    stream: Stream,
-    columns: Sequence[str] | None = None,
-    *,
-    start: PositionLike | None = None,
-    until: Bound | None = None,
-    since: TimeLike | None = None,
-    on_corruption: OnCorruption = "raise",
-    defects: list[Defect] | None = None,
-    timeout: float | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The log, or a range of it, in batches. Bounds are as of `Stream.scan`; times are those of creation.
-
-    Damage raises CorruptRecord, ends it ("stop") or is passed over ("skip"); what was passed over is added
-    to `defects` in the end.
-    """
-    wanted = check_columns(DEFAULT_COLUMNS if columns is None else columns)
-    schema = datapoints_schema(wanted)
-    walk = EntryWalk(stream, start=start, until=until, since=since, on_corruption=on_corruption)
-    stream._directory.names()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        pa = load_pyarrow()
-        builder = _Builder(schema)
-        lock = stream._directory.files.lock(f"{stream.path}/{READ_LOCK}", exclusive=False, timeout=timeout)
-        try:
-            for block in walk:
-                yield pa.RecordBatch.from_arrays([builder.column(name, block) for name in wanted], schema=schema)
-        finally:
-            if defects is not None:
-                defects.extend(walk.defects)
-            walk.close()
-            lock.release()
-
-    return batches()
-
-
-def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns asked for, or an error that says which there are."""
-    if isinstance(columns, str):
-        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
-    if not columns or any(name not in COLUMNS for name in columns):
-        raise ValueError(f"columns {list(columns)}: choose from {', '.join(COLUMNS)}")
-    return tuple(columns)
 
 
 def datapoints_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
@@ -117,10 +55,10 @@ def datapoints_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
         "segment": pa.int32(),
         "offset": pa.int64(),
     }
-    return pa.schema([(name, types[name]) for name in check_columns(columns)])
+    return pa.schema([(name, types[name]) for name in check_columns(columns, COLUMNS)])
 
 
-class _Builder:
+class EntryColumns:
     """Makes Arrow arrays of entries' columns; those of series are made once and taken from by row."""
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""A log's directory: which segments there are, and one segment open to read.
+"""A log's directory: which segments there are, and the names of the files beside them.
 
 ::
 
@@ -18,26 +18,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 from bisect import bisect_right
 from itertools import pairwise
 from typing import Self
 
 from forelog.errors import LockTimeout, LogNotFound, UnknownFormat
-from forelog.files import File, Files
+from forelog.files import File, Files, Lock
 from forelog.formats import FORMATS, Format, named_format
-from forelog.kernel.plain import TIME_MAX, TRUNCATED
-from forelog.log.directory.end import read_end, visible_bytes
-from forelog.log.directory.foreign import foreign_index
-from forelog.log.directory.index import SegmentIndex, index_name, map_name, read_index
-from forelog.log.directory.place import read_exactly as read_exactly
-from forelog.log.position import Position
-
-logger = logging.getLogger("forelog")
+from forelog.log.directory.end import read_end
+from forelog.log.directory.index import index_name, map_name
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
-_FIRST_RECORD_BYTES = 4096
 _PROBES_MAX = 32
 
 
@@ -217,11 +209,24 @@ class Directory:
             # Not passed over: its number would be given to a segment that can't be made.
             raise UnknownFormat(f"{path} is a directory with the name of a segment: move it away") from None
 
+    def read_lock(self, *, exclusive: bool = False, timeout: float | None = None) -> Lock:
+        """Take the lock that readers share and a cleaner holds alone; LockTimeout after `timeout` seconds."""
+        return self.files.lock(f"{self.path}/{READ_LOCK}", exclusive=exclusive, timeout=timeout)
+
+    def append_lock(self, *, timeout: float | None = None) -> Lock:
+        """Take the lock that one appender holds; LockTimeout after `timeout` seconds."""
+        return self.files.lock(f"{self.path}/{APPEND_LOCK}", exclusive=True, timeout=timeout)
+
+    def segment_bytes(self, number: int) -> int | None:
+        """The size of a segment's file; None if there is none."""
+        found = self.files.stat(self.segment_path(number))
+        return None if found is None else found[0]
+
     def make(self) -> None:
         """Make the directory, durably, and the file that readers lock: those of another user couldn't make it."""
         self.files.make_dir(self.path)
         with contextlib.suppress(LockTimeout):
-            self.files.lock(f"{self.path}/{READ_LOCK}", exclusive=False, timeout=0).release()
+            self.read_lock(timeout=0).release()
 
     def sync(self) -> None:
         self.files.sync_dir(self.path)
@@ -240,104 +245,3 @@ def segments_elsewhere(files: Files, path: str, fmt: Format) -> tuple[Format, st
             except LogNotFound:
                 continue
     return None
-
-
-class SegmentReader:
-    """One segment, open to read. Its size is what counts of it, when it was opened or last refreshed."""
-
-    def __init__(self, directory: Directory, number: int) -> None:
-        self.directory = directory
-        self.number = number
-        self.path = directory.segment_path(number)
-        self.file = directory.open_segment(number)
-        try:
-            self.header_bytes = directory.format.header_bytes
-            self._look()
-            head = read_exactly(self.file, min(self.size, self.header_bytes), 0)
-            self.header_blank = not any(head)
-            self.header_defect = directory.format.header_defect(head)
-        except BaseException:
-            self.file.close()
-            raise
-
-    def _look(self) -> None:
-        """Find out how much of it counts. A segment with an index was finished: then all of it does."""
-        directory, number = self.directory, self.number
-        self.size = self.file.size()
-        self.map_damaged = False
-        self.index_path = directory.index_path(number, self.size)  # or that of its map, if it has one
-        self.index = self._read_index()
-        if self.index is None and not self.map_damaged:
-            if directory.ends_at_mark:
-                self.size = visible_bytes(directory, number, self.file)
-            self.index = foreign_index(directory, number, self.size, self.file)
-
-    def _read_index(self) -> SegmentIndex | None:
-        if self.size < self.header_bytes + self.directory.format.record_bytes_min:
-            return None  # no record, nor anything known of any
-        tail = read_exactly(self.file, 4, self.size - 4)
-        files, map_path = self.directory.files, self.directory.map_path(self.number, self.size)
-        mapped = files.stat(map_path) is not None
-        if mapped:
-            self.index_path = map_path
-        try:
-            index = read_index(files, self.index_path, self.number, self.size, tail)
-        except OSError as error:
-            if mapped:
-                raise
-            logger.warning("%s can't be read, and is done without: %s", self.index_path, error)
-            return None
-        self.map_damaged = mapped and index is None
-        return index
-
-    @property
-    def rewritten(self) -> bool:
-        """Whether cleaning or repair has taken bytes out of it, as far as is known."""
-        return self.map_damaged or (self.index is not None and self.index.rewritten)
-
-    def refresh(self) -> bool:
-        """Take a new look at how much of it counts; whether that is another size."""
-        if self.index is not None and self.index.foreign_end:
-            return False
-        before, marked = self.size, self.directory.ends_at_mark and self.index is None
-        self.size = visible_bytes(self.directory, self.number, self.file) if marked else self.file.size()
-        if self.size != before:
-            self.index = None  # it was that of another size, and a segment that grows was never rewritten
-        return self.size != before
-
-    def replaced(self) -> bool:
-        """Whether the file under this name is another one by now, or gone."""
-        found = self.directory.files.stat(self.path)
-        return found is None or found[1] != self.file.identity()
-
-    def physical(self, logical: int) -> int:
-        place = max(logical, self.header_bytes)
-        return self.index.physical(place) if self.index else place
-
-    def logical(self, physical: int) -> int:
-        return self.index.logical(physical) if self.index else physical
-
-    def position(self, physical: int) -> Position:
-        return Position(self.number, self.logical(physical))
-
-    def end(self) -> int:
-        """The logical offset of the end."""
-        return self.index.logical_end if self.index else max(self.size, self.header_bytes)
-
-    def first_time(self) -> int | None:
-        """The time of the first record; None if there is none that is right and has one."""
-        if self.index and self.index.records and self.index.first_time:  # 0 may be of a record without a time
-            return self.index.first_time
-        fmt = self.directory.format
-        data = read_exactly(
-            self.file, min(_FIRST_RECORD_BYTES, max(self.size - self.header_bytes, 0)), self.header_bytes
-        )
-        scan = fmt.scan(data, 0, len(data), 0, 1)
-        long = scan.reason == TRUNCATED and scan.need <= self.size - self.header_bytes  # not looked at to its end
-        if self.header_defect or not (scan.offsets or (long and len(data) >= fmt.record_bytes_min)):
-            return None
-        time_ns = fmt.exact_time(data)
-        return None if time_ns == TIME_MAX else time_ns
-
-    def close(self) -> None:
-        self.file.close()

@@ -14,12 +14,11 @@ file is never appended to once it was closed: each opening starts the next one.
 
 Files are named `commitlog-0-7.db`, in a folder `commitlogs`; the next one has the highest number and one.
 
+>>> from forelog.formats.m3 import Datapoint
 >>> m3 = M3()
 >>> m3.segment_name(7), m3.segment_number("commitlog-0-7.db"), m3.segment_number("7.db")
 ('commitlog-0-7.db', 7, None)
 >>> cpu = Series(b"cpu", shard=3, tags={b"host": b"a"})
->>> cpu
-Series(id=b'cpu', namespace=b'default', shard=3, tags=((b'host', b'a'),))
 >>> encoder = m3.encoder(7)
 >>> data, chunks = encoder.encode_many([m3.item(cpu, Datapoint(1_000, 0.5)), m3.item(cpu, (2_000, 0.25))], 3_000)
 >>> len(data), list(chunks), list(encoder.places())
@@ -29,17 +28,17 @@ Series(id=b'cpu', namespace=b'default', shard=3, tags=((b'host', b'a'),))
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge
-from forelog.kernel.plain.m3 import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX, Item, m3_metadata, m3_parse_metadata
+from forelog.formats.m3.values import Series, Unit, as_bytes
+from forelog.kernel.plain.m3 import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX, Item
 from forelog.kernel.types import TIME_MAX, TIME_MIN
 
-__all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS", "Datapoint", "Entry", "Series", "Unit"]
+__all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS"]
 
 CHUNK_BYTES = 65_536
 CHUNK_BYTES_MIN = 16  # room for a message's length and head: those never span chunks
@@ -56,96 +55,9 @@ MESSAGE_REASONS = {
 """A word or two for each reason of the kernel's to stop at a message in a right chunk."""
 
 _NAME = re.compile(r"commitlog-0-(0|[1-9]\d{0,8})\.db", re.ASCII)
-_U16_MAX = 2**16 - 1
-_U32_MAX = 2**32 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _ENTRY_BYTES = 128  # an entry without its metadata and annotation, its chunks' heads, and a LogInfo
 _ENTRY_BYTES_MAX = MESSAGE_BYTES_MAX - _ENTRY_BYTES
-
-Tags = tuple[tuple[bytes, bytes], ...]
-
-
-class Unit(IntEnum):
-    """The precision that a timestamp has; it is in nanoseconds whatever this says."""
-
-    SECOND = 1
-    MILLISECOND = 2
-    MICROSECOND = 3
-    NANOSECOND = 4
-    MINUTE = 5
-    HOUR = 6
-    DAY = 7
-    YEAR = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """What datapoints belong to: an id within a namespace, with tags. Hashable, and cheap to compare.
-
-    Tags are a mapping, kept sorted by name, or pairs in an order of their own; None and no tags differ, as
-    they do in M3.
-    """
-
-    id: bytes
-    namespace: bytes = b"default"
-    shard: int = 0
-    tags: Tags | None = None
-    metadata: bytes = field(init=False, repr=False)
-    """All of that as it is written: two series are equal if this is."""
-
-    def __init__(
-        self,
-        id: bytes,  # noqa: A002 - M3's name for it
-        namespace: bytes = b"default",
-        shard: int = 0,
-        tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None = None,
-    ) -> None:
-        if not isinstance(shard, int) or not 0 <= shard <= _U32_MAX:
-            raise ValueError(f"shard is {shard!r}: expected an unsigned 32 bit number")
-        self._set(_as_bytes("id", id), _as_bytes("namespace", namespace), int(shard), _as_tags(tags))
-
-    @classmethod
-    def of_metadata(cls, metadata: bytes) -> Self:
-        """The series that a file's metadata tells of, also where M3 wouldn't have written it so."""
-        series = cls.__new__(cls)
-        series._set(*m3_parse_metadata(metadata))
-        return series
-
-    def _set(self, series_id: bytes, namespace: bytes, shard: int, tags: Tags | None) -> None:
-        metadata = m3_metadata(series_id, namespace, shard, tags)
-        values = {"id": series_id, "namespace": namespace, "shard": shard, "tags": tags, "metadata": metadata}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def __eq__(self, other: object) -> bool:
-        return self.metadata == other.metadata if isinstance(other, Series) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.metadata)
-
-
-class Datapoint(NamedTuple):
-    """A number at a time."""
-
-    timestamp_ns: int
-    value: float
-
-
-class Entry(NamedTuple):
-    """A datapoint as a file has it."""
-
-    series: Series
-    datapoint: Datapoint
-    unit: int
-    """A `Unit`, or a number that M3 gives no meaning to."""
-    annotation: bytes | None
-    created_ns: int
-
-
-def _as_bytes(what: str, value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} is {value!r}: expected bytes, such as b'cpu'")
-    return bytes(value)
 
 
 def _as_float(value: Any) -> float:
@@ -155,22 +67,6 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         raise ValueError("value is a number that a double can't hold") from None
-
-
-def _as_tags(tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None) -> Tags | None:
-    if tags is None:
-        return None
-    given = sorted(tags.items()) if isinstance(tags, Mapping) else tags
-    pairs = tuple((_as_bytes("a tag's name", name), _as_bytes("a tag's value", value)) for name, value in given)
-    if len(pairs) > _U16_MAX:
-        raise ValueError(f"{len(pairs)} tags: a series has at most {_U16_MAX}")
-    for name, value in pairs:
-        if not name:
-            raise ValueError(f"a tag with the value {value[:40]!r} has no name: M3 reads no such series")
-        if max(len(name), len(value)) > _U16_MAX:
-            size = max(len(name), len(value))
-            raise ValueError(f"tag {name[:40]!r} has {size} bytes: names and values have at most {_U16_MAX}")
-    return pairs
 
 
 def _as_int64(what: str, value: Any) -> int:
@@ -193,6 +89,10 @@ class M3:
     record_tail_bytes_max: ClassVar[int] = 0
     segment_number_max: ClassVar[int] = SEGMENT_NUMBER_MAX
     numbered_by_time: ClassVar[bool] = False
+    segment_number_first: ClassVar[int] = 0
+    record_word: ClassVar[str] = "chunk"
+    holds_entries: ClassVar[bool] = True
+    signature: ClassVar[None] = None
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 4: "size checksum", 5: "data checksum"}
     appends_in_place: ClassVar[bool] = False
     folder: ClassVar[str] = "commitlogs"
@@ -227,7 +127,7 @@ class M3:
         if type(timestamp_ns) is not int or not _INT64_MIN <= timestamp_ns <= _INT64_MAX:
             timestamp_ns = _as_int64("timestamp_ns", timestamp_ns)
         if annotation is not None:
-            annotation = _as_bytes("annotation", annotation)
+            annotation = as_bytes("annotation", annotation)
         if len(series.metadata) + (0 if annotation is None else len(annotation)) > _ENTRY_BYTES_MAX:
             raise RecordTooLarge(
                 f"{len(series.metadata):,} bytes of metadata and {len(annotation or b''):,} of annotation: an "
@@ -266,6 +166,9 @@ class M3:
 
     def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
         return None
+
+    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
 
     def exact_time(self, head: bytes) -> int:
         at = 0

@@ -34,11 +34,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge, TimeOutOfRange
-from forelog.formats.msgpack import pack
+from forelog.formats.messages.msgpack import pack
 from forelog.kernel.plain.messages import (
     MESSAGE_BYTES_MIN,
     MESSAGE_TIME_MAX,
@@ -88,6 +88,10 @@ class Messages:
     record_tail_bytes_max: ClassVar[int] = PROPERTIES_BYTES_MAX + 9
     segment_number_max: ClassVar[int] = MESSAGE_TIME_MAX
     numbered_by_time: ClassVar[bool] = True
+    segment_number_first: ClassVar[int] = 1
+    record_word: ClassVar[str] = "message"
+    holds_entries: ClassVar[bool] = False
+    signature: ClassVar[None] = None
     reasons: ClassVar[Mapping[int, str]] = {
         2: "truncated",
         3: "head",
@@ -160,6 +164,9 @@ class Messages:
 
     def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
         return None
+
+    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
 
     def exact_time(self, head: bytes) -> int:
         if len(head) < 2 or head[0] != 0x95:

@@ -1,0 +1,35 @@
+"""Some records of a segment, as columns."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+from forelog.kernel.types import Scan
+
+__all__ = ["Block"]
+
+
+class Block(NamedTuple):
+    """Some records of one segment, as columns. The buffer is valid until the next block is asked for."""
+
+    segment: int
+    path: str
+    buffer: memoryview
+    base: int
+    """The physical offset of the buffer's first byte."""
+    scan: Scan
+    """Offsets in it are physical."""
+    offsets: array[int]
+    """The logical ones."""
+    first: int
+    """The rows that are wanted are those from `first` up to, not including, `last`."""
+    last: int
+    logical_end: int
+    """The logical offset after the last wanted row."""
+
+    def frame_bytes(self, row: int) -> int:
+        """How many bytes the record in a row takes."""
+        offsets = self.scan.offsets
+        following = offsets[row + 1] if row + 1 < len(offsets) else self.base + self.scan.end
+        return following - offsets[row]

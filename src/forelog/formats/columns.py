@@ -1,0 +1,37 @@
+"""What all Arrow columns are made with: the check of their names, and pyarrow itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from forelog.errors import MissingExtra
+
+__all__ = ["check_columns", "load_pyarrow", "segment_column"]
+
+
+def load_pyarrow() -> ModuleType:
+    """pyarrow, or an error that says how to get it."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra("scan() needs pyarrow: pip install '.[arrow]' in forelog's folder") from error
+    module: ModuleType = pyarrow
+    return module
+
+
+def check_columns(columns: Sequence[str], known: Sequence[str], *, least: int = 1) -> tuple[str, ...]:
+    """The columns asked for, at least so many, or an error that says which there are."""
+    if isinstance(columns, str):
+        raise TypeError(f"columns is the text {columns!r}: expected a list of names")
+    if len(columns) < least or any(name not in known for name in columns):
+        raise ValueError(f"columns {list(columns)}: choose from {', '.join(known)}")
+    return tuple(columns)
+
+
+def segment_column(pa: Any, segment: int, rows: int, *, wide: bool = False) -> Any:
+    """The segment, for each of so many rows. Not by `pa.scalar`: the first one imports pandas, where it is."""
+    one = segment.to_bytes(8 if wide else 4, sys.byteorder, signed=True)
+    return pa.Array.from_buffers(pa.int64() if wide else pa.int32(), rows, [None, pa.py_buffer(one * rows)])

@@ -1,0 +1,115 @@
+"""What the engine asks of a format; `Captain` is the example to read."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from forelog.kernel.types import Scan
+
+__all__ = ["Checker", "Encoder", "Format"]
+
+
+class Encoder(Protocol):
+    """Makes the bytes of one segment's records, in order.
+
+    What it remembers of a batch is staged until `accept`: a write may fail and be undone, and then the next
+    batch is encoded as if it had never been.
+    """
+
+    def encode_many(self, items: Sequence[Any], time_ns: int, /) -> tuple[bytes, array[int]]:
+        """Items of one time, to the bytes of their records and where each record starts."""
+
+    def places(self) -> array[int]:
+        """For each item of the last batch, where the record starts that it begins in."""
+
+    def accept(self) -> None:
+        """The last batch has been written."""
+
+
+class Checker(Protocol):
+    """Follows what spans records, to find where a segment may be cut."""
+
+    end: int
+    """The physical offset after the last record that leaves nothing unfinished."""
+
+    def feed(self, buffer: Any, scan: Scan, /) -> None:
+        """Take in the next records of the segment."""
+
+
+class Format(Protocol):
+    """How the bytes of a log lie in its segments."""
+
+    name: ClassVar[str]
+    header_bytes: ClassVar[int]
+    """How long a segment's header is: where its first record starts."""
+    record_bytes_min: ClassVar[int]
+    record_tail_bytes_max: ClassVar[int]
+    """How many bytes a record may have beyond those that a scan says it needs, since only they tell."""
+    segment_number_max: ClassVar[int]
+    numbered_by_time: ClassVar[bool]
+    """Whether a segment's number is its first record's time; then no two records of a log have the same time."""
+    segment_number_first: ClassVar[int]
+    """The number of a log's first segment, where numbers are counted."""
+    record_word: ClassVar[str]
+    """What a record is called: a record, a chunk or a message."""
+    holds_entries: ClassVar[bool]
+    """Whether records are chunks of a stream of entries, each of which may span some."""
+    reasons: ClassVar[Mapping[int, str]]
+    """A word or two for each reason of the kernel's to stop at a record."""
+    appends_in_place: ClassVar[bool]
+    """Whether a segment with records can be appended to when a log is opened; if not, a new one is started."""
+    folder: ClassVar[str]
+    """Where a commit log of this format keeps its segments, inside of its path; empty for the path itself."""
+    encode: ClassVar[Any]
+    """One item and its time to the bytes of a record, a function; None if records depend on earlier ones."""
+
+    @property
+    def signature(self) -> tuple[int, int] | None:
+        """The magic number and the version in each segment's header; None for a format without them."""
+
+    def item(self, *args: Any, **kwargs: Any) -> Any:
+        """What a commit log was asked to write, checked, and no longer anyone else's to change."""
+
+    def item_bytes(self, item: Any, /) -> int:
+        """How many bytes an item takes in a segment, at most."""
+
+    def encoder(self, number: int) -> Encoder:
+        """An encoder for a new or resumed segment."""
+
+    def checker(self) -> Checker | None:
+        """A checker for a segment, if anything can span records."""
+
+    def scan(self, buffer: Any, start: int, stop: int, base: int, limit: int, /) -> Scan:
+        """Records to columns, until the first that isn't whole and right."""
+
+    def hop(self, buffer: Any, start: int, stop: int, offset_min: int, time_min: int, /) -> tuple[int, int, int]:
+        """The first record at or past both bounds, by the heads of records alone."""
+
+    def find(self, buffer: Any, start: int, stop: int, final: bool, /) -> int:
+        """Where records go on after damage, or -1."""
+
+    def next_number(self, number: int, time_ns: int) -> int:
+        """The number of a segment after this one, whose first record will be of `time_ns`."""
+
+    def segment_name(self, number: int) -> str:
+        """The file name of a segment."""
+
+    def segment_number(self, name: str) -> int | None:
+        """The number in a segment's file name; None for any other file."""
+
+    def header(self) -> bytes:
+        """What a new segment starts with."""
+
+    def header_defect(self, data: bytes) -> str | None:
+        """What is wrong with a header, in words; None if it is this format's."""
+
+    def of_header(self, head: bytes) -> Format:
+        """This format with the signature that a segment's first bytes have."""
+
+    def exact_time(self, head: bytes) -> int:
+        """The time of a record from its first bytes, also where an int64 of nanoseconds can't hold it.
+
+        TIME_MAX if neither it nor the records after it, as far as they are given, have one.
+        """

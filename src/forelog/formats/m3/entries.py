@@ -1,0 +1,178 @@
+"""From the blocks of a log in M3's format to entries.
+
+A log's records are chunks here. What they say is decoded for each file from its start: an entry names its series
+by a number that only the series' first entry in the file explains.
+
+A message may be wrong in a chunk that is right, or belong to a chunk that is missing. That is a `Fault`, at the
+chunk in which the message begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from forelog import kernel
+from forelog.formats.block import Block
+from forelog.formats.m3.format import MESSAGE_REASONS
+from forelog.formats.m3.values import Datapoint, Entry, Series, Unit
+from forelog.kernel.plain import END, LIMIT
+from forelog.kernel.plain.m3 import Entries
+
+__all__ = ["EntryBlock", "EntryDecoder", "Fault", "SeriesTable"]
+
+_UNITS = {unit.value: unit for unit in Unit}
+
+
+class SeriesTable:
+    """The series of one file by their rows, each made when it is first asked for."""
+
+    def __init__(self, decoder: kernel.active.M3Decoder) -> None:
+        self._decoder = decoder
+        self._made: dict[int, Series] = {}
+
+    def __len__(self) -> int:
+        """How many there are so far."""
+        return len(self._decoder)
+
+    def metadata(self) -> list[bytes]:
+        """What the file says of each."""
+        return self._decoder.metadata(0, len(self._decoder))
+
+    def __getitem__(self, row: int) -> Series:
+        found = self._made.get(row)
+        if found is None:
+            found = self._made[row] = Series.of_metadata(self._decoder.metadata(row, row + 1)[0])
+        return found
+
+
+class EntryBlock(NamedTuple):
+    """Some entries of one file, as columns; those wanted are the rows from `first` up to `last`."""
+
+    segment: int
+    entries: Entries
+    first: int
+    last: int
+    series: SeriesTable
+    """What the entries' rows of series mean; the same table for all blocks of a file."""
+
+    def rows(self) -> Iterator[tuple[int, Entry]]:
+        """The wanted entries, each with the offset of the chunk in which it begins."""
+        entries, series = self.entries, self.series
+        for i in range(self.first, self.last):
+            note = entries.annotations[entries.annotation_offsets[i] : entries.annotation_offsets[i + 1]]
+            yield (
+                entries.offsets[i],
+                Entry(
+                    series[entries.series[i]],
+                    Datapoint(entries.timestamps[i], entries.values[i]),
+                    _UNITS.get(entries.units[i], entries.units[i]),
+                    note if entries.annotated[i] else None,
+                    entries.created[i],
+                ),
+            )
+
+
+class Fault(NamedTuple):
+    """A place in right chunks whose messages can't be read."""
+
+    offset: int
+    """That of the chunk."""
+    physical_offset: int
+    reason: str
+    byte_count: int
+    data: bytes
+    """The first bytes found there."""
+
+
+class EntryDecoder:
+    """Decodes blocks of chunks, in order, beginning at the start of a file.
+
+    `on_fault` is called for each fault, after the entries before it; it may raise, or set `stopped`. With
+    `resumes` decoding goes on after a fault.
+    """
+
+    def __init__(self, on_fault: Callable[[Fault], None], *, resumes: bool) -> None:
+        self._on_fault = on_fault
+        self._resumes = resumes
+        self._decoder = kernel.active.M3Decoder()
+        self._series = SeriesTable(self._decoder)
+        self.stopped = False
+        """Set to end the decoding of the current block."""
+        self.segment = -1
+        self.path = ""
+        """The file of the last block."""
+        self.end = 0
+        """The offset after the last chunk."""
+
+    @property
+    def pending_offset(self) -> int:
+        """The offset of the chunk in which an entry begins that isn't whole yet; -1 if there is none."""
+        offset: int = self._decoder.pending_offset
+        return offset
+
+    def decode(self, block: Block) -> Iterator[EntryBlock]:
+        """The entries of a block's chunks, until it is `stopped`."""
+        for first, last in _runs(block):
+            self._enter(block, first)
+            row = first
+            while row < last and not self.stopped:
+                entries = self._decoder.feed(
+                    block.buffer, block.scan.starts, block.scan.ends, block.offsets, row, last
+                )
+                row = entries.row
+                yield EntryBlock(block.segment, entries, 0, len(entries.series), self._series)
+                if not self.stopped:
+                    self._report(block, entries)
+            self.end = block.offsets[last - 1] + block.frame_bytes(last - 1)
+
+    def finish(self) -> None:
+        """No more chunks follow: an entry that isn't whole is a fault."""
+        offset = self.pending_offset
+        if offset >= 0:
+            self._on_fault(Fault(offset, offset, "truncated message", self.end - offset, b""))
+
+    def _enter(self, block: Block, row: int) -> None:
+        """Note where a chunk is: in the next file, after a gap, or where the last one ended."""
+        if block.segment != self.segment:
+            self.finish()
+            self.segment, self.path, self.end = block.segment, block.path, 0
+            self._decoder = kernel.active.M3Decoder(self._resumes)
+            self._series = SeriesTable(self._decoder)
+        if block.offsets[row] != self.end:
+            self.finish()
+            self._decoder.resync()
+
+    def _report(self, block: Block, entries: Entries) -> None:
+        if entries.lost:
+            row = bisect_left(block.offsets, entries.lost_offset)
+            size = sum(block.frame_bytes(i) for i in range(row, row + entries.lost))
+            self._fault(block, entries.lost_offset, 0, "begins inside of a lost message", size)
+        if entries.unknown:
+            what = "1 entry" if entries.unknown == 1 else f"{entries.unknown} entries"
+            self._fault(block, entries.unknown_offset, 0, f"{what} of unknown series")
+        if entries.reason not in (END, LIMIT):
+            self._fault(block, entries.offset, entries.place, MESSAGE_REASONS[entries.reason])
+
+    def _fault(self, block: Block, offset: int, place: int, reason: str, byte_count: int = 0) -> None:
+        """A fault in a chunk of a block, or in one before it, in which a message began."""
+        row = bisect_left(block.offsets, offset)
+        if block.offsets[row] != offset:
+            self._on_fault(Fault(offset, offset, reason, block.logical_end - offset, b""))
+            return
+        start, end = block.scan.starts[row] + place, block.scan.ends[row]
+        found = bytes(block.buffer[min(start, end) : min(start + 32, end)])
+        size = byte_count or block.frame_bytes(row)
+        self._on_fault(Fault(offset, block.scan.offsets[row], reason, size, found))
+
+
+def _runs(block: Block) -> Iterator[tuple[int, int]]:
+    """The rows of a block between gaps, which a file has from which repair took what was damaged."""
+    first, last = 0, len(block.offsets)
+    if block.offsets != block.scan.offsets:
+        for row in range(1, last):
+            if block.offsets[row] != block.offsets[row - 1] + block.frame_bytes(row - 1):
+                yield first, row
+                first = row
+    yield first, last

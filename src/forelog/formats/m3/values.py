@@ -1,0 +1,122 @@
+"""What M3's commit log is about: datapoints, and the series that they belong to.
+
+>>> cpu = Series(b"cpu", shard=3, tags={b"host": b"a"})
+>>> cpu
+Series(id=b'cpu', namespace=b'default', shard=3, tags=((b'host', b'a'),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple, Self
+
+from forelog.kernel.plain.m3 import m3_metadata, m3_parse_metadata
+
+__all__ = ["Datapoint", "Entry", "Series", "Tags", "Unit", "as_bytes"]
+
+_U16_MAX = 2**16 - 1
+_U32_MAX = 2**32 - 1
+
+Tags = tuple[tuple[bytes, bytes], ...]
+
+
+class Unit(IntEnum):
+    """The precision that a timestamp has; it is in nanoseconds whatever this says."""
+
+    SECOND = 1
+    MILLISECOND = 2
+    MICROSECOND = 3
+    NANOSECOND = 4
+    MINUTE = 5
+    HOUR = 6
+    DAY = 7
+    YEAR = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """What datapoints belong to: an id within a namespace, with tags. Hashable, and cheap to compare.
+
+    Tags are a mapping, kept sorted by name, or pairs in an order of their own; None and no tags differ, as
+    they do in M3.
+    """
+
+    id: bytes
+    namespace: bytes = b"default"
+    shard: int = 0
+    tags: Tags | None = None
+    metadata: bytes = field(init=False, repr=False)
+    """All of that as it is written: two series are equal if this is."""
+
+    def __init__(
+        self,
+        id: bytes,  # noqa: A002 - M3's name for it
+        namespace: bytes = b"default",
+        shard: int = 0,
+        tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        if not isinstance(shard, int) or not 0 <= shard <= _U32_MAX:
+            raise ValueError(f"shard is {shard!r}: expected an unsigned 32 bit number")
+        self._set(as_bytes("id", id), as_bytes("namespace", namespace), int(shard), _as_tags(tags))
+
+    @classmethod
+    def of_metadata(cls, metadata: bytes) -> Self:
+        """The series that a file's metadata tells of, also where M3 wouldn't have written it so."""
+        series = cls.__new__(cls)
+        series._set(*m3_parse_metadata(metadata))
+        return series
+
+    def _set(self, series_id: bytes, namespace: bytes, shard: int, tags: Tags | None) -> None:
+        metadata = m3_metadata(series_id, namespace, shard, tags)
+        values = {"id": series_id, "namespace": namespace, "shard": shard, "tags": tags, "metadata": metadata}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return self.metadata == other.metadata if isinstance(other, Series) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.metadata)
+
+
+class Datapoint(NamedTuple):
+    """A number at a time."""
+
+    timestamp_ns: int
+    value: float
+
+
+class Entry(NamedTuple):
+    """A datapoint as a file has it."""
+
+    series: Series
+    datapoint: Datapoint
+    unit: int
+    """A `Unit`, or a number that M3 gives no meaning to."""
+    annotation: bytes | None
+    created_ns: int
+
+
+def as_bytes(what: str, value: Any) -> bytes:
+    """The value as bytes, or a TypeError that says what they are for."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is {value!r}: expected bytes, such as b'cpu'")
+    return bytes(value)
+
+
+def _as_tags(tags: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] | None) -> Tags | None:
+    if tags is None:
+        return None
+    given = sorted(tags.items()) if isinstance(tags, Mapping) else tags
+    pairs = tuple((as_bytes("a tag's name", name), as_bytes("a tag's value", value)) for name, value in given)
+    if len(pairs) > _U16_MAX:
+        raise ValueError(f"{len(pairs)} tags: a series has at most {_U16_MAX}")
+    for name, value in pairs:
+        if not name:
+            raise ValueError(f"a tag with the value {value[:40]!r} has no name: M3 reads no such series")
+        if max(len(name), len(value)) > _U16_MAX:
+            size = max(len(name), len(value))
+            raise ValueError(f"tag {name[:40]!r} has {size} bytes: names and values have at most {_U16_MAX}")
+    return pairs
