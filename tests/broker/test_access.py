@@ -151,7 +151,7 @@ def test_a_rule_that_makes_no_sense_is_named(line):
 
 def test_a_wrong_word_is_told_what_it_could_have_been():
     with pytest.raises(
-        BadAccessFile, match=r"'dney' is none of read\|write\|readwrite\|deny.*topic readwrite dney x"
+        BadAccessFile, match=r"'dney' isn't one of read\|write\|readwrite\|deny.*topic readwrite dney x"
     ):
         Rules.parse("topic dney x\n", "rules")
 

@@ -56,7 +56,7 @@ def serve(checks, right=False):
         checks.now[0] = check
     checks._take(check)
     checks._note(check, right)
-    logins._tell(check, None if right else WRONG)
+    logins._answer(check, None if right else WRONG)
     return check
 
 
