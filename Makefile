@@ -126,13 +126,12 @@ pipeline: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/forelog/kernel/*.c src/forelog/kernel/*.so src/forelog/jobs/*/*.c src/forelog/jobs/*/*.so
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/forelog/kernel/*.pyx src/forelog/kernel/*.pxi src/forelog/kernel/include/*.h src/forelog/jobs/*/*.py src/forelog/jobs/*/*.pxd)
+$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/forelog/kernel/*.pyx src/forelog/kernel/*/*.pxi src/forelog/kernel/include/*.h src/forelog/jobs/*/*.py src/forelog/jobs/*/*.pxd)
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(RUN) -c "from forelog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
-	@$(RUN) -c "from forelog import kernel; print('kernel:', 'compiled' if kernel.COMPILED else 'plain Python')"
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready requirements/bench.txt

@@ -14,7 +14,7 @@ BATCH = 1000
 
 
 def _frame() -> bytes:
-    frame: bytes = kernel.active.captain_encode(payload(), time.time_ns())
+    frame: bytes = kernel.captain_encode(payload(), time.time_ns())
     return frame
 
 

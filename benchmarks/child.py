@@ -1,6 +1,7 @@
-"""What is measured in a process of its own: another kernel, or its peak memory. Run by path, prints JSON.
+"""What is measured in a process of its own: a scan in plain Python, or its peak memory. Run by path, prints JSON.
 
 child.py cursor PATH REPEATS      loop over the log with a cursor, the best of some times
+child.py plain_cursor PATH REPEATS   the same where records are scanned in plain Python
 child.py append PATH BYTES        append batches of 1,000 records until the log has so many bytes
 child.py bare PATH BYTES          the same writes and syncs without a log
 child.py verify PATH              check every byte of it
@@ -15,13 +16,15 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from forelog import Stream, kernel
+from forelog.formats.captain import Captain
 from forelog.log.appender import SEGMENT_BYTES
 
 PAYLOAD = b"x" * 100
-BATCH_BYTES = 1000 * len(kernel.active.captain_encode(PAYLOAD, 0))
+BATCH_BYTES = 1000 * len(kernel.captain_encode(PAYLOAD, 0))
 
 
 def peak_bytes() -> int:
@@ -52,6 +55,14 @@ def cursor(path: str, repeats: str) -> dict[str, Any]:
                 records += 1
             best = min(best, time.perf_counter() - start)
     return {"records": records, "records_per_second": records / best}
+
+
+def plain_cursor(path: str, repeats: str) -> dict[str, Any]:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.kernel import oracle
+
+    Captain.scan = staticmethod(oracle.captain_scan)
+    return cursor(path, repeats)
 
 
 def append(path: str, byte_count: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _tasks(path: Path, each: int) -> float:
 def _cases(settings: Settings) -> list[Case]:
     alone, each = settings.count(500), settings.count(200)
     data = payload()
-    frame = kernel.active.captain_encode(data, time.time_ns())
+    frame = kernel.captain_encode(data, time.time_ns())
     shared = WRITERS * each
     cases = [
         Case(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, Role, Row, Settings, count_goal, goal_of, row_of
 from benchmarks.reading import child
-from forelog import kernel
 
 LARGE_BYTES = 1 << 30
 SMALL_BYTES = 100 << 20
@@ -69,12 +68,11 @@ def growth(settings: Settings) -> Figure:
 
 
 def _measure(operation: str, path: Path, size: int) -> dict[str, float]:
-    kernel_name = "compiled" if kernel.COMPILED else "python"
     if operation == "bare":
-        answer = child(kernel_name, operation, path / "bare", size)
+        answer = child(operation, path / "bare", size)
         (path / "bare").unlink()
         return answer
-    return child(kernel_name, operation, path / "log", *([size] if operation == "append" else []))
+    return child(operation, path / "log", *([size] if operation == "append" else []))
 
 
 def _mib(size: int) -> str:

@@ -19,8 +19,7 @@ def describe(directory: Path) -> dict[str, str]:
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "forelog": __version__,
-        "kernel": "compiled" if kernel.COMPILED else "plain Python",
-        "crc32c": "hardware" if kernel.active.crc32c_hardware() else "tables",
+        "crc32c": "hardware" if kernel.crc32c_hardware() else "tables",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.kernel import oracle
+
 from benchmarks import limits
 from benchmarks.measure import Case, Figure, Settings, fastest, interleave, payload, ratio_goal, row
 from forelog import Stream, kernel
-from forelog.kernel import plain
 from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
 
 CHILD = Path(__file__).with_name("child.py")
@@ -43,7 +43,7 @@ def _crc_cases(data: bytes) -> list[Case]:
             "CRC-32C pass, forelog's kernel",
             "-",
             "limit",
-            _rate(data, lambda: limits.crc_pass(kernel.active.crc32c, data)),
+            _rate(data, lambda: limits.crc_pass(kernel.crc32c, data)),
         )
     ]
     other = limits.other_crc32c()
@@ -55,19 +55,19 @@ def _crc_cases(data: bytes) -> list[Case]:
 
 
 def kernel_scan(settings: Settings) -> Figure:
-    """The compiled scan, beside its plain-Python twin and one CRC pass."""
-    frame = kernel.active.captain_encode(payload(), time.time_ns())
+    """The kernel's scan, beside the same in plain Python and one CRC pass."""
+    frame = kernel.captain_encode(payload(), time.time_ns())
     data = frame * (settings.count(64 << 20, least=1 << 16) // len(frame))
     few = data[: len(frame) * settings.count(5_000, least=100)]
     target = bytearray(len(data))
     cases = [
         Case(
-            "captain_scan, active kernel",
+            "captain_scan, kernel",
             "-",
             "forelog",
-            _rate(data, lambda: scan_pass(kernel.active.captain_scan, data)),
+            _rate(data, lambda: scan_pass(kernel.captain_scan, data)),
         ),
-        Case("captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(plain.captain_scan, few))),
+        Case("captain_scan, plain Python", "-", "peer", _rate(few, lambda: scan_pass(oracle.captain_scan, few))),
         Case("memcpy", "-", "limit", _rate(data, lambda: limits.copy_pass(data, target))),
         *_crc_cases(data),
     ]
@@ -78,7 +78,7 @@ def kernel_scan(settings: Settings) -> Figure:
         "Decoding and checking records in memory",
         [row(one, "GB/s") for one in series],
         [
-            ratio_goal(f"{what}, to the plain-Python kernel", series[0], series[1], at_least=25.0),
+            ratio_goal(f"{what}, to plain Python", series[0], series[1], at_least=25.0),
             ratio_goal(f"{what}, to one CRC-32C pass", series[0], fastest(series, "CRC-32C"), at_least=0.3),
         ],
         [f"{len(data) / (1 << 20):.0f} MiB of 100 B records; of two CRC-32C passes the faster one is the limit."],
@@ -132,22 +132,17 @@ def arrow_scan(settings: Settings) -> Figure:
     )
 
 
-def child(kernel_name: str, *args: object) -> dict[str, Any]:
-    """What child.py says, run with one of the kernels."""
+def child(*args: object) -> dict[str, Any]:
+    """What child.py says."""
     done = subprocess.run(
-        [sys.executable, str(CHILD), *map(str, args)],
-        env={**os.environ, "FORELOG_KERNEL": kernel_name},
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, str(CHILD), *map(str, args)], check=True, capture_output=True, text=True
     )
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
 def cursor(settings: Settings) -> Figure:
-    """`for record in cursor`, beside the same loop on the plain-Python kernel."""
-    active = "compiled" if kernel.COMPILED else "python"
+    """`for record in cursor`, beside the same loop where records are scanned in plain Python."""
     with settings.scratch() as path:
         total = settings.count(4 << 20, least=1 << 16)
         stream, _, _ = _write_log(path, total, total // 2)
@@ -155,13 +150,13 @@ def cursor(settings: Settings) -> Figure:
         counts: set[int] = set()
 
         def loop(name: str, repeats: int) -> float:
-            answer = child(name, "cursor", stream.path, repeats)
+            answer = child(name, stream.path, repeats)
             counts.add(answer["records"])
             return float(answer["records_per_second"])
 
         cases = [
-            Case(f"cursor loop, {active} kernel", "-", "forelog", lambda: loop(active, 10)),
-            Case("cursor loop, plain-Python kernel", "-", "peer", lambda: loop("python", 1)),
+            Case("cursor loop, kernel", "-", "forelog", lambda: loop("cursor", 10)),
+            Case("cursor loop, plain Python", "-", "peer", lambda: loop("plain_cursor", 1)),
         ]
         series = interleave(settings, cases, min(settings.rounds, 5))
     if counts != {records}:
@@ -170,9 +165,9 @@ def cursor(settings: Settings) -> Figure:
         "cursor",
         "Record by record with a cursor",
         [row(one, "records/s") for one in series],
-        [ratio_goal("cursor loop to the same on the plain-Python kernel", series[0], series[1], at_least=3.0)],
+        [ratio_goal("cursor loop to the same in plain Python", series[0], series[1], at_least=3.0)],
         [
-            f"{records:,} records in 2 segments, in the page cache, each kernel in a process of its own; "
-            "the compiled one takes the best of ten loops in each round."
+            f"{records:,} records in 2 segments, in the page cache, each loop in a process of its own; "
+            "the kernel's takes the best of ten in each round."
         ],
     )

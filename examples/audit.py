@@ -1,9 +1,9 @@
 """An audit log with time travel: `python -m examples.audit`.
 
-Who may open which door, and who said so. Every change is a message, on stable storage before it counts, and no
-two have the same time. So the log answers what a table of the present can't: who could open the vault at noon,
-who let them in, and what was changed since. Nobody can change a byte of it by accident without it being told.
-(On purpose they can: checksums are no signatures. Keep a copy elsewhere.)
+It records who may open which door, and who granted that. Every change is a message that is on stable storage
+before it counts, and no two messages have the same time. So the log answers what a table of the present can't:
+who could open the vault at noon, who let them in, and what has changed since. Accidental changes of its bytes
+are detected. (Deliberate ones aren't: checksums are not signatures. Keep a copy elsewhere.)
 """
 
 from __future__ import annotations

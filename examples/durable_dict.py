@@ -1,8 +1,8 @@
-"""A dict that outlives its program: `python -m examples.durable_dict`.
+"""A dict that survives its program: `python -m examples.durable_dict`.
 
-A shop keeps its stock in a dict. Another process sells from it, one piece at a time, and is ended by kill -9.
-What it had said to be sold is sold: each change is in the log before it is in the dict. The log doesn't grow
-for ever either; when it is long enough it is written anew, with only what there is.
+A shop keeps its stock in a dict. Another process sells from it, one piece at a time, until kill -9 ends it.
+Whatever it reported as sold is sold: each change is in the log before it is in the dict. The log doesn't grow
+for ever: when it is long enough, it is rewritten with the current content only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Jobs that survive their server: `python -m examples.jobs`.
 
-A server, a thousand jobs, a worker with four threads. In the middle of it all the server is killed, and started
+A server, a thousand jobs, and a worker with four threads. Halfway through, the server is killed and started
 again from its log. At the end every job has its result.
 """
 

@@ -1,15 +1,14 @@
-"""Moving a Workq server over without losing a job, and back again: `python -m examples.move_workq`.
+"""Moving from a Workq server without losing a job, and back: `python -m examples.move_workq`.
 
     1. stop the old server
     2. copy its command log, to be safe
     3. workq-server -cmdlog-path on the same folder
     4. let clients connect to it: the protocol is the same
 
-There is nothing to convert, because the files are the same. Here the old server's log is made by hand: jobs
-that wait, one that is scheduled, one that a worker has leased and still works on. The new server takes over
-from it; the worker hands its result to the new server, as if nothing had happened. Then it is shown that the
-way back is open: what the old server wrote is there byte for byte, and what came after it is commands in the
-old server's own form.
+There is nothing to convert, because the files are the same. This example makes the old server's log by hand:
+jobs that wait, one that is scheduled, one that a worker has leased and still works on. The new server takes
+over, and the worker delivers its result to the new server. Then the example shows that the way back is open:
+the old server's bytes are unchanged, and the commands after them have the old server's form.
 """
 
 from __future__ import annotations

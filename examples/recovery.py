@@ -1,9 +1,10 @@
-"""The engine alone, `python -m examples.recovery`: a log is written, its writer killed, the log torn, recovered,
-replayed, cleaned and verified. Many producers write datapoints to a commit log that is rotated under them. A job
-server is killed in the middle of a thousand jobs.
+"""The engine alone: `python -m examples.recovery`.
 
-Everything is real: a process of its own appends orders from four threads, each waiting for its sync, and
-is ended with kill -9. What it had acknowledged by then must be there afterwards.
+A log is written, its writer killed, the log torn, recovered, replayed, cleaned and verified. Many producers
+write datapoints to a commit log while it rotates. A job server is killed in the middle of a thousand jobs.
+
+Everything is real: a separate process appends orders from four threads, each waiting for its sync, and kill -9
+ends it. Whatever it had acknowledged by then must be there afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 
 from examples import jobs
-from forelog import KeepLatest, Position, Stream, kernel
+from forelog import KeepLatest, Position, Stream
 from forelog.commitlog import CommitLog, scan_datapoints
 from forelog.formats.m3 import Datapoint, Series
 from forelog.log.verify import verify
@@ -35,13 +36,9 @@ WATCHED = sys.stdout.isatty()
 
 def main() -> int:
     logging.basicConfig(format="    forelog says: %(message)s", level=logging.WARNING, stream=sys.stdout)
-    os.environ.setdefault(
-        "FORELOG_KERNEL", "compiled" if kernel.COMPILED else "python"
-    )  # the writer needn't tell again
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.rmtree(METRICS, ignore_errors=True)
     shutil.rmtree(COMMANDS, ignore_errors=True)
-    say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     acknowledged = write_and_kill()
     tear()
     recover(acknowledged)

@@ -1,8 +1,8 @@
 """Resources that survive their program: `python -m examples.resources`.
 
-A program keeps resources in a dict. Every change is in the log before it is made; when the log has grown too
-long the program is asked for all that there is, and what came before is dropped. Here the program is run three
-times: it makes resources, is killed in the midst of changing them, and finds them as they were.
+A program keeps resources in a dict. Every change is in the log before it is made. When the log has grown too
+long, the program enumerates its resources, and what came before is dropped. The example runs the program three
+times: it creates resources, is killed while it changes them, and finds them as they were.
 """
 
 from __future__ import annotations

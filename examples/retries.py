@@ -1,9 +1,9 @@
-"""Work that fails, and is tried again: `python -m examples.retries`.
+"""Jobs that fail and are tried again: `python -m examples.retries`.
 
-Three jobs. One fails twice, because the mail server is away, and then works. One can't work, and is given up
-after the second try, with the reason kept as its result. One hangs for longer than its time to run: somebody
-else gets it. The server is in this process, with its log on disk: stop it at any point, and what is left goes
-on at the next start.
+Three jobs. One fails twice, because the mail server is away, and then succeeds. One can't succeed, and is given
+up after the second attempt, with the reason as its result. One hangs for longer than its time to run, and
+another thread gets it. The server runs in this process, with its log on disk: stop it at any point, and the
+next start continues with what is left.
 """
 
 from __future__ import annotations

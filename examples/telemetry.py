@@ -1,8 +1,8 @@
 """Telemetry to Spark: `python -m examples.telemetry`.
 
-Sensors publish over MQTT to a broker whose memory is a log; here it runs inside of this process, and the
-sensors are clients of aiomqtt. What they sent is a table to Spark, with no export in between: the log's files
-are read as they are, while the broker goes on writing them.
+Sensors publish over MQTT to a broker whose memory is a log. Here the broker runs in this process, and the
+sensors are clients of aiomqtt. To Spark their messages are a table, without an export: it reads the log's files
+as they are, while the broker writes them.
 """
 
 from __future__ import annotations

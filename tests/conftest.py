@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from forelog import kernel
 from forelog.testing import CrashState
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -46,8 +44,6 @@ def vector(tmp_path: Path) -> Callable[[str], Path]:
 def pytest_configure() -> None:
     settings.register_profile("forelog", deadline=None)  # speed is measured by benchmarks, not by a busy machine
     settings.load_profile("forelog")
-    if not kernel.COMPILED:
-        os.environ.setdefault("FORELOG_KERNEL", "python")  # known by now: tests' processes need not say so again
     # A job in the background starts with interrupts ignored, and so would the processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,10 +58,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run what takes minutes: the demo, more crash states, the pipeline twice",
     )
     parser.addoption("--kill-rounds", type=int, default=100, help="how often test_kill.py kills a writer")
-
-
-def pytest_report_header() -> str:
-    return f"forelog kernel: {'compiled' if kernel.COMPILED else 'plain Python'}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

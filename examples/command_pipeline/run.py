@@ -1,15 +1,15 @@
 """Run the declarative pipeline in a folder of its own: `python -m examples.command_pipeline.run LOG FOLDER`.
 
-It is `spark-pipelines run` with what that needs, as of Spark 4.3, to be run more than once over a Python source:
+It is `spark-pipelines run`, with what Spark 4.3 needs to run it more than once over a Python source:
 
-- Tables are remembered from one run to the next only by a catalog on disk: `spark.sql.catalogImplementation=hive`,
-  which comes with pyspark and keeps itself in the folder that the server is started in.
-- When Python code has run on executors, the command's own client stumbles over an answer about its accumulators
-  *after* "Run is COMPLETED", and exits with 1. That one end is taken for what it is; any other is a failure.
+- Only a catalog on disk remembers tables from one run to the next: `spark.sql.catalogImplementation=hive`, which
+  comes with pyspark and keeps itself in the folder that the server is started in.
+- When Python code has run on executors, the command's own client fails on a message about its accumulators
+  *after* "Run is COMPLETED", and exits with 1. That one case counts as success; any other is a failure.
 
     FOLDER/spark-pipeline.yml, tables/    what is run
     FOLDER/storage/                       checkpoints: how far each streaming table is
-    FOLDER/metastore_db/                  which tables there are
+    FOLDER/metastore_db/                  which tables exist
     FOLDER/spark-warehouse/gold/          the tables, as Parquet
 """
 

@@ -1,7 +1,7 @@
-"""A Spark Connect server of one's own, on this machine only and on a port that is free.
+"""A Spark Connect server on this machine only, on a free port.
 
-Without it Spark starts one that listens on port 15002 of every network that there is, where a second one can't be
-started beside it, and a client that is meant for another may find it.
+Without it Spark starts one that listens on port 15002 of every network. A second one can't start beside it, and
+a client may find a server that was meant for another.
 """
 
 from __future__ import annotations

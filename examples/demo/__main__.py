@@ -20,7 +20,6 @@ from examples.demo.ledger import POINTS, STATE, Ledger
 from examples.demo.proof import Held, prove
 from examples.demo.screen import Screen, Watch
 from examples.demo.writers import ITEMS, MACHINES
-from forelog import kernel
 from forelog.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     logging.basicConfig(format="   forelog says: %(message)s", level=logging.ERROR, stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of an interruption at length
-    # The children needn't find out, and tell, once more.
-    os.environ.setdefault("FORELOG_KERNEL", "compiled" if kernel.COMPILED else "python")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     screen = Screen()
@@ -62,7 +59,6 @@ def run(screen: Screen, folder: Path, seconds: float) -> int:
     logs = folder / "logs"
     logs.mkdir(parents=True)
     ledger = Ledger()
-    screen.say(f"kernel: {'compiled' if kernel.COMPILED else 'plain Python (no C compiler was found)'}")
     missing = lacks_for_spark()
     with ExitStack() as stack:
         starting = None if missing else stack.enter_context(_start_spark())

@@ -28,7 +28,7 @@ FOREVER: Any = {"session_expiry_interval": 0xFFFF_FFFF}
 
 
 def message(topic: bytes, payload: bytes, qos: int = 0, packet_id: int = 0) -> bytes:
-    return bytes(kernel.active.mqtt_encode_publish(MQTT_5_0, topic, payload, qos, False, False, packet_id, b""))
+    return bytes(kernel.mqtt_encode_publish(MQTT_5_0, topic, payload, qos, False, False, packet_id, b""))
 
 
 class Client(asyncio.Protocol):
@@ -48,7 +48,7 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         data = self.left + data
-        split = kernel.active.mqtt_split(data, 0, len(data), 1 << 24, 1 << 20)
+        split = kernel.mqtt_split(data, 0, len(data), 1 << 24, 1 << 20)
         acks = bytearray()
         for start, body, end in zip(split.starts, split.bodies, split.ends, strict=True):
             kind = data[start] >> 4

@@ -142,7 +142,7 @@ class Peer:
 
     def _take(self, data: bytes, end: int) -> tuple[bytearray, int]:
         answers = bytearray()
-        split = kernel.active.mqtt_split(data, 0, end, 1 << 20, 1 << 20)
+        split = kernel.mqtt_split(data, 0, end, 1 << 20, 1 << 20)
         for start, body, stop in zip(split.starts, split.bodies, split.ends, strict=True):
             kind = data[start] >> 4
             if kind == CONNACK:
@@ -199,7 +199,7 @@ class Publisher(Peer):
         topic = f"promise/{self.number}/{number % TOPICS}".encode()
         payload = PAYLOAD.pack(self.number, number % TOPICS, number // TOPICS) + bytes(number % 40)
         return bytes(
-            kernel.active.mqtt_encode_publish(self.version, topic, payload, self.qos, False, False, packet_id, b"")
+            kernel.mqtt_encode_publish(self.version, topic, payload, self.qos, False, False, packet_id, b"")
         )
 
     def welcome(self) -> None:

@@ -126,7 +126,7 @@ def test_a_broker_that_is_killed_has_everything_that_it_acknowledged(tmp_path):
     ("flags", "told"),
     [
         (["--sync", "sometimes"], "invalid choice"),
-        (["--listen", "nowhere"], "is no address"),
+        (["--listen", "nowhere"], "isn't an address"),
         (["--listen-tls", "127.0.0.1:0"], "need --tls-cert"),
         (["--tls-cert", "x"], "go together"),
         (["--tls-cert", "x", "--tls-key", "y"], "say where"),
@@ -274,7 +274,7 @@ def test_messages_to_and_from_a_terminal(tmp_path):
         (["sub", "a/#/b"], 2, "can't be used"),
         (["sub", "a", "--since", "yesterday"], 2, "yesterday"),
         (["sub", "a", "--session", "1h"], 2, "--client-id"),
-        (["sub", "a", "--server", "nowhere"], 2, "is no address"),
+        (["sub", "a", "--server", "nowhere"], 2, "isn't an address"),
         (["sub", "a", "--password-file", "x"], 2, "--user"),
         (["pub", "$SYS/x", "y"], 7, "topic name invalid"),
         (["fly"], 2, "there is no 'fly'"),

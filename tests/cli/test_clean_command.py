@@ -84,7 +84,7 @@ def test_damage_stops_it_unless_damaged_segments_are_left(run: Run, log: Path) -
     assert run(*words).code == 4
     result = run(*words, "--on-corruption", "skip")
     assert result.code == 0
-    assert f"left as it is: {log}/000000001.log" in result.out
+    assert f"left unchanged: {log}/000000001.log" in result.out
     assert (log / "000000001.log").read_bytes() == before
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from forelog import kernel
 from forelog.cli import doctor
 from forelog.cli.options import byte_size
 from forelog.spark.java import java_found
@@ -23,7 +22,6 @@ def test_bench_measures_the_log_beside_the_disk_and_leaves_nothing(run: Run, tmp
     place.mkdir()
     result = run("bench", place, "--seconds", "0.4")
     assert result.code == 0
-    assert ("isn't compiled" in result.err) is not kernel.COMPILED
     names = [line.strip() for line in result.out.splitlines()]
     for name in ("append, sync=os", "append, sync=interval", "append, sync=always", "append_many of", "scan"):
         assert any(line.startswith(name) for line in names)
@@ -63,7 +61,6 @@ def test_doctor_tells_what_it_runs_on(run: Run, tmp_path: Path) -> None:
     result = run("doctor", tmp_path)
     facts = dict(line.split(maxsplit=1) for line in result.out.splitlines())
     assert result.code == 0
-    assert facts["kernel"].startswith("compiled" if kernel.COMPILED else "plain Python")
     assert facts["path"] == str(tmp_path)
     assert " free" in facts["filesystem"]
 
@@ -92,19 +89,8 @@ def test_doctor_tells_versions_as_installed(run: Run) -> None:
     assert facts["java"] == (found and {"version": found[1], "path": found[0]})
 
 
-def test_doctor_says_why_the_kernel_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FORELOG_KERNEL", "python")
-    assert doctor._plain_kernel().endswith("FORELOG_KERNEL=python asks for it")
-    monkeypatch.delenv("FORELOG_KERNEL")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "install a C compiler" in doctor._plain_kernel()
-    (tmp_path / "cc").touch(mode=0o755)
-    assert "there is a C compiler, so install forelog again" in doctor._plain_kernel()
-
-
 def test_doctor_as_json(run: Run, tmp_path: Path) -> None:
     facts = json.loads(run("doctor", tmp_path / "not" / "there", "--json").out)
-    assert facts["kernel"] == ("compiled" if kernel.COMPILED else "python")
     assert facts["filesystem"]["path"] == str(tmp_path)
     assert facts["filesystem"]["free_bytes"] > 0
 

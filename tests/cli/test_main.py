@@ -55,7 +55,7 @@ def test_an_unknown_option_is_wrong_usage(run: Run, log: Path) -> None:
 def test_a_wrong_value_is_told_in_one_line_without_the_usage(run: Run, log: Path) -> None:
     result = run("dump", log, "--limit", "many")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert result.err.startswith("forelog: argument --limit: 'many' is no count")
+    assert result.err.startswith("forelog: argument --limit: 'many' isn't a count")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,7 @@ def test_a_log_whose_headers_mislead_is_read_with_its_magic_number_by_hand(
 def test_a_log_without_magic_numbers_takes_none(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
         name = "plain"
+        signature = None
 
     stream = Stream(tmp_path)
     stream.format = Plain()  # type: ignore[assignment]

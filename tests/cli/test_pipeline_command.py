@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from forelog.broker import MessageLogWriter
-from forelog.cli import pipeline
+from forelog.cli.pipeline import session
+from forelog.cli.pipeline.parser import SUBCOMMANDS, parser
 
 from .conftest import Run
 
@@ -86,6 +87,18 @@ def test_help_does_not_import_spark() -> None:
     assert not {"pyspark", "pyarrow", "forelog.spark"} & set(loaded)
 
 
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_of_a_subcommand_shows_its_own_options_alone(run: Run, name: str) -> None:
+    result = run("pipeline", name, "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"usage: forelog pipeline {name} [-h]")
+    shown = {option for option in parser()._option_string_actions if f"  {option} " in result.out}
+    assert ("--rule" in shown) == (name == "clean")
+    assert ("--follow" in shown) == ("TARGET" in result.out) == (name == "ingest")
+    assert ("--latest-key" in shown) == (name in ("replay", "clean"))
+    assert {"--recursive", "--master", "--report", "--json"} <= shown
+
+
 class Tracker:
     """Spark's, with a stage that has done two of five tasks, and one that is gone when it is looked at."""
 
@@ -101,23 +114,23 @@ class Tracker:
 
 
 def test_tasks_are_counted_over_the_stages_that_run() -> None:
-    assert pipeline.tasks_of(Tracker()) == (2, 5)
+    assert session.tasks_of(Tracker()) == (2, 5)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_shown_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    monkeypatch.setattr(pipeline, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(session, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     shown: list[tuple[int, int]] = []
 
-    class Shown(pipeline.Progress):
+    class Shown(session.Progress):
         def __call__(self, done: int, total: int) -> None:
             shown.append((done, total))
 
-    monkeypatch.setattr(pipeline, "Progress", Shown)
+    monkeypatch.setattr(session, "Progress", Shown)
     tracker = Tracker()
     context = SimpleNamespace(statusTracker=lambda: tracker)
-    with pipeline.Watch(SimpleNamespace(sparkContext=context), "verify x"):  # type: ignore[arg-type]
+    with session.Watch(SimpleNamespace(sparkContext=context), "verify x"):  # type: ignore[arg-type]
         assert tracker.asked.wait(5 if terminal else 0.05) == terminal
     assert set(shown) <= {(2, 5)}
     assert bool(shown) == terminal
@@ -128,7 +141,7 @@ def test_why_java_did_not_start_is_told_in_a_line() -> None:
         'Exception in thread "main" org.apache.spark.SparkException: Master must be something else\n'
         "\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)\n"
     )
-    error = pipeline._not_started(said, RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
+    error = session.not_started(said, RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
     assert str(error) == "Spark doesn't start: Master must be something else"
-    error = pipeline._not_started("", RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
+    error = session.not_started("", RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway exited."))
     assert str(error) == "Spark failed: Java gateway exited."

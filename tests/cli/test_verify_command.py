@@ -106,7 +106,7 @@ def test_what_cannot_be_mended_stays_a_problem(run: Run, log: Path) -> None:
     for words in ((), ("--apply",)):
         result = run("repair", log, *words)
         assert result.code == 1
-        assert "not mended: left as it is" in result.out
+        assert "not repaired: left as it is" in result.out
 
 
 def test_repairs_as_json(run: Run, log: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forelog import CorruptRecord, Stream, conversion, kernel
+from forelog import CorruptRecord, Stream, conversion, kernel, verify
 from forelog.commitlog.entries import read_entries
 from forelog.conversion import convert
 from forelog.errors import ConvertFailed
@@ -20,6 +20,7 @@ from forelog.formats import Captain
 from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
 from forelog.formats.m3.exchange import NotADatapoint, from_json, to_json
 from forelog.log.directory.segment import SegmentWriter
+from forelog.testing import CrashDisk
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats() | st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack(">d", struct.pack(">Q", bits))[0])
@@ -175,7 +176,7 @@ def test_damage_leaves_nothing_or_is_left_out(tmp_path):
     made = [Entry(Series(b"a"), Datapoint(i, 0.0), Unit.SECOND, None, i) for i in range(3)]
     m3_log(tmp_path / "m3", made)
     path = tmp_path / "m3/commitlog-0-0.db"
-    more = kernel.active.m3_chunks([kernel.active.m3_message(0, 9, None, 9, 0.0, 1, None)], 512)[0]
+    more = kernel.m3_chunks([kernel.m3_message(0, 9, None, 9, 0.0, 1, None)], 512)[0]
     path.write_bytes(path.read_bytes() + more[:-1] + b"\x00" + more)
     source = Stream.open(tmp_path / "m3")
     with pytest.raises(CorruptRecord):
@@ -209,3 +210,21 @@ def test_what_does_not_read_back_is_no_success(tmp_path, monkeypatch):
     with pytest.raises(ConvertFailed, match="not what is on the disk"):
         convert(source, tmp_path / "there", Captain())
     assert os.listdir(tmp_path) == ["m3"]
+
+
+@pytest.mark.parametrize("target", [Captain(), M3()])
+def test_a_conversion_is_there_whole_or_not_at_all_after_power_loss(tmp_path, target):
+    source = m3_log(
+        tmp_path / "m3", [Entry(Series(b"a"), Datapoint(n, 0.5), Unit.SECOND, None, n) for n in range(9)]
+    )
+    disk = CrashDisk()
+    disk.make_dir("logs")
+    report = convert(source, "logs/new", target, segment_bytes=100, files=disk)
+    found = set()
+    for state in disk.states_everywhere(limit=20):
+        there = {path for path in state.disk.contents() if path.startswith("logs/new/")}
+        if there:
+            log = Stream.open(os.path.dirname(min(there)), files=state.disk)
+            assert verify(log).problems() == []
+        found.add(len(there))
+    assert found == {0, report.segments}

@@ -28,7 +28,7 @@ def file_of(tmp_path, *parts: bytes, number: int = 0) -> Stream:
 
 
 def chunked(*messages: bytes, chunk_bytes: int = 65_536) -> bytes:
-    return kernel.active.m3_chunks(list(messages), chunk_bytes)[0]
+    return kernel.m3_chunks(list(messages), chunk_bytes)[0]
 
 
 def raw_chunk(data: bytes) -> bytes:
@@ -42,7 +42,7 @@ INFO = bytes.fromhex("01920793000000")
 def entry(index: int, series: Series | None, number: int, annotation: bytes | None = None) -> bytes:
     """A message whose created, timestamp and value are all one number."""
     metadata = None if series is None else series.metadata
-    return kernel.active.m3_message(index, number, metadata, number, float(number), 1, annotation)
+    return kernel.m3_message(index, number, metadata, number, float(number), 1, annotation)
 
 
 def numbers(stream: Stream, **bounds) -> list[int]:
@@ -218,7 +218,7 @@ def test_a_wrong_message_in_a_right_chunk_is_damage(tmp_path, message, reason):
     ],
 )
 def test_metadata_that_cannot_be_read_is_damage(tmp_path, metadata, reason):
-    stream = file_of(tmp_path, chunked(INFO, kernel.active.m3_message(0, 1, metadata, 1, 1.0, 1, None)))
+    stream = file_of(tmp_path, chunked(INFO, kernel.m3_message(0, 1, metadata, 1, 1.0, 1, None)))
     with pytest.raises(CorruptRecord) as caught:
         numbers(stream)
     assert caught.value.reason == reason
@@ -226,7 +226,7 @@ def test_metadata_that_cannot_be_read_is_damage(tmp_path, metadata, reason):
 
 def test_tags_that_do_not_fill_their_bytes_are_damage(tmp_path):
     metadata = b"\x01\x92\x09\x93\xc4\x00\xc4\x00\x00\xc4\x05\x75\x27\x00\x00\x00"
-    stream = file_of(tmp_path, chunked(INFO, kernel.active.m3_message(0, 1, metadata, 1, 1.0, 1, None)))
+    stream = file_of(tmp_path, chunked(INFO, kernel.m3_message(0, 1, metadata, 1, 1.0, 1, None)))
     with pytest.raises(CorruptRecord, match="tags"):
         numbers(stream)
 

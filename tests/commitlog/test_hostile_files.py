@@ -7,7 +7,6 @@ import tempfile
 from itertools import chain
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +16,6 @@ from forelog.commitlog.entries import EntryWalk, read_entries
 from forelog.formats.m3 import M3, Series
 from tests.conftest import VECTORS
 from tests.kernel.test_m3_twins import hostile_chunks, hostile_file
-
-pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 
 def stream_of(data: bytes, folder: str) -> Stream:

@@ -48,7 +48,7 @@ def same_value(one: float, other: float) -> bool:
 def decoded(data: bytes):
     """Entries, their series, and the scan and decoder that found them."""
     scan = M3().scan(data, 0, len(data), 0, 10_000)
-    decoder = kernel.active.M3Decoder()
+    decoder = kernel.M3Decoder()
     entries = decoder.feed(data, scan.starts, scan.ends, scan.offsets, 0, len(scan.starts))
     return entries, [Series.of_metadata(raw) for raw in decoder.metadata(0, len(decoder))], scan, decoder
 
@@ -90,7 +90,7 @@ def test_each_message_is_encoded_as_m3_did(name):
     written = list(split_messages(b"".join(read_chunks(data))))[1:]
     for entry, expected in zip(EXPECTED["files"][name]["entries"], written, strict=True):
         note = entry["annotation_base64"]
-        message = kernel.active.m3_message(
+        message = kernel.m3_message(
             entry["index"],
             entry["create_ns"],
             bytes.fromhex(entry["metadata_hex"]) if entry["has_metadata"] else None,
@@ -128,7 +128,7 @@ def test_messages_are_put_into_chunks_as_m3_did(name):
         if chunk in flushes or not groups:
             groups.append([])
         groups[-1] += [messages[i] for i in group]
-    assert b"".join(kernel.active.m3_chunks(group, flush_size)[0] for group in groups) == data
+    assert b"".join(kernel.m3_chunks(group, flush_size)[0] for group in groups) == data
     assert name != "commitlog-0-0.db" or len(groups) < len(parts) / 2
 
 
@@ -213,12 +213,12 @@ def test_an_item_may_say_when_it_was_created():
 
 
 def test_a_chunk_has_the_time_of_its_first_entry_also_after_a_chunk_with_the_log_info_alone():
-    info = kernel.active.m3_chunks([bytes.fromhex("01920793000000")], 512)[0]
-    entry = kernel.active.m3_chunks([kernel.active.m3_message(0, 77, None, 1, 1.0, 1, None)], 512)[0]
+    info = kernel.m3_chunks([bytes.fromhex("01920793000000")], 512)[0]
+    entry = kernel.m3_chunks([kernel.m3_message(0, 77, None, 1, 1.0, 1, None)], 512)[0]
     scan = M3().scan(info + entry, 0, len(info + entry), 0, 9)
     assert list(scan.times) == [77, 77]
     assert list(M3().scan(info, 0, len(info), 0, 9).times) == [0]
-    earliest = kernel.active.m3_chunks([kernel.active.m3_message(0, -(2**63), None, 1, 1.0, 1, None)], 512)[0]
+    earliest = kernel.m3_chunks([kernel.m3_message(0, -(2**63), None, 1, 1.0, 1, None)], 512)[0]
     assert list(M3().scan(entry + earliest, 0, len(entry + earliest), 0, 9).times) == [77, -(2**63)]
     assert M3().exact_time(info + entry) == 77
     assert M3().exact_time(info) == 2**63 - 1

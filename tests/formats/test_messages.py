@@ -378,7 +378,7 @@ def test_what_another_writer_packs_in_its_own_way_is_read(tmp_path):
 
     (tmp_path / FORMAT.segment_name(200)).write_bytes(
         b"".join(
-            b"\x95" + body + msgspec.msgpack.encode(kernel.active.crc32c(body))
+            b"\x95" + body + msgspec.msgpack.encode(kernel.crc32c(body))
             for body in (
                 msgspec.msgpack.encode(n)
                 + msgspec.msgpack.encode("t")

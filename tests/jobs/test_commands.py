@@ -27,7 +27,7 @@ from forelog.formats.commands.commands import (
     format_id,
     parse_id,
 )
-from forelog.kernel.plain.commands import ERROR_WORDS
+from forelog.formats.commands.fields import ERROR_WORDS
 from forelog.times import parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, outcome

@@ -87,7 +87,7 @@ def test_there_are_no_more_clients_than_files_for_them(tmp_path):
         said = b""
         while (found := SERVING.search(said)) is None:
             said += process.stderr.readline()
-        assert b"allows 100 files, so that there can be 36 clients" in said
+        assert b"allows 100 files, so there can be 36 clients" in said
         talk = Talk(int(found[2]))
         idle = [Talk(int(found[2])) for _ in range(60)]
         for number in range(50):

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forelog.formats.commands.commands import decode
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import COMPLETE, DELETE, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.log.replay import replay
 from forelog.jobs.machine.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
 from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Leaser
-from forelog.kernel.plain.commands import COMPLETE, DELETE, START_ATTEMPT
 
 MS, SECOND = 10**6, 10**9
 START = 10**18

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.log import cleaning
 from forelog.jobs.log.cleaning import CommandCleaner
 from forelog.jobs.log.journal import Journal

@@ -347,13 +347,13 @@ def test_commands_that_contradict_each_other_do_not_make_a_block_be_cut_up_again
     with stream.appender() as log:
         log.append_many([add] * 500)
     cut_up = []
-    pieces = kernel.active.pieces
+    pieces = kernel.pieces
 
     def counted(buffer, starts, ends):
         cut_up.append(len(starts))
         return pieces(buffer, starts, ends)
 
-    monkeypatch.setattr(kernel.active, "pieces", counted)
+    monkeypatch.setattr(kernel, "pieces", counted)
     state = Replay(10)
     for block in stream.blocks():
         state.apply_block(block)

@@ -429,8 +429,8 @@ def test_tls(tmp_path):
     ("flags", "why"),
     [
         (["-cmdlog-sync", "sometimes"], "invalid choice: 'sometimes'"),
-        (["-listen", "nowhere"], "'nowhere' is no address"),
-        (["-cmdlog-seg-size", "big"], "'big' is no size"),
+        (["-listen", "nowhere"], "'nowhere' isn't an address"),
+        (["-cmdlog-seg-size", "big"], "'big' isn't a size"),
         (["-cmdlog-sync-int", "0"], "expected milliseconds"),
         (["-nonsense"], "unrecognized arguments: -nonsense"),
         (["-tls-cert", "a"], "-tls-key go together"),

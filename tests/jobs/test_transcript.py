@@ -137,13 +137,13 @@ def test_the_same_session_writes_the_log_that_the_original_wrote(tmp_path):
 
 def stamp_anew(path: Path) -> None:
     """As if the original had written its log just now: a lease in it runs for a day, whenever this is run."""
-    now = kernel.active.captain_encode(b"", time.time_ns())[1:13]  # seconds and nanoseconds; the zone stays
+    now = kernel.captain_encode(b"", time.time_ns())[1:13]  # seconds and nanoseconds; the zone stays
     for segment in path.glob("*.log"):
         data = bytearray(segment.read_bytes())
-        scan = kernel.active.captain_scan(bytes(data), Captain.header_bytes, len(data), 0, 1000)
+        scan = kernel.captain_scan(bytes(data), Captain.header_bytes, len(data), 0, 1000)
         for start, end in zip(scan.offsets, scan.ends, strict=True):
             data[start + 1 : start + 13] = now
-            data[end : end + 4] = kernel.active.crc32c(bytes(data[start:end])).to_bytes(4, "big")
+            data[end : end + 4] = kernel.crc32c(bytes(data[start:end])).to_bytes(4, "big")
         segment.write_bytes(data)
 
 

@@ -69,7 +69,7 @@ def none_here():
 @pytest.mark.parametrize("together", [True, False])
 def test_all_is_the_same_whoever_reads(together, monkeypatch):
     if not together:
-        monkeypatch.setattr(kernel.active, "SocketSet", none_here, raising=True)
+        monkeypatch.setattr(kernel, "SocketSet", none_here, raising=True)
 
     async def scenario() -> None:
         server, host, port = await serving()

@@ -5,18 +5,15 @@ from __future__ import annotations
 from array import array
 from uuid import UUID
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forelog.errors import BadCommand
 from forelog.formats.commands.commands import Add, Complete, Fail, Schedule
-from forelog.kernel.plain.commands import ERROR_WORDS
+from forelog.formats.commands.fields import ERROR_WORDS
 from tests.jobs.strategies import PAYLOADS, laid_out, outcome
 from tests.jobs.vectors import all_payloads
 from tests.kernel.test_twins import same
-
-compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 INT64_MAX = 2**63 - 1
 

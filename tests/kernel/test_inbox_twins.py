@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forelog import kernel
 from forelog.broker.mqtt import MQTT_5_0, Puback, Publish, encode
-from forelog.kernel import plain
-from forelog.kernel.plain import inbox as inbox_py
-from forelog.kernel.plain.mqtt import ALL, LIMIT, NOT_PLAIN
+from forelog.kernel.types import ALL, NOT_PLAIN, PACKETS_MAX
 from tests.broker.strategies import VERSIONS, publishes
+from tests.kernel import oracle
+from tests.kernel.oracle import inbox as inbox_py
 from tests.kernel.test_mqtt_twins import HEADS, LARGE, VERSIONED
 
-compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
-
-BOTH = pytest.mark.parametrize("kernel", [compiled, plain], ids=["compiled", "plain"])
+BOTH = pytest.mark.parametrize("kernel", [kernel, oracle], ids=["kernel", "oracle"])
 NO_PROPERTIES, QOS_1 = b"\x80", b"\x81\xa3qos\x01"
 MAPS = st.sampled_from([NO_PROPERTIES, QOS_1, msgspec.msgpack.encode({"qos": 1, "from": "c" * 300})])
 NO_MAPS = st.sampled_from([b"", b"\x81", b"\x80\x80", b"\xa0", b"\x81\x01\x01", b"\x81\xa1a"])
@@ -39,17 +38,17 @@ def taken(kernel: ModuleType, *args: Any) -> tuple[Any, ...]:
 
 def same(*args: Any) -> tuple[Any, ...]:
     """The same of both."""
-    found = taken(compiled, *args)
-    assert found == taken(plain, *args)
+    found = taken(kernel, *args)
+    assert found == taken(oracle, *args)
     return found
 
 
 def scanned(data: bytes) -> list[tuple[Any, ...]]:
     """The messages of a log, which all are right."""
-    scan = plain.messages_scan(data, 0, len(data), 0, 10_000)
+    scan = oracle.messages_scan(data, 0, len(data), 0, 10_000)
     assert scan.end == len(data)
     return [
-        (time, *plain.message_split(data[start:])) for time, start in zip(scan.times, scan.offsets, strict=True)
+        (time, *oracle.message_split(data[start:])) for time, start in zip(scan.times, scan.offsets, strict=True)
     ]
 
 
@@ -59,7 +58,7 @@ def test_what_is_taken_becomes_the_same_messages(versioned, packet_bytes_max, pa
     version, buffer = versioned
     given = buffer, 0, len(buffer), version, packet_bytes_max
     count, end, reason, _, last_ns, topics, found = same(*given, 1_000, *maps, packets_max)
-    columns = plain.mqtt_publishes(*given, packets_max)
+    columns = oracle.mqtt_publishes(*given, packets_max)
     expected, acks, expected_end, expected_reason = [], b"", 0, columns.reason
     for row, packet_id in enumerate(columns.packet_ids):
         if columns.property_ends[row] > columns.property_starts[row]:
@@ -77,7 +76,7 @@ def test_what_is_taken_becomes_the_same_messages(versioned, packet_bytes_max, pa
         999 + count if count else 0,
         list(dict.fromkeys(one[1].encode() for one in expected)),
     )
-    assert found[2:6] == plain.message_columns(found.data, found.starts, 0, 0, count)[:4]
+    assert found[2:6] == oracle.message_columns(found.data, found.starts, 0, 0, count)[:4]
 
 
 @settings(max_examples=150)
@@ -117,20 +116,20 @@ def test_small_packets_with_large_properties_are_taken_in_portions(monkeypatch):
     """Or 4,096 packets of five bytes could become gigabytes."""
     wire = bytes.fromhex("30 03 0001 61") * 100
     large = msgspec.msgpack.encode({"from": "c" * 1_000_000})
-    count, end, reason, *_, found = taken(compiled, wire, 0, len(wire), 4, LARGE, 5, large, NO_PROPERTIES)
-    assert (count, end, reason) == (16, 16 * 5, LIMIT)
+    count, end, reason, *_, found = taken(kernel, wire, 0, len(wire), 4, LARGE, 5, large, NO_PROPERTIES)
+    assert (count, end, reason) == (16, 16 * 5, PACKETS_MAX)
     assert len(found.data) <= inbox_py.RUN_BYTES_MAX
     monkeypatch.setattr(inbox_py, "RUN_BYTES_MAX", 100)
-    count, end, reason, *_ = taken(plain, wire, 0, len(wire), 4, LARGE, 5, NO_PROPERTIES, NO_PROPERTIES)
-    assert (count, end, reason) == (5, 25, LIMIT)
+    count, end, reason, *_ = taken(oracle, wire, 0, len(wire), 4, LARGE, 5, NO_PROPERTIES, NO_PROPERTIES)
+    assert (count, end, reason) == (5, 25, PACKETS_MAX)
 
 
 def test_one_message_may_be_larger_than_a_portion():
     wire = encode(Publish("big", bytes(17 << 20)), MQTT_5_0)
     given = wire * 2, 0, 2 * len(wire), 5, 1 << 28, 5, NO_PROPERTIES, NO_PROPERTIES
-    count, end, reason, *_, found = taken(compiled, *given)
-    assert (count, end, reason) == (1, len(wire), LIMIT)
-    scan = compiled.messages_scan(found.data, 0, len(found.data), 0, 10)
+    count, end, reason, *_, found = taken(kernel, *given)
+    assert (count, end, reason) == (1, len(wire), PACKETS_MAX)
+    scan = kernel.messages_scan(found.data, 0, len(found.data), 0, 10)
     assert (list(scan.offsets), scan.ends[0] - scan.starts[0]) == ([0], 17 << 20)
 
 
@@ -147,7 +146,7 @@ def actions(draw):
 @settings(max_examples=150)
 @given(st.lists(actions(), max_size=12))
 def test_many_runs_of_many_publishers(steps):
-    boxes = [kernel.Inbox() for kernel in (compiled, plain)]
+    boxes = [one.Inbox() for one in (kernel, oracle)]
     for number, (kind, version, wire, time_ns) in enumerate(steps):
         told = []
         for inbox in boxes:
@@ -155,7 +154,9 @@ def test_many_runs_of_many_publishers(steps):
                 given = wire, 0, len(wire), version, LARGE, time_ns, NO_PROPERTIES, QOS_1
                 told.append(inbox.take(number, *given))
             elif kind == "put":
-                message = plain.messages_encode((b"t", wire, msgspec.msgpack.encode({"qos": 2, "id": 9})), time_ns)
+                message = oracle.messages_encode(
+                    (b"t", wire, msgspec.msgpack.encode({"qos": 2, "id": 9})), time_ns
+                )
                 told.append(inbox.put(number, message, time_ns, b"acks"))
             elif kind == "drain":
                 told.append(inbox.drain())
@@ -187,7 +188,7 @@ def test_a_run_that_is_undone_leaves_the_others(kernel):
 @BOTH
 def test_what_is_no_message_is_not_put(kernel):
     inbox = kernel.Inbox()
-    for wrong in (b"", b"x", plain.messages_encode((b"t", b"p", b"\x80"), 1)[:-1]):
+    for wrong in (b"", b"x", oracle.messages_encode((b"t", b"p", b"\x80"), 1)[:-1]):
         with pytest.raises(ValueError, match="message"):
             inbox.put("owner", wrong, 1, b"")
     assert (len(inbox), inbox.runs) == (0, [])

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.kernel import plain
-from forelog.kernel.plain.m3 import m3_metadata
+from forelog import kernel
+from forelog.kernel import types
+from tests.kernel import oracle
+from tests.kernel.oracle import m3_metadata
 from tests.kernel.test_twins import same
-
-compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(
     [0, -1, -32, -33, 127, 128, 255, 256, 65535, 65536, 2**32]
@@ -41,7 +41,7 @@ BATCHES = st.lists(st.lists(ITEMS, max_size=5), min_size=1, max_size=4)
 
 
 def encoded(batches, chunk_bytes: int) -> bytes:
-    encoder = plain.M3Encoder(3, chunk_bytes)
+    encoder = oracle.M3Encoder(3, chunk_bytes)
     out = b""
     for batch in batches:
         out += encoder.encode_many(batch, 1_000)[0]
@@ -54,8 +54,8 @@ def chunk(data: bytes) -> bytes:
     return size + struct.pack("<II", zlib.adler32(size), zlib.adler32(data)) + data
 
 
-def chunks(data: bytes) -> plain.Scan:
-    return plain.m3_scan(data, 0, len(data), 0, 1000)
+def chunks(data: bytes) -> types.Scan:
+    return oracle.m3_scan(data, 0, len(data), 0, 1000)
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_messages_are_put_into_the_same_chunks(messages, chunk_bytes):
 
 @given(BATCHES, st.sampled_from([16, 64, 512, 65_536]), st.lists(st.booleans(), min_size=4, max_size=4))
 def test_an_encoder_writes_the_same_whether_batches_were_accepted_or_not(batches, chunk_bytes, accepted):
-    encoders = plain.M3Encoder(7, chunk_bytes), compiled.M3Encoder(7, chunk_bytes)
+    encoders = oracle.M3Encoder(7, chunk_bytes), kernel.M3Encoder(7, chunk_bytes)
     for batch, accept in zip(batches, accepted, strict=False):
         one, other = (encoder.encode_many(batch, -5) for encoder in encoders)
         assert one == other
@@ -168,20 +168,20 @@ def test_a_scan_finds_the_same_chunks_and_times(data, start, cut, limit):
 def test_hops_over_chunks_go_the_same_way(data, offset_min, time_min):
     end, reason, _ = same("m3_hop", data, 0, len(data), offset_min, time_min)
     assert end >= 0
-    assert reason in (plain.END, plain.FOUND, plain.TRUNCATED, plain.BAD_LENGTH)
+    assert reason in (types.END, types.FOUND, types.TRUNCATED, types.BAD_LENGTH)
 
 
 @settings(max_examples=300)
 @given(hostile_file() | st.binary(max_size=300), st.integers(0, 60), st.booleans())
 def test_the_next_chunk_after_damage_is_found_at_the_same_place(data, start, final):
     found = same("m3_find", data, min(start, len(data)), len(data), final)
-    assert found == -1 or plain.m3_scan(data, found, len(data), 0, 1).offsets
+    assert found == -1 or oracle.m3_scan(data, found, len(data), 0, 1).offsets
 
 
 def test_a_search_for_chunks_through_bytes_made_to_be_slow_ends():
     size = struct.pack("<I", 65_000)
     data = (size + struct.pack("<I", zlib.adler32(size))) * 100_000
-    assert compiled.m3_find(data, 0, len(data), True) == -1
+    assert kernel.m3_find(data, 0, len(data), True) == -1
 
 
 @settings(max_examples=500, deadline=None)
@@ -192,8 +192,8 @@ def test_a_search_for_chunks_through_bytes_made_to_be_slow_ends():
     st.sampled_from([0, 5, 300, 2**31 - 1]),
 )
 def test_decoders_say_the_same_of_anything(data, calls, lenient, annotation_bytes_max):
-    assert drive(plain, data, calls, lenient, annotation_bytes_max) == drive(
-        compiled, data, calls, lenient, annotation_bytes_max
+    assert drive(oracle, data, calls, lenient, annotation_bytes_max) == drive(
+        kernel, data, calls, lenient, annotation_bytes_max
     )
 
 
@@ -201,7 +201,7 @@ def test_decoders_say_the_same_of_anything(data, calls, lenient, annotation_byte
 def test_what_is_encoded_is_decoded(batches, chunk_bytes):
     data = encoded(batches, chunk_bytes)
     scan = chunks(data)
-    decoder = compiled.M3Decoder()
+    decoder = kernel.M3Decoder()
     entries = decoder.feed(data, scan.starts, scan.ends, scan.offsets, 0, len(scan.starts))
     items = [item for batch in batches for item in batch]
     known = decoder.metadata(0, len(decoder))
@@ -216,14 +216,14 @@ def test_what_is_encoded_is_decoded(batches, chunk_bytes):
         for i, there in enumerate(entries.annotated)
     ]
     assert notes == [item[4] for item in items]
-    assert (entries.reason, decoder.pending_offset) == (plain.END, -1)
+    assert (entries.reason, decoder.pending_offset) == (types.END, -1)
 
 
 @settings(max_examples=300)
 @given(hostile_chunks() | BATCHES.map(lambda batches: encoded(batches, 40)), st.integers(1, 3))
 def test_checkers_find_the_same_end(data, step):
     scan = chunks(data)
-    checkers = plain.M3Checker(), compiled.M3Checker()
+    checkers = oracle.M3Checker(), kernel.M3Checker()
     for first in range(0, len(scan.starts), step):
         part = scan._replace(**{c: getattr(scan, c)[first : first + step] for c in ("offsets", "starts", "ends")})
         for checker in checkers:
@@ -234,10 +234,10 @@ def test_checkers_find_the_same_end(data, step):
 @given(st.binary(max_size=70_000) | st.sampled_from([b"\xff" * 100_000, bytes(5552), b"\xff" * 8192]))
 @example(b"\xff" * 32 * 257)
 def test_the_checksum_is_zlibs(data):
-    assert list(compiled.m3_scan(chunk(data), 0, 12 + len(data), 0, 1).offsets) == [0]
+    assert list(kernel.m3_scan(chunk(data), 0, 12 + len(data), 0, 1).offsets) == [0]
 
 
-@pytest.mark.parametrize("module", [plain, compiled])
+@pytest.mark.parametrize("module", [oracle, kernel])
 @pytest.mark.parametrize("length", [b"\xff" * 9 + b"\x01", b"\xff" * 10, b"\x80\x80\x80\x80\x01"])
 def test_a_length_that_no_file_could_have_costs_nothing(module, length):
     data = chunk(length + b"\x01\x92\x08\x97")
@@ -254,7 +254,7 @@ def test_bytes_too_long_for_16_bits_are_encoded_equally():
     assert message[-70_005:-70_000] == b"\xc6" + struct.pack(">I", 70_000)
 
 
-@pytest.mark.parametrize("module", [plain, compiled])
+@pytest.mark.parametrize("module", [oracle, kernel])
 def test_integers_and_bytes_of_any_width_are_read(module):
     wide = b"\xd3" + struct.pack(">q", 5), b"\xdb\x00\x00\x00\x00", b"\xca" + struct.pack(">f", 0.5)
     metadata = b"\x01\x92\x09\x93\xda\x00\x01x\xa1y\xce\x00\x00\x00\x07\xc0"
@@ -265,7 +265,7 @@ def test_integers_and_bytes_of_any_width_are_read(module):
     scan = chunks(data)
     decoder = module.M3Decoder()
     entries = decoder.feed(data, scan.starts, scan.ends, scan.offsets, 0, 1)
-    assert entries.reason == plain.END
+    assert entries.reason == types.END
     assert (list(entries.timestamps), list(entries.values), list(entries.units)) == ([5], [0.5], [4])
     assert (decoder.number, decoder.metadata(0, 1), entries.annotated) == (9, [metadata], b"\x01")
     assert math.isclose(entries.values[0], 0.5)
@@ -273,9 +273,9 @@ def test_integers_and_bytes_of_any_width_are_read(module):
 
 def test_a_decoder_in_use_by_another_thread_is_refused():
     item = (m3_metadata(b"cpu", b"", 0, None), 1, 1.0, 1, None, None)
-    data = compiled.M3Encoder(0, 65_536).encode_many([item] * 400_000, 0)[0]
-    scan = compiled.m3_scan(data, 0, len(data), 0, 10_000)
-    decoder = compiled.M3Decoder(True)
+    data = kernel.M3Encoder(0, 65_536).encode_many([item] * 400_000, 0)[0]
+    scan = kernel.m3_scan(data, 0, len(data), 0, 10_000)
+    decoder = kernel.M3Decoder(True)
     outcomes = []
 
     def feed() -> None:

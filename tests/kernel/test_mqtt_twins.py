@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,20 +21,18 @@ from forelog.broker.mqtt import (
     property_bytes,
 )
 from forelog.errors import BadPacket
-from forelog.kernel.plain.mqtt import (
+from forelog.kernel.types import (
     ALL,
-    BAD_LENGTH,
+    BAD_PACKET_LENGTH,
     BAD_PUBLISH,
     INCOMPLETE,
-    LIMIT,
     NOT_PLAIN,
+    PACKETS_MAX,
     TOO_LARGE,
     Publishes,
 )
 from tests.broker.strategies import VERSIONS, damaged, from_clients, publishes
 from tests.kernel.test_twins import same
-
-pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
 
 LARGE = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -131,7 +128,7 @@ def test_what_is_taken_in_bulk_is_what_decode_says_and_what_is_refused_decode_re
             or "topic_alias" in left.properties
         )
     else:
-        assert found.reason in (ALL, INCOMPLETE, BAD_LENGTH, TOO_LARGE, NOT_PLAIN)
+        assert found.reason in (ALL, INCOMPLETE, BAD_PACKET_LENGTH, TOO_LARGE, NOT_PLAIN)
 
 
 @given(VERSIONS, st.data())
@@ -161,14 +158,14 @@ def test_a_packet_that_is_too_large_is_refused_as_soon_as_its_length_is_there():
         for name, more in (("mqtt_split", ()), ("mqtt_publishes", (4,))):
             assert same(name, wire, 0, len(wire), *more, 21).reason == TOO_LARGE
     assert same("mqtt_split", b"\x30\x14", 0, 2, 22)[-2:] == (INCOMPLETE, 20)
-    assert same("mqtt_split", b"\x30\xff\xff\xff\xff\x01", 0, 6, LARGE).reason == BAD_LENGTH
+    assert same("mqtt_split", b"\x30\xff\xff\xff\xff\x01", 0, 6, LARGE).reason == BAD_PACKET_LENGTH
 
 
 def test_no_more_packets_are_taken_than_asked_for():
     wire = bytes.fromhex("30030001 61") * 10
     for name, more in (("mqtt_split", ()), ("mqtt_publishes", (4,))):
         found = same(name, wire, 0, len(wire), *more, LARGE, 3)
-        assert (found.end, found.reason) == (15, LIMIT)
+        assert (found.end, found.reason) == (15, PACKETS_MAX)
 
 
 ODD = [
@@ -261,7 +258,7 @@ def test_properties_are_taken_in_bulk_exactly_if_decode_takes_them():
 
 GUARDED = """
 import ctypes, mmap, random
-from forelog.kernel import _kernel
+from forelog import kernel
 from tests.kernel.test_mqtt_twins import HOSTILE
 
 page = mmap.PAGESIZE
@@ -277,9 +274,9 @@ for _ in range(3000):
     for size in range(len(wire) + 1):
         first[page - size :] = wire[:size]
         for version in (4, 5):
-            _kernel.mqtt_publishes(first, page - size, page, version, 1 << 28)
-        _kernel.mqtt_split(first, page - size, page, 1 << 28)
-        _kernel.mqtt_pubacks(first, page - size, page)
+            kernel.mqtt_publishes(first, page - size, page, version, 1 << 28)
+        kernel.mqtt_split(first, page - size, page, 1 << 28)
+        kernel.mqtt_pubacks(first, page - size, page)
 print("alive")
 """
 HOSTILE = (

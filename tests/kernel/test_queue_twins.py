@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forelog.kernel import plain
-
-compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
+from forelog import kernel
+from tests.kernel import oracle
 
 
 @dataclass(eq=False)
@@ -34,7 +33,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_twins_do_the_same(steps):
-    queues = [plain.BoundedQueue(8, 100), compiled.BoundedQueue(8, 100)]
+    queues = [oracle.BoundedQueue(8, 100), kernel.BoundedQueue(8, 100)]
     entries: list[Entry] = []
     for word, first, second in steps:
         if word == "push":
@@ -49,7 +48,7 @@ def test_the_twins_do_the_same(steps):
         assert queues[0].writes <= 8 or len(queues[0]) == 1 or any(not e.items for e in entries)
 
 
-@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("module", [oracle, kernel], ids=["oracle", "kernel"])
 def test_counts_are_right_after_many_threads(module):
     queue = module.BoundedQueue(50, 10_000)
     taken: list[Entry] = []
@@ -77,7 +76,7 @@ def test_counts_are_right_after_many_threads(module):
     assert (queue.writes, queue.bytes, len(queue)) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("module", [oracle, kernel], ids=["oracle", "kernel"])
 def test_threads_that_wait_in_a_line_let_each_other_through(module):
     gates = [module.Gate() for _ in range(50)]
     line = deque(gates)
@@ -98,7 +97,7 @@ def test_threads_that_wait_in_a_line_let_each_other_through(module):
     module.open_first(line)  # nobody is left: nothing happens
 
 
-@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("module", [oracle, kernel], ids=["oracle", "kernel"])
 def test_who_waits_opens_the_first_in_line_and_one_that_is_open_holds_nobody_up(module):
     own, first, second = module.Gate(), module.Gate(), module.Gate()
     line = deque([first, second])
@@ -110,7 +109,7 @@ def test_who_waits_opens_the_first_in_line_and_one_that_is_open_holds_nobody_up(
     assert not line
 
 
-@pytest.mark.parametrize("module", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("module", [oracle, kernel], ids=["oracle", "kernel"])
 def test_a_signal_ends_the_wait_of_the_main_thread_once_the_next_is_through(module):
     own, first = module.Gate(), module.Gate()
     line = deque([first])

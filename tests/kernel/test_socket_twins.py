@@ -10,19 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from forelog.kernel import plain
+from forelog import kernel
+from tests.kernel import oracle
 
-KERNELS = [pytest.param(plain, id="plain")]
-try:
-    from forelog.kernel import _kernel as compiled
-except ImportError:
-    pass
-else:
-    KERNELS.append(pytest.param(compiled, id="compiled"))
+KERNELS = [pytest.param(kernel, id="kernel"), pytest.param(oracle, id="oracle")]
 
 
 @pytest.fixture(params=KERNELS)
-def sockets(request) -> Iterator[plain.SocketSet]:
+def sockets(request) -> Iterator[oracle.SocketSet]:
     if not hasattr(select, "epoll"):
         pytest.skip("there are such sets on Linux only")
     found = request.param.SocketSet()
@@ -41,7 +36,7 @@ def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
             one.close()
 
 
-def is_ready(sockets: plain.SocketSet) -> bool:
+def is_ready(sockets: oracle.SocketSet) -> bool:
     return bool(select.select([sockets.fileno()], [], [], 0)[0])
 
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.kernel import plain
-
-compiled = pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
+from forelog import kernel
+from forelog.kernel import types
+from tests.kernel import oracle
 
 TIMES = st.integers(-(2**62), 2**62) | st.integers(-(10**20), 10**20)
 PAYLOADS = st.binary(max_size=300) | st.sampled_from([b"", b"\x01" * 40, bytes(200), b"x" * 127, b"y" * 128])
 
 
 def records(payloads: list[bytes], time_ns: int = 5) -> bytes:
-    return plain.captain_encode_many(payloads, time_ns)[0]
+    return oracle.captain_encode_many(payloads, time_ns)[0]
 
 
 @st.composite
@@ -42,7 +42,7 @@ def hostile(draw: st.DrawFn) -> bytes:
 def same(name: str, *args, mutable: tuple[int, ...] = ()):
     """Call both; results, changed arguments and errors must be equal."""
     outcomes = []
-    for module in (plain, compiled):
+    for module in (oracle, kernel):
         copies = [bytearray(a) if i in mutable and isinstance(a, bytearray) else a for i, a in enumerate(args)]
         copies = [array("q", a) if i in mutable and isinstance(a, array) else a for i, a in enumerate(copies)]
         try:
@@ -57,31 +57,31 @@ def same(name: str, *args, mutable: tuple[int, ...] = ()):
 @given(st.binary(max_size=5000), st.integers(0, 2**32 - 1))
 @example(b"123456789", 0)
 def test_checksums_are_equal_with_and_without_the_instruction(data, start):
-    assert compiled.crc32c(data, start) == compiled.crc32c_portable(data, start) == plain.crc32c(data, start)
+    assert kernel.crc32c(data, start) == kernel.crc32c_portable(data, start) == oracle.crc32c(data, start)
 
 
 def test_the_checksum_is_castagnolis():
-    assert plain.crc32c(b"123456789") == compiled.crc32c(b"123456789") == 0xE3069283
-    assert compiled.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
-    assert compiled.crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert oracle.crc32c(b"123456789") == kernel.crc32c(b"123456789") == 0xE3069283
+    assert kernel.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert kernel.crc32c(b"\xff" * 32) == 0x62A8AB43
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 3071, 3072, 3073, 6144, 100_000])
 def test_long_checksums_by_three_lanes_are_equal_to_those_by_one(size):
     data = bytes(i * 7 % 251 for i in range(size))
-    assert compiled.crc32c(data) == compiled.crc32c_portable(data)
+    assert kernel.crc32c(data) == kernel.crc32c_portable(data)
 
 
 @given(PAYLOADS, TIMES)
 def test_a_record_is_encoded_equally(payload, time_ns):
     same("captain_encode", payload, time_ns)
-    assert compiled.captain_encode(bytearray(payload), time_ns) == compiled.captain_encode(payload, time_ns)
+    assert kernel.captain_encode(bytearray(payload), time_ns) == kernel.captain_encode(payload, time_ns)
 
 
 @given(st.lists(PAYLOADS, max_size=10), st.integers(-(2**62), 2**62))
 def test_many_records_are_encoded_as_one_by_one(payloads, time_ns):
     data, starts = same("captain_encode_many", payloads, time_ns)
-    assert data == b"".join(plain.captain_encode(payload, time_ns) for payload in payloads)
+    assert data == b"".join(oracle.captain_encode(payload, time_ns) for payload in payloads)
     assert [data[start : start + 1] for start in starts] == [b"\x01"] * len(payloads)
 
 
@@ -98,12 +98,12 @@ def test_a_scan_finds_the_same_and_stops_at_the_same_place_for_the_same_reason(d
 
 @given(st.lists(PAYLOADS, max_size=8), st.integers(-(2**62), 2**62))
 def test_a_scan_gives_back_what_was_encoded(payloads, time_ns):
-    data, starts = compiled.captain_encode_many(payloads, time_ns)
-    scan = compiled.captain_scan(data, 0, len(data), 0, 100)
+    data, starts = kernel.captain_encode_many(payloads, time_ns)
+    scan = kernel.captain_scan(data, 0, len(data), 0, 100)
     assert scan.offsets == starts
     assert [data[s:e] for s, e in zip(scan.starts, scan.ends, strict=True)] == payloads
     assert set(scan.times) <= {time_ns}
-    assert (scan.end, scan.reason) == (len(data), plain.END)
+    assert (scan.end, scan.reason) == (len(data), types.END)
 
 
 @settings(max_examples=300)
@@ -111,33 +111,33 @@ def test_a_scan_gives_back_what_was_encoded(payloads, time_ns):
 def test_hops_go_the_same_way(data, offset_min, time_min):
     end, reason, _ = same("captain_hop", data, 0, len(data), offset_min, time_min)
     assert end >= 0
-    assert reason in (plain.END, plain.FOUND, plain.TRUNCATED, plain.BAD_TIME, plain.BAD_LENGTH)
+    assert reason in (types.END, types.FOUND, types.TRUNCATED, types.BAD_TIME, types.BAD_LENGTH)
 
 
 @settings(max_examples=300)
 @given(hostile(), st.integers(0, 60), st.booleans())
 def test_the_next_record_after_damage_is_found_at_the_same_place(data, start, final):
     found = same("captain_find", data, min(start, len(data)), len(data), final)
-    assert found == -1 or plain.captain_scan(data, found, len(data), 0, 1).offsets
+    assert found == -1 or oracle.captain_scan(data, found, len(data), 0, 1).offsets
 
 
 def test_a_search_through_bytes_made_to_be_slow_ends():
     claim = b"\x01" + bytes(14) + b"\xff\xff\x03"  # 65,535 bytes, at every place
     data = claim * 20_000
-    assert compiled.captain_find(data, 0, len(data), True) == -1
+    assert kernel.captain_find(data, 0, len(data), True) == -1
 
 
 @given(st.lists(PAYLOADS, min_size=1, max_size=8), st.data())
 def test_rows_are_gathered_equally(payloads, data):
     buffer = records(payloads)
-    scan = plain.captain_scan(buffer, 0, len(buffer), 0, 100)
+    scan = oracle.captain_scan(buffer, 0, len(buffer), 0, 100)
     first = data.draw(st.integers(0, len(payloads)))
     last = data.draw(st.integers(first, len(payloads)))
     room = bytearray(4 * (last - first + 1)), bytearray(data.draw(st.sampled_from([len(buffer), 3])))
     size = same("gather", buffer, scan.starts, scan.ends, first, last, *room, mutable=(5, 6))
     if isinstance(size, int):
         places, out = bytearray(room[0]), bytearray(room[1])
-        compiled.gather(buffer, scan.starts, scan.ends, first, last, places, out)
+        kernel.gather(buffer, scan.starts, scan.ends, first, last, places, out)
         offsets = memoryview(places).cast("i")
         assert [bytes(out[offsets[i] : offsets[i + 1]]) for i in range(last - first)] == payloads[first:last]
 
@@ -160,25 +160,25 @@ def test_times_become_microseconds_equally(times, first, last):
     if 0 <= first <= last <= len(times):
         wanted = times[first:last]
         assert good == all(-(2**63) < time < 2**63 - 1 for time in wanted)
-        compiled.microseconds(column, first, last, room)
+        kernel.microseconds(column, first, last, room)
         assert memoryview(room).cast("q")[: len(wanted)].tolist() == [int(Decimal(time) / 1000) for time in wanted]
 
 
 @given(st.lists(PAYLOADS, max_size=8), st.data())
 def test_compaction_and_its_map_are_equal_and_lead_back(payloads, data):
     buffer = records(payloads)
-    scan = plain.captain_scan(buffer, 0, len(buffer), 8, 100)
+    scan = oracle.captain_scan(buffer, 0, len(buffer), 8, 100)
     keep = bytearray(data.draw(st.lists(st.booleans(), min_size=len(payloads), max_size=len(payloads))))
     out = bytearray(len(buffer))
     size = same("compact", buffer, scan.offsets, 8, len(buffer), keep, out, mutable=(5,))
-    compiled.compact(buffer, scan.offsets, 8, len(buffer), keep, out)
+    kernel.compact(buffer, scan.offsets, 8, len(buffer), keep, out)
     kept = [payload for payload, k in zip(payloads, keep, strict=True) if k]
     assert bytes(out[:size]) == records(kept)
     place, _ = same("kept_runs", scan.offsets, scan.offsets, 8 + len(buffer), keep, 8, 8, array("q"), mutable=(6,))
     assert place == 8 + size
     runs = array("q")
-    compiled.kept_runs(scan.offsets, scan.offsets, 8 + len(buffer), keep, 8, 8, runs)
-    after = plain.captain_scan(bytes(out[:size]), 0, size, 8, 100)
+    kernel.kept_runs(scan.offsets, scan.offsets, 8 + len(buffer), keep, 8, 8, runs)
+    after = oracle.captain_scan(bytes(out[:size]), 0, size, 8, 100)
     logical = same("relocate", after.offsets, runs)
     assert logical == same("select", scan.offsets, keep)
 
@@ -190,26 +190,26 @@ def test_compaction_and_its_map_are_equal_and_lead_back(payloads, data):
     st.sampled_from([-1, 0, 61, 97]),
 )
 def test_the_latest_of_each_key_is_chosen_equally(blocks, start, stop, delimiter):
-    sets = plain.KeySet(), compiled.KeySet()
+    sets = oracle.KeySet(), kernel.KeySet()
     for payloads in blocks:
         buffer = records(payloads)
-        scan = plain.captain_scan(buffer, 0, len(buffer), 0, 100)
+        scan = oracle.captain_scan(buffer, 0, len(buffer), 0, 100)
         masks = [keys.keep_latest(buffer, scan.starts, scan.ends, start, stop, delimiter) for keys in sets]
         assert masks[0] == masks[1]
     assert len(sets[0]) == len(sets[1])
 
 
 def test_a_key_set_holds_many_keys():
-    keys = compiled.KeySet()
+    keys = kernel.KeySet()
     payloads = [b"%d" % (i % 5000) for i in range(20_000)]
     buffer = records(payloads)
-    scan = compiled.captain_scan(buffer, 0, len(buffer), 0, 10**6)
+    scan = kernel.captain_scan(buffer, 0, len(buffer), 0, 10**6)
     mask = keys.keep_latest(buffer, scan.starts, scan.ends, 0, 100, -1)
     assert sum(mask) == len(keys) == 5000
     assert all(mask[15_000:])
 
 
-@pytest.mark.parametrize("kernel", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("kernel", [oracle, kernel], ids=["oracle", "kernel"])
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -235,13 +235,13 @@ def test_a_range_outside_of_its_buffer_is_refused(kernel, name, args):
         getattr(kernel, name)(*args)
 
 
-@pytest.mark.parametrize("kernel", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("kernel", [oracle, kernel], ids=["oracle", "kernel"])
 def test_columns_of_another_type_are_refused_or_harmless(kernel):
     with pytest.raises((TypeError, ValueError)):
         kernel.gather(b"abc", array("b", [0]), array("b", [9]), 0, 1, bytearray(8), bytearray(9))
 
 
-@pytest.mark.parametrize("kernel", [plain, compiled], ids=["plain", "compiled"])
+@pytest.mark.parametrize("kernel", [oracle, kernel], ids=["oracle", "kernel"])
 class TestAppendCore:
     def make(self, kernel, write, undo=None, clock=None):
         core = kernel.AppendCore(kernel.captain_encode, undo, lambda payload: ("rested", payload), tuple, clock)

@@ -144,11 +144,11 @@ def old_and_new(request: pytest.FixtureRequest, tmp_path: Path) -> Stream:
     times = [YEAR_1, YEAR_1500, YEAR_1960, YEAR_2026, YEAR_2290, YEAR_2300, YEAR_2350]
     if request.param == "many":
         for number, time_ns in enumerate(times, 1):
-            data = stream.format.header() + kernel.active.captain_encode(b"x", time_ns)
+            data = stream.format.header() + kernel.captain_encode(b"x", time_ns)
             (tmp_path / f"{number:09d}.log").write_bytes(data)
     else:
         with open(tmp_path / "000000001.log", "ab") as file:
-            file.writelines(kernel.active.captain_encode(b"x", time_ns) for time_ns in times)
+            file.writelines(kernel.captain_encode(b"x", time_ns) for time_ns in times)
     return stream
 
 
@@ -258,7 +258,7 @@ def test_an_index_of_what_was_there_before_ends_where_that_ends(tmp_path: Path) 
     with stream.appender():
         pass
     for number, time_ns in enumerate((YEAR_2026 + 100, YEAR_2026), 1):
-        data = stream.format.header() + kernel.active.captain_encode(b"x", time_ns)
+        data = stream.format.header() + kernel.captain_encode(b"x", time_ns)
         (tmp_path / f"{number:09d}.log").write_bytes(data)
     for _ in range(2):
         with stream.appender() as log:
@@ -272,7 +272,7 @@ def test_an_index_of_times_that_go_back_is_right(tmp_path: Path) -> None:
     with stream.appender():
         pass
     with open(tmp_path / "000000001.log", "ab") as file:
-        file.writelines(kernel.active.captain_encode(b"x", YEAR_2026 + after) for after in (5, 9, 3, 7))
+        file.writelines(kernel.captain_encode(b"x", YEAR_2026 + after) for after in (5, 9, 3, 7))
     with stream.appender() as log:
         log.roll()
     assert (verify(stream).ok, verify(stream).segments[0].index) == (True, "fits")

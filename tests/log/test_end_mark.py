@@ -11,8 +11,7 @@ import pytest
 
 from forelog import AppenderFailed, Position, Stream, WriteFailed
 from forelog.formats import Captain
-from forelog.kernel.plain.append import checked_offset
-from forelog.log.directory.end import NAME, read_end
+from forelog.log.directory.end import NAME, checked_offset, read_end
 from forelog.testing import CrashDisk
 
 

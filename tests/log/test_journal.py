@@ -140,7 +140,7 @@ def packed(disk: CrashDisk) -> bytes:
     journal = b""
     for entry in read_journal(Stream("log", files=disk).directory):
         head = struct.pack(">4sIQQQI", b"CLJR", 1, 7, entry.segment, entry.offset, len(entry.data))
-        journal += head + entry.data + kernel.active.crc32c(head + entry.data).to_bytes(4, "big")
+        journal += head + entry.data + kernel.crc32c(head + entry.data).to_bytes(4, "big")
     return journal + bytes(500)
 
 

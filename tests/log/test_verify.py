@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forelog import LockTimeout, LogNotFound, OlderThan, Position, Stream, kernel
+from forelog import LockTimeout, LogNotFound, OlderThan, Position, Stream
 from forelog.log import verify as module
 from forelog.log.verify import verify
 
@@ -266,7 +266,6 @@ def test_progress_goes_up_to_all_bytes(tmp_path: Path) -> None:
     assert seen[-1] == (report.byte_count, report.byte_count)
 
 
-@pytest.mark.skipif(not kernel.COMPILED, reason="the plain-Python kernel takes long for that many bytes")
 def test_memory_stays_that_of_a_block(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     with stream.appender(segment_bytes=4 << 20) as log:

@@ -65,6 +65,22 @@ def test_every_defect_names_the_test_that_holds_it():
         assert len(how) > 7, what
 
 
+def test_every_file_that_the_design_names_exists():
+    text = (ROOT / "docs/design.md").read_text()
+    named = set(re.findall(r"(?<![\w./])(?:\w+/)*\w+\.(?:py|pyx|pxi|pyi|pxd)\b", text)) - {"__init__.py"}
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not (ROOT / "src/forelog" / name).exists()] == []
+
+
+def test_every_package_is_in_the_tree_of_the_design():
+    tree = (ROOT / "docs/design.md").read_text().partition("## The tree")[2].partition("\n## ")[0]
+    shown = set(re.findall(r"^    (\w+/|\w+\.py) ", tree, re.MULTILINE))
+    package = ROOT / "src/forelog"
+    there = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    there |= {path.name for path in package.glob("*.py") if not path.name.startswith("_")}
+    assert shown == there
+
+
 def test_every_page_is_in_the_sites_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").glob("*.md"):

@@ -135,8 +135,28 @@ def test_only_files_touches_the_filesystem():
                 assert node.attr in allowed, f"{path.name}:{node.lineno} uses os.{node.attr}"
 
 
+CHANGES = {
+    "rename", "renames", "replace", "remove", "unlink", "rmdir", "removedirs", "mkdir", "makedirs", "link",
+    "symlink", "truncate", "ftruncate", "pwrite", "fsync", "fdatasync", "sync",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_what_matters_after_a_crash_goes_through_files(path):
+    """Others neither rename nor remove nor sync by themselves: a CrashDisk couldn't see it."""
+    if layer_of(path) in (
+        "files",
+        "cli",
+        "testing",
+    ):  # the command measures bare disks, tests have temporary folders
+        return
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            assert node.attr not in CHANGES, f"{path.name}:{node.lineno} uses os.{node.attr}"
+
+
 def test_no_module_does_everything():
-    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.p[yx][xi]")]:
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.p?x"), *SOURCE.rglob("*.pxi")]:
         lines = len(path.read_text().splitlines())
         assert lines <= 500, f"{path.name} has {lines} lines: is it still one idea?"
 

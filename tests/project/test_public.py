@@ -1,4 +1,4 @@
-"""What a user sees: the names, what importing costs, that the two kernels are interchangeable."""
+"""What a user sees: the names, and what importing costs."""
 
 from __future__ import annotations
 
@@ -85,36 +85,3 @@ with stream.appender() as log:
 print([batch.num_rows for batch in stream.scan()], "pandas" in sys.modules)
 """
     assert run(code.replace("sys.argv[1]", repr(str(tmp_path)))) == "[1] False"
-
-
-def test_the_plain_kernel_can_be_chosen_and_a_missing_one_is_told():
-    assert run("from forelog import kernel; print(kernel.COMPILED)", FORELOG_KERNEL="python") == "False"
-    missing = (
-        "import sys; sys.modules['forelog.kernel._kernel'] = None\n"
-        "import logging; logging.basicConfig(stream=sys.stdout)\n"
-        "from forelog import kernel; print(kernel.COMPILED)"
-    )
-    told = run(missing, FORELOG_KERNEL="auto")
-    assert "using the plain-Python one" in told
-    assert told.endswith("False")
-
-
-def test_a_log_written_by_either_kernel_is_read_by_the_other(tmp_path):
-    write = (
-        "import sys; from forelog import Stream\n"
-        "with Stream(sys.argv[1]).appender(segment_bytes=500) as log:\n"
-        "    [log.append(b'%d' % i * 7) for i in range(60)]; log.append_many([b'x', b'y'])\n"
-    )
-    read = (
-        "from forelog import Stream\n"
-        "stream = Stream({path!r})\n"
-        "with stream.cleaner() as cleaner: cleaner.clean(lambda p, r: r.payload.startswith(b'1'))\n"
-        "with stream.cursor() as cursor: print([r.payload for r in cursor])\n"
-    )
-    seen = []
-    for writer, reader in (("python", "auto"), ("auto", "python")):
-        path = str(tmp_path / writer)
-        run(write.replace("sys.argv[1]", repr(path)), FORELOG_KERNEL=writer)
-        seen.append(run(read.format(path=path), FORELOG_KERNEL=reader))
-    assert seen[0] == seen[1]
-    assert seen[0].count("b'") == 51

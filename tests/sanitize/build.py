@@ -50,7 +50,7 @@ class Library(NamedTuple):
 
 def libraries() -> list[Library]:
     """What is compiled: as setup.py has it."""
-    headers = (*sorted((SOURCE / "kernel").glob("include/*.h")), *sorted((SOURCE / "kernel").glob("*.pxi")))
+    headers = (*sorted((SOURCE / "kernel").glob("include/*.h")), *sorted((SOURCE / "kernel").glob("*/*.pxi")))
     found = [Library("kernel._kernel", SOURCE / "kernel" / "_kernel.pyx", headers, ())]
     types = tuple(sorted((SOURCE / "jobs").rglob("*.pxd")))
     for one in types:
@@ -97,7 +97,6 @@ def environment(folder: Path = FOLDER, *, bounded: bool = True) -> dict[str, str
         "PYTHONPATH": str(folder / "lib"),
         "PYTHONMALLOC": "malloc",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "FORELOG_KERNEL": "compiled",
         "ASAN_OPTIONS": (
             "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=12"
             + (

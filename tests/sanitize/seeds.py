@@ -16,9 +16,9 @@ from forelog.broker.mqtt import encode
 from forelog.errors import BadPacket
 from forelog.formats.m3 import Series
 from forelog.formats.messages.msgpack import pack
-from forelog.kernel import plain
 from tests.broker.fuzz import connect, packet
 from tests.jobs.fuzz import line
+from tests.kernel import oracle
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 KNOBS = bytes(4)
@@ -33,7 +33,7 @@ def files(pattern: str, most: int = 900) -> list[bytes]:
 def captain() -> list[bytes]:
     """Records, and damaged ones."""
     payloads = [b"", b"one", b"\x01" * 40, bytes(200), b"x" * 127, b"y" * 128]
-    made = [plain.captain_encode_many(payloads, time)[0] for time in (TIME_NS, -1, 2**63 - 1, -(10**19))]
+    made = [oracle.captain_encode_many(payloads, time)[0] for time in (TIME_NS, -1, 2**63 - 1, -(10**19))]
     found = [data[8:] for data in files("captain/damaged/*/*.log") + files("captain/times/*.log")]
     return [KNOBS + data for data in [*made, *found]]
 
@@ -55,7 +55,7 @@ def m3_files() -> list[bytes]:
     """Chunks of M3's commit log, ours and theirs."""
     made = []
     for chunk_bytes in (65536, 50, 7):
-        encoder = plain.M3Encoder(3, chunk_bytes)
+        encoder = oracle.M3Encoder(3, chunk_bytes)
         made.append(encoder.encode_many(_entries()[:8], TIME_NS)[0])
     return [KNOBS + data for data in [*made, *files("m3/*.db", 700), *files("m3/damaged/*.db", 700)]]
 
@@ -64,7 +64,7 @@ def m3_data() -> list[bytes]:
     """What chunks hold, without their heads and checksums."""
     found = []
     for data in m3_files():
-        scan = plain.m3_scan(data, 4, len(data), 0, 100)
+        scan = oracle.m3_scan(data, 4, len(data), 0, 100)
         held = b"".join(data[start:end] for start, end in zip(scan.starts, scan.ends, strict=True))
         if held:
             found.append(KNOBS + held)
@@ -95,8 +95,8 @@ def properties() -> list[bytes]:
 def messages() -> list[bytes]:
     """Messages of a broker's log."""
     items = [(b"t", b"", b"\x80"), *((b"plant/7", b"x" * i * 40, pack(p)) for i, p in enumerate(PROPERTIES[:4]))]
-    made = [plain.messages_encode_many(items, time)[0] for time in (TIME_NS, 0)]
-    made.append(plain.messages_encode(("caf\u00e9/".encode() * 50, bytes(300), b"\x80"), 1))
+    made = [oracle.messages_encode_many(items, time)[0] for time in (TIME_NS, 0)]
+    made.append(oracle.messages_encode(("caf\u00e9/".encode() * 50, bytes(300), b"\x80"), 1))
     return [KNOBS + data for data in made]
 
 
@@ -157,7 +157,7 @@ def publishes() -> list[bytes]:
     made = []
     for version in (4, 5):
         plain_ones = [
-            plain.mqtt_encode_publish(version, topic, payload, qos, False, False, qos and 7 + i, b"")
+            oracle.mqtt_encode_publish(version, topic, payload, qos, False, False, qos and 7 + i, b"")
             for i, (topic, payload) in enumerate(
                 ((b"a", b""), (b"plant/7/temp", b"21.5"), ("\u00fc/\u20ac".encode(), b"x" * 200))
             )

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from forelog import kernel
-from forelog.kernel import plain
+from tests.kernel import oracle
 
 TARGETS: dict[str, Target] = {}
 MODULES = ("targets_kernel", "targets_messages", "targets_broker", "targets_jobs", "targets_files", "targets_logs")
@@ -61,20 +61,20 @@ def target(
 def twins(
     seeds: Callable[[], Iterable[bytes]], *, tokens: tuple[bytes, ...] = (), size_max: int = 1024
 ) -> Callable[[Callable[[ModuleType, Any], object]], Callable[[ModuleType, Any], object]]:
-    """A function of the kernel is a target: the compiled one and its twin must agree on each input.
+    """A function of the kernel is a target: the kernel and the oracle must agree on each input.
 
-    The function gets a kernel and a buffer. The compiled one's ends where its memory does, so that the sanitizer
+    The function gets one of them and a buffer. The kernel's ends where its memory does, so that the sanitizer
     sees a byte too many.
     """
 
     def register(run: Callable[[ModuleType, Any], object]) -> Callable[[ModuleType, Any], object]:
         def compare(data: bytes) -> None:
-            expected, found = outcome(run, plain, data), outcome(run, kernel.active, array("B", data))
+            expected, found = outcome(run, oracle, data), outcome(run, kernel, array("B", data))
             if expected != found:
-                raise Finding(f"the kernel and its twin differ\n  plain:    {expected}\n  compiled: {found}")
+                raise Finding(f"the kernel and the oracle differ\n  oracle: {expected}\n  kernel: {found}")
 
         def timed(data: bytes) -> None:
-            outcome(run, kernel.active, array("B", data))
+            outcome(run, kernel, array("B", data))
 
         name = run.__name__
         TARGETS[name] = Target(name, compare, seeds, (), False, tokens, size_max, timed)

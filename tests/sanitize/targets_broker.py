@@ -128,7 +128,7 @@ def mqtt_packets(data: bytes) -> None:
 
 
 def _check_publishes(data: bytes, version: int, packets: list[Any]) -> None:
-    found = kernel.active.mqtt_publishes(data, 0, len(data), version, 1 << 20)
+    found = kernel.mqtt_publishes(data, 0, len(data), version, 1 << 20)
     for i in range(len(found.flags)):
         packet = packets[i]
         topic = data[found.topic_starts[i] : found.topic_ends[i]].decode()

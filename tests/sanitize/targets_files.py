@@ -47,7 +47,7 @@ def _disk(name: str, data: bytes) -> CrashDisk:
 
 
 def _sealed(data: bytes) -> bytes:
-    return data + kernel.active.crc32c(data).to_bytes(4, "big")
+    return data + kernel.crc32c(data).to_bytes(4, "big")
 
 
 # -- beside a log's segments
@@ -238,7 +238,7 @@ def _frame(kind: wire.Kind, body: bytes) -> bytes:
 
 
 def _shipped() -> list[bytes]:
-    records = kernel.active.captain_encode_many([b"\x02" + bytes(8), b"\x01\x00\x05", b"\x03" + bytes(8)], 7)[0]
+    records = kernel.captain_encode_many([b"\x02" + bytes(8), b"\x01\x00\x05", b"\x03" + bytes(8)], 7)[0]
     end = 8 + len(records)
     data = _frame(wire.Kind.DATA, struct.pack(">QQ", 1, 8) + records)
     more = _frame(wire.Kind.DATA, struct.pack(">QQ", 1, end) + records)

@@ -185,7 +185,7 @@ def _log_of(data: bytes) -> tuple[list[bytes], bytes]:
     knobs, data = data[:4].ljust(4, b"\0"), data[4:]
     starts, ends = seeds.cut(data)
     payloads = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-    log, _ = kernel.active.captain_encode_many(payloads, NOW_NS)
+    log, _ = kernel.captain_encode_many(payloads, NOW_NS)
     return payloads, _with_zone(log) if knobs[3] & 1 else log  # as if workq had written it
 
 
@@ -207,15 +207,15 @@ def job_log(data: bytes) -> None:
 
 def _with_zone(log: bytes) -> bytes:
     """The same records with the zone that workq gives its times, and their checksums."""
-    out, scan = bytearray(log), kernel.active.captain_scan(log, 0, len(log), 0, 10**6)
+    out, scan = bytearray(log), kernel.captain_scan(log, 0, len(log), 0, 10**6)
     for start, end in zip(scan.offsets, scan.ends, strict=True):
         out[start + 13 : start + 15] = b"\xff\xff"
-        out[end : end + 4] = kernel.active.crc32c(out[start:end]).to_bytes(4, "big")
+        out[end : end + 4] = kernel.crc32c(out[start:end]).to_bytes(4, "big")
     return bytes(out)
 
 
 def _replayed(jobs: _Jobs, log: bytes) -> object:
-    scan = kernel.active.captain_scan(log, 0, len(log), 8, 10**6)
+    scan = kernel.captain_scan(log, 0, len(log), 8, 10**6)
     rows = len(scan.offsets)
     block = Block(1, "log/1", memoryview(log), 8, scan, scan.offsets, 0, rows, 8 + scan.end)
     replay = jobs.replay.Replay(NOW_NS)

@@ -105,7 +105,7 @@ def log_of_chunks(data: bytes) -> None:
 
 
 def _mapped() -> list[bytes]:
-    tail = kernel.active.captain_encode(b"b", 7)[-4:]
+    tail = kernel.captain_encode(b"b", 7)[-4:]
     index = SegmentIndex(1, 50, 900, 2, 7, 7, tail, array("q", [100, 8, 800, 29]), array("q", [100, 7]))
     return [encode_index(index)[:-4], *_indexes()]
 
@@ -114,8 +114,8 @@ def _mapped() -> list[bytes]:
 def log_with_a_map(data: bytes) -> None:
     """A segment of two records beside a map, its checksum made right, that tells where they used to be."""
     fmt = named_format("captain")
-    segment = fmt.header() + kernel.active.captain_encode_many([b"a", b"b"], 7)[0]
-    sealed = data + kernel.active.crc32c(data).to_bytes(4, "big")
+    segment = fmt.header() + kernel.captain_encode_many([b"a", b"b"], 7)[0]
+    sealed = data + kernel.crc32c(data).to_bytes(4, "big")
     name = fmt.segment_name(1)
     contents = {name: segment, map_name(name, len(segment)): sealed}
     _go_through(lambda: Stream("log", files=_disk(contents)), sum(data))
@@ -137,7 +137,7 @@ def log_of_events(data: bytes) -> None:
     """Events, and markers of generations, as they are replayed and as they are sent to a copy."""
     starts, ends = seeds.cut(data)
     payloads = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-    records = kernel.active.captain_encode_many(payloads, seeds.TIME_NS)[0]
+    records = kernel.captain_encode_many(payloads, seeds.TIME_NS)[0]
     stream = Stream("log", format=FORMAT, files=_disk({"000000001.log": FORMAT.header() + records}))
     seen: tuple[list[Any], list[Any]] = [], []
     read, sent = (Replayer("log", EventCodec(), found.append) for found in seen)

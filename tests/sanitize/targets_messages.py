@@ -11,9 +11,9 @@ from forelog import kernel
 from forelog.errors import BadEvent
 from forelog.formats.messages import Messages
 from forelog.formats.messages.msgpack import pack, unpack
-from forelog.kernel.plain.messages import skip_properties
 from forelog.kernel.types import END
 from forelog.state.events import EventCodec
+from tests.kernel.oracle.messages import skip_properties
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target, twins
 from tests.sanitize.targets_kernel import bounds, column
@@ -40,7 +40,6 @@ def broker_messages(kernel: ModuleType, buffer: Any) -> object:
         columns,
         flags,
         (codes, topics, chosen),
-        kernel.messages_columns(data, scan.offsets, 8, 0, rows),
         [kernel.message_split(data[place - 8 :]) for place in scan.offsets],
         kernel.messages_json(data, columns.property_starts, columns.property_ends),
         kernel.messages_hop(data, start, stop, knobs[3], knobs[3] << 50),
@@ -135,7 +134,7 @@ def _batches() -> list[bytes]:
 def events_at_once(data: bytes) -> None:
     """What is decoded in one step is what each gives by itself."""
     codec, (starts, ends) = EventCodec(), map(column, seeds.cut(data))
-    count, packed = kernel.active.msgpack_array(data, starts, ends, 0, len(starts), b"", 0, 1 << 16)
+    count, packed = kernel.msgpack_array(data, starts, ends, 0, len(starts), b"", 0, 1 << 16)
     batch = codec.batch(b"\0")
     assert batch is not None
     try:

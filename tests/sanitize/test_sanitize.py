@@ -13,8 +13,6 @@ from tests.sanitize.mutations import Mutator
 from tests.sanitize.search import LARGE_BYTES, Search
 from tests.sanitize.target import TARGETS, Finding, Target, load_targets
 
-pytest.importorskip("forelog.kernel._kernel", reason="no C compiler here")
-
 FOUND = sorted((Path(__file__).parent / "findings").iterdir())
 STEPS, STEPS_OF_LOGS = 250, 20
 load_targets()

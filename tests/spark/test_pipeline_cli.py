@@ -11,7 +11,7 @@ import pytest
 from forelog import Stream
 from forelog.cli import main
 from forelog.cli.pipeline import parser
-from forelog.cli.pipeline import results as pipeline_results
+from forelog.cli.pipeline.text import jobs_lines
 from forelog.jobs.log.replay import State
 from forelog.spark.pipeline.ingest import read_table
 from tests.jobs.test_replay import fold
@@ -67,7 +67,7 @@ def test_jobs(run, log, tmp_path):
     told = ("jobs added per 1m", "waiting, p99", "lease over", "attempts used up")
     assert all(text in check_report(page) for text in told)
     # The same as lines, without running it again.
-    lines = "\n".join(pipeline_results._jobs_lines(parser().parse_args(["jobs", "cmdlog"]), found))
+    lines = "\n".join(jobs_lines(parser().parse_args(["jobs", "cmdlog"]), found))
     assert lines.startswith("cmdlog: 14 jobs in 4 queues\n  queue")
     assert re.search(r"^  mail +6 +2 +1 +3 ", lines, re.MULTILINE)
     assert re.search(r"^  61000006-\S+ +slow +lease over", lines, re.MULTILINE)

@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
+from forelog import kernel
 from forelog.copies.shipping import ship
 from forelog.copies.sources import source_directory
 from forelog.copies.store import merge as merging
@@ -26,7 +27,6 @@ from forelog.copies.store.manifest import decode
 from forelog.copies.store.remote import RemoteTarget, fetch
 from forelog.copies.store.storage import Storage, shown
 from forelog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
-from forelog.kernel import active
 from forelog.log.position import Position
 from forelog.state import PersistentDict
 
@@ -420,7 +420,7 @@ def test_bytes_that_are_no_records_are_refused_also_with_the_right_checksum(tmp_
     copy_of_two_rounds(tmp_path)
     last = decode(manifests()[-1], faulty.objects()[manifests()[-1]]).parts[-1]
     faulty.put(f"{FOLDER}/{last.path}", bytes(last.length))
-    rewritten(lambda body: body["parts"][-1].update(crc32c=active.crc32c(bytes(last.length))))
+    rewritten(lambda body: body["parts"][-1].update(crc32c=kernel.crc32c(bytes(last.length))))
     with pytest.raises(BadFrame, match="isn't whole, right records"):
         fetch(WHERE, tmp_path / "again")
     assert {path.name for path in tmp_path.iterdir()} == {"log"}

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from forelog.files import built_beside, in_the_way, replace_file, write_all
 from forelog.testing import CrashDisk
 
 
@@ -154,3 +155,45 @@ def test_a_disk_can_be_full():
         file.write(b"d")
     disk.remove("d/f")
     assert disk.open_append("d/g").write(b"room") == 4
+
+
+def test_a_directory_that_gets_another_name_has_one_of_the_two_until_it_is_synced():
+    disk = CrashDisk()
+    disk.make_dir("logs")
+    with built_beside(disk, "logs/new", "logs/new.part"):
+        file = disk.open_append("logs/new.part/inside")
+        write_all(file, b"whole")
+        file.sync()
+        disk.sync_dir("logs/new.part")
+    assert disk.contents() == {"logs/new/inside": b"whole"}
+    moved = next(number for number, event in enumerate(disk.events) if event.kind == "move_dir") + 1
+    assert {tuple(state.disk.contents().items()) for state in disk.states(moved)} == {
+        (("logs/new.part/inside", b"whole"),),
+        (("logs/new/inside", b"whole"),),
+    }
+    assert [state.disk.contents() for state in disk.states()] == [{"logs/new/inside": b"whole"}]
+    with pytest.raises(OSError, match="not empty"):
+        disk.move_dir("logs/new", "logs/new")
+
+
+def test_what_could_not_be_built_leaves_nothing():
+    disk = CrashDisk()
+    disk.make_dir("logs")
+    with pytest.raises(KeyError), built_beside(disk, "logs/new", "logs/new.part"):
+        disk.open_append("logs/new.part/inside")
+        raise KeyError
+    assert disk.contents() == {}
+    assert not in_the_way(disk, "logs/new.part", or_empty=True)
+
+
+def test_a_file_that_is_replaced_is_the_old_or_the_new_one_whole():
+    disk = CrashDisk.of({"etc/users": b"old"})
+    replace_file(disk, "etc/users", b"new", 0o600)
+    seen = set()
+    for moment in range(len(disk.events) + 1):
+        for state in disk.states(moment):
+            seen.add(state.disk.contents()["etc/users"])
+    assert seen == {b"old", b"new"}
+    assert {state.disk.contents()["etc/users"] for state in disk.states()} == {b"new"}
+    with pytest.raises(FileExistsError):
+        disk.open_new("etc/users", 0o600)

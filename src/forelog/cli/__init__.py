@@ -1,21 +1,21 @@
 """The command `forelog`: what a person, or a script, does with a log.
 
     codes.py      exit codes, and which error ends in which
-    options.py    what the commands' options have in common: sizes, times, positions
+    options.py    options that commands share: sizes, times, positions
     output.py     results on stdout, messages on stderr
-    progress.py   how far a long command is
+    progress.py   the progress of a long command
     draw.py       pictures of numbers in a terminal
-    histogram.py  records and bytes over time
-    datapoints.py what commands show of a log in M3's format
-    append.py dump.py verify.py repair.py stats.py clean.py convert.py bench.py doctor.py    a command each
-    pipeline.py pipeline_*.py          a command whose subcommands run on Spark
-    replica.py                         keeps copies of state logs
-    serving.py aside.py                what commands that serve have in common; their log lines, on a thread
-    jobs.py jobs_*.py                  a command whose subcommands serve jobs, or speak to a job server
-    broker.py broker_*.py              a command whose subcommands serve MQTT, or speak to a broker
-    state.py state_*.py                a command whose subcommands read state logs
+    serving.py    what commands that serve share: addresses, TLS, signals
+    aside.py      log lines of servers, written by a thread of their own
+    log           append, dump, verify, repair, backup, stats, clean, convert, bench
+    pipeline      subcommands that run on Spark
+    jobs          subcommands that serve jobs, or talk to a job server
+    broker        subcommands that serve MQTT, or talk to a broker
+    state         subcommands that read state logs
+    replica.py    a server that keeps copies of state logs
+    doctor.py     what forelog runs on, and what is missing
 
-A command's module has `parser()` and `run(options) -> exit code`, and is imported only when it is run: help
+The module of a command has `parser()` and `run(options) -> exit code`. It is imported only when it runs, so help
 and errors of usage come at once.
 """
 
@@ -37,18 +37,18 @@ COMMANDS = {
     "append": "append records from standard input",
     "dump": "show records, as text, JSON or bytes; follow a log",
     "verify": "check every byte of logs",
-    "repair": "show what would mend a damaged log, and do it with --apply",
-    "backup": "copy a log, whole and checked, while it is in use",
-    "stats": "segments, sizes, and rates over time, as a picture",
+    "repair": "show how to repair a damaged log; with --apply, do it",
+    "backup": "copy a log while it is in use, and check the copy",
+    "stats": "show segments, sizes, and rates over time",
     "clean": "forget records by age, size or key",
-    "convert": "write a log anew in another format",
+    "convert": "write a log's content to a new log in another format",
     "pipeline": "verify, replay, measure, clean and ingest logs on Spark",
-    "jobs": "serve jobs, add them, do them, watch them",
-    "broker": "serve MQTT with a log as memory, publish, subscribe, watch",
-    "replica": "keep copies of state logs, for their programs and for followers",
+    "jobs": "serve, add, run and watch jobs",
+    "broker": "serve MQTT from a log; publish, subscribe, watch",
+    "replica": "keep copies of state logs",
     "state": "inspect, restore and compare the states in a state log",
-    "bench": "measure the log, and this disk beneath it",
-    "doctor": "what forelog runs on here, and what is missing",
+    "bench": "measure the log, and the disk below it",
+    "doctor": "show what forelog runs on, and what is missing",
 }
 
 _HOMES = {
@@ -62,11 +62,11 @@ exit codes:
   1    problems were found (verify, repair), or a job has failed (jobs run, result), or
        states differ (state diff)
   2    wrong usage
-  3    no log there, or a format that forelog doesn't know; no such job or queue
+  3    no log there, or an unknown format; no such job or queue
   4    damage stopped the command
   5    another process holds the lock; no job or result came in time
   6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
-  7    a job server or a broker refuses it
+  7    a job server or a broker refused it
   8    no job server or broker there, or the connection broke
   70   an error that forelog didn't expect: a bug
   130  interrupted
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except OSError as error:  # what was to be read can't be written
+    except OSError as error:  # results can't be written
         _close_stdout()
         if isinstance(error, BrokenPipeError):
             return 0
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_any_text() -> None:
-    """Whatever a log has in it can be shown, as far as the terminal or the file knows its letters."""
+    """Escape characters that the terminal or the file can't encode, so that any log can be shown."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
@@ -173,7 +173,7 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
     module = command(name)
     try:
         options = module.parser().parse_args(_join_times_ago(words))
-    except SystemExit as end:  # argparse has told why
+    except SystemExit as end:  # argparse has printed why
         return end.code if isinstance(end.code, int) else codes.FINE
     verbose = verbose or options.verbose
     level = logging.DEBUG if verbose else logging.WARNING
@@ -181,14 +181,14 @@ def _run(name: str, words: list[str], verbose: bool) -> int:
     if serves:
         level = min(level, logging.INFO)
     elif name in ("verify", "repair", "stats") and not verbose:
-        level = logging.CRITICAL  # they report the same themselves
+        level = logging.CRITICAL  # they report the same findings themselves
     with logging_to_stderr(level, serves=serves):
         try:
             code: int = module.run(options)
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would complain once more when it exits.
+            # The reader of our output has closed it. Python would complain once more when it exits.
             _close_stdout()
             return codes.FINE
         except KeyboardInterrupt:
@@ -213,7 +213,7 @@ def _close_stdout() -> None:
 
 @contextmanager
 def logging_to_stderr(level: int, *, serves: bool) -> Iterator[None]:
-    """Send the log's own messages to stderr. A server's, and verbose ones, have a time and a level."""
+    """Send the log's own messages to stderr. Those of servers, and verbose ones, have a time and a level."""
     logger = logging.getLogger("forelog")
     handler: logging.Handler = logging.StreamHandler()
     layout = logging.Formatter("forelog: %(message)s")

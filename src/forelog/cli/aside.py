@@ -61,5 +61,5 @@ class Aside(logging.Handler):
 
 
 def _told(count: int) -> logging.LogRecord:
-    text = "%d lines were dropped: whoever reads them is too slow"
+    text = "%d lines were dropped: their reader is too slow"
     return logging.LogRecord("forelog", logging.WARNING, __file__, 0, text, (count,), None)

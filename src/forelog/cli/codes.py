@@ -1,4 +1,4 @@
-"""Exit codes, and which error ends in which, with the line that tells of it."""
+"""Exit codes, and the code and the line for each error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`forelog doctor`: what forelog runs on here, what is missing, and one command for each to get it.
 
-Packages are looked up and not imported: one that is broken, or slow to load, is told of all the same.
+Packages are looked up, not imported, so broken and slow ones are listed too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shutil
 import sys
 from importlib import metadata
 from typing import Any
@@ -38,9 +37,11 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
-        "doctor", "Show what forelog runs on: its kernel, Python, optional packages, and the filesystem of a path."
+        "doctor", "Show what forelog runs on: Python, optional packages, and the filesystem of a path."
     )
-    parser.add_argument("path", metavar="PATH", nargs="?", default=".", help="whose filesystem (default: here)")
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", default=".", help="check the filesystem of this path (default: here)"
+    )
     return parser
 
 
@@ -48,8 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
     found = java_found()
     facts = {
         "forelog": __version__,
-        "kernel": "compiled" if kernel.COMPILED else "python",
-        "crc32c": "hardware" if kernel.active.crc32c_hardware() else "software",
+        "crc32c": "hardware" if kernel.crc32c_hardware() else "software",
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
@@ -67,7 +67,6 @@ def run(chosen: argparse.Namespace) -> int:
 def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     rows = [
         ("forelog", facts["forelog"]),
-        ("kernel", "compiled" if facts["kernel"] == "compiled" else _plain_kernel()),
         (
             "CRC-32C",
             "the processor's instruction" if facts["crc32c"] == "hardware" else "tables, without hardware",
@@ -87,16 +86,6 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     if found["advice"]:
         rows.append(("", found["advice"]))
     return rows
-
-
-def _plain_kernel() -> str:
-    """Why it is the plain one, and how to get the other."""
-    slow = "plain Python, the same results many times slower: "
-    if os.environ.get("FORELOG_KERNEL") == "python":
-        return f"{slow}FORELOG_KERNEL=python asks for it"
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        return f"{slow}install a C compiler (apt install gcc python3-dev) and then forelog again"
-    return f"{slow}there is a C compiler, so install forelog again, with --no-binary forelog --no-cache-dir"
 
 
 def _version(name: str) -> str | None:

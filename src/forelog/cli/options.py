@@ -1,4 +1,4 @@
-"""What the options of commands have in common: sizes, times, positions, and how they are written.
+"""Options that commands share, and how sizes, times and positions are written.
 
 >>> byte_size("64MiB"), byte_size("1.5k"), byte_size("10MB"), byte_size("512")
 (67108864, 1536, 10000000, 512)
@@ -30,13 +30,13 @@ _POSITION = re.compile(r"\d{1,19}:\d+", re.ASCII)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that tells what is wrong in one line, as every error is told."""
+    """A parser that reports what is wrong in one line, as every error is reported."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(codes.USAGE, f"forelog: {message}: try {self.prog} --help\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Options may stand between the other arguments, too, unless those are another parser's."""
+        """Options may stand between other arguments, unless another parser handles those."""
         if any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions()):
             return super().parse_args(args, namespace)
         chosen = self.parse_intermixed_args(args, namespace)
@@ -47,9 +47,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class SubcommandParser(CommandParser):
-    """A parser of a command with subcommands, which has the rest of the line parsed by that of the subcommand.
+    """A parser of a command with subcommands. Each subcommand's parser parses the rest of the line.
 
-    `subcommands` has a summary for each, and `subparser` makes its parser when it is asked for.
+    `subcommands` has a summary for each; `subparser` creates its parser when needed.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class SubcommandParser(CommandParser):
         self._subparser = subparser
         add_common(self)
         self.add_argument(
-            "subcommand", metavar="SUBCOMMAND", type=subcommand_of(subcommands), help="one of those above"
+            "subcommand", metavar="SUBCOMMAND", type=subcommand_of(subcommands), help="one of the above"
         )
-        self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="what it takes")
+        self.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="its arguments")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if args is not None and not args:  # as without a command: what there is, and that one is missing
+        if args is not None and not args:  # no subcommand: show the help, and fail
             self.print_help(sys.stderr)
             raise SystemExit(codes.USAGE)
         outer = super().parse_args(args, namespace)
@@ -113,7 +113,9 @@ def command_parser(name: str, description: str, epilog: str | None = None) -> ar
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that every command has."""
     parser.add_argument("--json", action="store_true", help="print results as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="what the log does, tracebacks of errors")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show what the log does, and tracebacks of errors"
+    )
 
 
 def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
@@ -127,21 +129,25 @@ def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files", *names: str) -> None:
-    """The option of every command that makes a log."""
+    """The option of every command that creates a log."""
     parser.add_argument(
         *(names or ("--mode",)),
         dest="mode",
         type=file_mode,
         metavar="MODE",
         default=PRIVATE,
-        help=f"of {what}, as chmod takes it: 640 lets the group read (default: 600)",
+        help=f"permissions of {what}, as chmod takes it: 640 lets the group read (default: 600)",
     )
 
 
 def add_client_tls(parser: argparse.ArgumentParser) -> None:
     """The options of every command that connects to a server."""
-    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate that this system trusts")
-    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS, with a certificate signed by one of these")
+    parser.add_argument(
+        "--tls", action="store_true", help="speak TLS, with a server certificate that this system trusts"
+    )
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="speak TLS, with a server certificate signed by one of these"
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="speak TLS, and show this certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="its key")
 
@@ -153,16 +159,16 @@ def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> Non
 
 
 def add_known_header(parser: argparse.ArgumentParser) -> None:
-    """The same for a log that exists."""
+    """The header options of commands that open an existing log."""
     add_header(
         parser,
-        "the magic number of the log's segments, where damaged headers mislead (default: what its files say)",
+        "the magic number of the log's segments, if damaged headers mislead (default: what its files say)",
         "the version of the log's content, likewise",
     )
 
 
 def open_log(path: str, chosen: argparse.Namespace) -> Stream:
-    """A log that exists, as its files say, or as was said by hand."""
+    """Open an existing log, as its files say, or as the options say."""
     found = Stream.open(path)
     if chosen.magic is None and chosen.version_number is None:
         return found
@@ -180,7 +186,7 @@ def byte_size(text: str) -> int:
     """A number of bytes: `4096`, `64KiB` or `64k` (of 1024), `10MB` (of 1000)."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: expected a number, or one such as 64MiB or 10GB")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a size: expected a number, or one such as 64MiB or 10GB")
     number, unit, suffix = match.groups()
     base = 1000 if (suffix or "").lower() == "b" else 1024
     size = float(number) * base ** _POWERS.get((unit or "").lower(), 0)
@@ -193,7 +199,7 @@ def positive_size(text: str) -> int:
     """A number of bytes that is not zero."""
     size = byte_size(text)
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is nothing: expected at least one byte")
+        raise argparse.ArgumentTypeError(f"{text!r} is zero: expected at least one byte")
     return size
 
 
@@ -204,7 +210,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = parse_or_explain(parse_duration, text) / 1e9
     if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait: expected seconds, zero or more")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a time to wait: expected seconds, zero or more")
     return value
 
 
@@ -212,14 +218,14 @@ def some_seconds(text: str) -> float:
     """A number of seconds that is not zero."""
     value = seconds(text)
     if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all: expected more than zero seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is zero: expected more than zero seconds")
     return value
 
 
 def count(text: str) -> int:
     """A whole number, zero or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no count: expected a whole number, zero or more")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a count: expected a whole number, zero or more")
     if len(text) > 15 or int(text) > BYTES_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is too large: expected at most {BYTES_MAX}")
     return int(text)
@@ -232,7 +238,7 @@ def file_mode(text: str) -> int:
         return check_mode(int(digits, 8) if re.fullmatch(r"[0-7]{3,4}", digits, re.ASCII) else -1)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no mode of files that their owner may read and write: expected one such as 600 or 640"
+            f"{text!r} isn't a mode that lets the owner read and write: expected one such as 600 or 640"
         ) from None
 
 
@@ -251,7 +257,7 @@ def u32(text: str) -> int:
     except ValueError:
         value = int.from_bytes(text.encode(), "big") if len(text.encode()) == 4 else -1
     if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no 32 bit number: expected 0x6370746e, or 4 characters")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a 32 bit number: expected 0x6370746e, or 4 characters")
     return value
 
 
@@ -268,7 +274,7 @@ def time_or_position(text: str) -> Position | int:
 
 
 def duration_text(text: str) -> str:
-    """A duration such as 24h, as it is."""
+    """A duration such as 24h, checked and returned as text."""
     parse_or_explain(parse_duration, text)
     return text
 
@@ -277,7 +283,7 @@ def key_slice(text: str) -> slice:
     """A part of the payload, START:STOP; either may be left out."""
     start, colon, stop = text.partition(":")
     if not colon or not all(part.isdecimal() or not part for part in (start, stop)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part of a payload: expected START:STOP, as in 0:16")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a part of a payload: expected START:STOP, as in 0:16")
     if any(len(part) > 14 for part in (start, stop)):
         raise argparse.ArgumentTypeError(f"{text!r} is past the end of any payload: expected one such as 0:16")
     if stop and int(stop) <= int(start or 0):
@@ -297,7 +303,7 @@ def one_byte(text: str) -> bytes:
 
 
 def parse_or_explain(parse: Callable[[str], T], text: str) -> T:
-    """A value, or what is wrong with its text, as argparse wants it."""
+    """Parse a text; errors become those of argparse."""
     try:
         return parse(text)
     except ForelogError as error:

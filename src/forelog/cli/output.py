@@ -18,7 +18,7 @@ from typing import Any
 
 
 def say(message: str) -> None:
-    """Tell something that is no result."""
+    """Print a message that isn't a result to stderr."""
     print(f"forelog: {message}", file=sys.stderr)
 
 

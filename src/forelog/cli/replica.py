@@ -45,10 +45,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_mode(parser, "new copies' files")
     parser.add_argument("--token-file", metavar="FILE", help="a file with a token for all logs")
     parser.add_argument("--tokens", metavar="FILE", help="a file with tokens for the logs that patterns name")
-    parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain: TLS is needed then")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="a certificate, with its chain: clients must then use TLS"
+    )
     parser.add_argument("--tls-key", metavar="FILE", help="its key")
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="let only those in that have a certificate of these authorities"
+        "--tls-client-ca", metavar="FILE", help="accept only connections with a certificate of these authorities"
     )
     for name, default, text in (
         ("--max-connections", CONNECTIONS_MAX, f"at a time ({CONNECTIONS_MAX})"),

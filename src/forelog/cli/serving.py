@@ -1,4 +1,4 @@
-"""What the commands that serve have in common: where they listen, who may come in, and how they end."""
+"""What the commands that serve share: addresses, TLS, reloading, and how they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def address(port: int) -> Callable[[str], tuple[str, int]]:
     def parse(text: str) -> tuple[str, int]:
         host, colon, number = text.rpartition(":")
         if not colon or not number.isdecimal() or int(number) > 65535:
-            raise argparse.ArgumentTypeError(f"{text!r} is no address: expected HOST:PORT, as in 127.0.0.1:{port}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} isn't an address: expected HOST:PORT, such as 127.0.0.1:{port}"
+            )
         return host.strip("[]") or "0.0.0.0", int(number)
 
     return parse
@@ -68,7 +70,7 @@ def certificates(certificate: str | None, key: str | None, client_ca: str | None
 
 
 def reload_all(what: str, *reloads: Callable[[], object]) -> None:
-    """SIGHUP: read files again. What isn't right stays as it was, and is told; the rest counts."""
+    """SIGHUP: read files again. An invalid file is logged and changes nothing; the others take effect."""
     fine = True
     for reload in reloads:
         try:
@@ -124,5 +126,5 @@ def clients_within_limits(wanted: int) -> int:
         return wanted
     allowed = max(limit - _OWN_FILES, 1)
     if allowed < wanted // 2:
-        say(f"this system allows {limit} files, so that there can be {allowed} clients at a time: see ulimit -n")
+        say(f"this system allows {limit} files, so there can be {allowed} clients at a time: see ulimit -n")
     return allowed

@@ -34,7 +34,7 @@ from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.formats.m3 import Entry
 from forelog.formats.m3.columns import COLUMNS, DEFAULT_COLUMNS, EntryColumns, datapoints_schema
 from forelog.formats.m3.entries import EntryBlock, EntryDecoder, Fault
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
 from forelog.log.stream import Bound, Bounds, PositionLike, Stream
@@ -156,7 +156,7 @@ class EntryWalk:
         if block.segment == self._bounds.start.segment:
             first = bisect_left(entries.offsets, self._bounds.start.offset)
         while first < count:
-            first, last = kernel.active.time_run(entries.created, first, self._since_ns, self._last_ns)
+            first, last = kernel.time_run(entries.created, first, self._since_ns, self._last_ns)
             if first < last:
                 yield block._replace(first=first, last=last)
             if last < count and entries.created[last] > self._last_ns and self._is_past(block.segment):

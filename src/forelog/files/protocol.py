@@ -25,6 +25,7 @@ __all__ = [
     "in_the_way",
     "removed_on_failure",
     "replace_file",
+    "sync_file",
     "write_all",
 ]
 
@@ -216,6 +217,18 @@ def in_the_way(files: Files, path: str, *, or_empty: bool = False) -> bool:
         return False
     except NotADirectoryError:
         return True
+
+
+def sync_file(files: Files, path: str) -> int:
+    """Return the size of a file that something else has written, once it and its entry are on stable storage."""
+    file = files.open_read(path)
+    try:
+        file.sync()
+        size = file.size()
+    finally:
+        file.close()
+    files.sync_dir(os.path.dirname(path) or ".")
+    return size
 
 
 def replace_file(files: Files, path: str, data: bytes, mode: int) -> None:

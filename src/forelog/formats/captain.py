@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from forelog import kernel
-from forelog.kernel.plain import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
-from forelog.kernel.types import payload_bytes
 from forelog.times import SECOND_NS
 
 MAGIC = 0x6370746E  # "cptn"
 VERSION = 1
+RECORD_BYTES_MIN = 15 + 1 + 4
+UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where the seconds of times start
 FRAME_BYTES_MAX = 32  # more than time, length and checksum of a record take
 
 _NAME = re.compile(r"(\d{9})\.log", re.ASCII)
@@ -49,7 +49,7 @@ class CaptainEncoder:
     __slots__ = ("_starts",)
 
     def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
-        data, self._starts = kernel.active.captain_encode_many(items, time_ns)
+        data, self._starts = kernel.captain_encode_many(items, time_ns)
         return data, self._starts
 
     def places(self) -> array[int]:
@@ -78,10 +78,10 @@ class Captain:
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 3: "time", 4: "length", 5: "crc"}
     appends_in_place: ClassVar[bool] = True
     folder: ClassVar[str] = ""
-    encode: ClassVar[Any] = staticmethod(kernel.active.captain_encode)
-    scan = staticmethod(kernel.active.captain_scan)
-    hop = staticmethod(kernel.active.captain_hop)
-    find = staticmethod(kernel.active.captain_find)
+    encode: ClassVar[Any] = staticmethod(kernel.captain_encode)
+    scan = staticmethod(kernel.captain_scan)
+    hop = staticmethod(kernel.captain_hop)
+    find = staticmethod(kernel.captain_find)
 
     def __post_init__(self) -> None:
         for field, value in (("magic", self.magic), ("version", self.version)):
@@ -97,7 +97,7 @@ class Captain:
     def item(self, payload: bytes | bytearray | memoryview, *more: object) -> bytes:
         if more:
             raise TypeError(f"this log takes one payload at a time, and {1 + len(more)} things were given")
-        return payload_bytes(payload)
+        return kernel.payload_bytes(payload)
 
     def item_bytes(self, item: bytes) -> int:
         return len(item) + FRAME_BYTES_MAX

@@ -1,43 +1,96 @@
-"""The kernel that runs: the compiled one if it is there, else its plain-Python twin.
+"""The kernel: loops over bytes, compiled. It does no I/O but writes of an append, and knows no policy.
 
-`FORELOG_KERNEL=python` or `=compiled` in the environment decides it by hand; asking for a compiled
-kernel that isn't there is an error rather than a slow surprise.
+    _kernel        the functions: from _kernel.pyx, and the *.pxi that it includes, in a folder for each owner
+    _kernel.pyi    their signatures, and what each of them does
+    types          what they take and return
+    zipped         loads the kernel where the package is a zip
+    include/       checksums and epoll, in C
+    log/ m3/ messages/ jobs/ broker/    the *.pxi
+
+Whatever the bytes say, nothing outside of a buffer is read, and nothing larger than it is allocated.
+`tests/kernel/oracle` has all of it again in plain Python: an independent opinion for the tests.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-from types import ModuleType
-from typing import TYPE_CHECKING
+from forelog.kernel._kernel import (
+    AppendCore,
+    BoundedQueue,
+    Gate,
+    Inbox,
+    KeySet,
+    M3Checker,
+    M3Decoder,
+    M3Encoder,
+    SocketSet,
+    ascends,
+    captain_encode,
+    captain_encode_many,
+    captain_find,
+    captain_hop,
+    captain_scan,
+    commands_decode,
+    compact,
+    crc32c,
+    crc32c_hardware,
+    crc32c_portable,
+    even_pieces,
+    first_since,
+    gather,
+    job_encode,
+    keep_since,
+    kept_runs,
+    m3_chunks,
+    m3_find,
+    m3_hop,
+    m3_message,
+    m3_metadata,
+    m3_parse_metadata,
+    m3_scan,
+    m3_time,
+    message_columns,
+    message_split,
+    messages_encode,
+    messages_encode_many,
+    messages_find,
+    messages_flags,
+    messages_hop,
+    messages_json,
+    messages_scan,
+    microseconds,
+    mqtt_deliver,
+    mqtt_encode_publish,
+    mqtt_pubacks,
+    mqtt_publishes,
+    mqtt_split,
+    msgpack_array,
+    next_line,
+    open_first,
+    payload_bytes,
+    pieces,
+    pieces_after,
+    read_clock,
+    relocate,
+    rows_where,
+    select,
+    socket_send,
+    time_run,
+    topic_codes,
+    uuid_parse,
+    uuid_text,
+    uuid_texts,
+    varint,
+)
 
-from forelog.kernel import plain
-
-_choice = os.environ.get("FORELOG_KERNEL", "auto")
-if _choice not in ("auto", "python", "compiled"):
-    raise ImportError(f"FORELOG_KERNEL is {_choice!r}: expected 'auto', 'python' or 'compiled'")
-
-
-def _select() -> ModuleType:
-    if _choice == "python":
-        return plain
-    try:
-        from forelog.kernel import _kernel  # type: ignore[attr-defined]
-    except ImportError:
-        if _choice == "compiled":
-            raise
-        logging.getLogger("forelog").warning(
-            "the compiled kernel is missing: using the plain-Python one, which gives the same results many "
-            "times slower. Install a C compiler and then forelog again, or set FORELOG_KERNEL=python to say "
-            "that this is intended."
-        )
-        return plain
-    compiled: ModuleType = _kernel
-    return compiled
-
-
-if TYPE_CHECKING:
-    active = plain
-else:
-    active = _select()
-COMPILED: bool = active.COMPILED
+__all__ = [
+    "AppendCore", "BoundedQueue", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "SocketSet",
+    "ascends", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
+    "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
+    "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
+    "m3_metadata", "m3_parse_metadata", "m3_scan", "m3_time", "message_columns", "message_split",
+    "messages_encode", "messages_encode_many", "messages_find", "messages_flags",
+    "messages_hop", "messages_json", "messages_scan", "microseconds", "mqtt_deliver", "mqtt_encode_publish",
+    "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "msgpack_array", "next_line", "open_first", "payload_bytes",
+    "pieces", "pieces_after", "read_clock", "relocate", "rows_where", "select", "socket_send", "time_run",
+    "topic_codes", "uuid_parse", "uuid_text", "uuid_texts", "varint",
+]  # fmt: skip

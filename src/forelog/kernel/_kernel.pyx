@@ -1,25 +1,34 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Loops over bytes, compiled. What each function means is written in `forelog.kernel.plain`, its plain-Python twin;
-the tests hold the two to each other on random and hostile bytes.
+"""Loops over bytes, compiled. `_kernel.pyi` has the signatures, and says what each function does.
 
-    _kernel.pyx            this file: bytes, checksums, buffers
-    captain.pxi    records of the captain format: encode, scan, hop, find
-    hash.pxi       a keyed hash, for keys that come from strangers
-    columns.pxi    what is done with columns of records: gather, mask, compact, map, keys
-    append.pxi     an append while nothing special is due
-    queue.pxi      a bounded queue that is entered without a lock
-    m3.pxi         chunks of M3's commit log: scan, hop, find, and messages put into them
-    m3_encode.pxi  entries to messages
-    m3_fields.pxi  what messages are made of
-    m3_decode.pxi  messages to columns of entries
-    messages.pxi   messages: scan, hop, find, split; _encode and _json beside it
-    commands.pxi   commands of a job server to columns
-    sockets.pxi    sockets that are read together
-    mqtt.pxi       packets of MQTT to columns, and messages to packets
-    broker.pxi     packets to messages of a log and back, in bulk; _columns beside it
+This file has what all others use: bytes, checksums, buffers. They are included at its end, a folder for each owner:
+
+    log/        captain    records of the captain format: encode, scan, hop, find
+                columns    what is done with columns of records: gather, mask, compact, map, keys
+                hash       a keyed hash, for keys that come from strangers
+                append     an append while nothing special is due
+                queue      a bounded queue that is entered without a lock
+                gate       where a thread waits for another one
+    m3/         chunks     chunks of M3's commit log: scan, hop, find, and messages put into them
+                fields     what messages are made of
+                series     the metadata of a series
+                encode     entries to messages
+                decode     messages to columns of entries
+    messages/   scan       messages of a broker's log: scan, hop, find, split
+                encode     messages to bytes
+                json       properties of messages to JSON
+                msgpack    many values in msgpack as one
+    jobs/       columns    commands of a job server to columns
+                commands   commands and lines, one by one
+    broker/     mqtt       packets of MQTT to columns, and messages to packets
+                inbox      what clients publish, as messages of the log
+                columns    messages of the log to columns, and rows chosen by them
+                deliver    rows to packets
+                sockets    sockets that are read together
 
 Bounds checks are off because every place is checked by hand: each read is preceded by a comparison with
-`stop`, and `stop` was compared with the buffer's length on entry.
+`stop`, and `stop` was compared with the buffer's length on entry. No bytes can make a function read outside of
+its buffer, or allocate more than they take.
 """
 
 cimport cython
@@ -36,14 +45,10 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from array import array as _array
 from time import time_ns as _time_ns
 
-from forelog.kernel.plain.broker import MessageColumns
-from forelog.kernel.plain.commands import Commands
-from forelog.kernel.plain.inbox import Drained
-from forelog.kernel.plain.m3 import Entries
-from forelog.kernel.plain.mqtt import Packets, Publishes, Pubacks
-from forelog.kernel.plain.queue import REENTERED
-from forelog.kernel.types import Scan, payload_bytes, read_clock
 from forelog.errors import TimeOutOfRange
+from forelog.kernel.types import (
+    CLOCK_MAX, CLOCK_MIN, REENTERED, Commands, Drained, Entries, MessageColumns, Packets, Pubacks, Publishes, Scan
+)
 
 cdef extern from "crc32c.h" nogil:
     int crc32c_has_hardware
@@ -55,8 +60,6 @@ cdef extern from "adler32.h" nogil:
     uint32_t adler32_update(uint32_t adler, const unsigned char *p, size_t n)
 
 crc32c_init()
-
-COMPILED = True
 
 cdef enum:
     TIME_BYTES = 15
@@ -204,24 +207,25 @@ cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size
     return 0
 
 
-include "captain.pxi"
-include "hash.pxi"
-include "columns.pxi"
-include "msgpack.pxi"
-include "append.pxi"
-include "queue.pxi"
-include "gate.pxi"
-include "m3.pxi"
-include "m3_encode.pxi"
-include "m3_fields.pxi"
-include "m3_decode.pxi"
-include "messages.pxi"
-include "messages_encode.pxi"
-include "messages_json.pxi"
-include "commands.pxi"
-include "jobs.pxi"
-include "sockets.pxi"
-include "mqtt.pxi"
-include "broker.pxi"
-include "broker_columns.pxi"
-include "inbox.pxi"
+include "log/captain.pxi"
+include "log/hash.pxi"
+include "log/columns.pxi"
+include "messages/msgpack.pxi"
+include "log/append.pxi"
+include "log/queue.pxi"
+include "log/gate.pxi"
+include "m3/chunks.pxi"
+include "m3/encode.pxi"
+include "m3/fields.pxi"
+include "m3/series.pxi"
+include "m3/decode.pxi"
+include "messages/scan.pxi"
+include "messages/encode.pxi"
+include "messages/json.pxi"
+include "jobs/columns.pxi"
+include "jobs/commands.pxi"
+include "broker/sockets.pxi"
+include "broker/mqtt.pxi"
+include "broker/deliver.pxi"
+include "broker/columns.pxi"
+include "broker/inbox.pxi"

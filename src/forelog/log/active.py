@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from forelog.errors import AppenderFailed, WriteFailed
 from forelog.files import File
-from forelog.kernel.plain import AppendCore
+from forelog.kernel import AppendCore
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.index import IndexBuilder, write_index

@@ -35,7 +35,7 @@ from weakref import WeakSet
 from forelog import kernel
 from forelog.bounds import TIMER_MS_MAX, check_whole
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge, WriteFailed
-from forelog.kernel.plain import TIME_MAX
+from forelog.kernel.types import TIME_MAX
 from forelog.log.active import ActiveSegment
 from forelog.log.commit import Entry, GroupCommit
 from forelog.log.directory.directory import Directory
@@ -109,9 +109,7 @@ class Appender:
         self._segment_bytes = segment_bytes
         self._batch_bytes_max = batch_bytes_max
         self._closed = False
-        self._core = kernel.active.AppendCore(
-            directory.format.encode, self._undo, self._append_resting, Position, clock
-        )
+        self._core = kernel.AppendCore(directory.format.encode, self._undo, self._append_resting, Position, clock)
         self._core.frame_bytes_max = batch_bytes_max
         self._core.step_ns = int(directory.format.numbered_by_time)
         self._clock = clock

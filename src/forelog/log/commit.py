@@ -33,7 +33,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from forelog import kernel
 from forelog.errors import QueueFull
-from forelog.kernel.plain.queue import REENTERED, Gate
+from forelog.kernel import Gate
+from forelog.kernel.types import REENTERED
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class GroupCommit(Generic[T]):
         queue_timeout: float | None = None,
     ) -> None:
         self._commit = commit
-        self.queue = kernel.active.BoundedQueue(queue_max_writes, queue_max_bytes)
+        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes)
         self._queue_timeout = queue_timeout
         self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
         self._room = threading.Condition(self._mutex)
@@ -117,7 +118,7 @@ class GroupCommit(Generic[T]):
         """Wait until a round that began after this call has settled the entry."""
         self._refuse_reentry()
         entry.is_main = threading.current_thread() is threading.main_thread()
-        entry.gate = gate = kernel.active.Gate()
+        entry.gate = gate = kernel.Gate()
         try:
             self._enter(entry)
             if self._leader is None:
@@ -227,7 +228,7 @@ class GroupCommit(Generic[T]):
 
     def _open_next(self) -> None:
         """Open the gate of the next one whose entry is settled."""
-        kernel.active.open_first(self._line)
+        kernel.open_first(self._line)
 
     def _step_down(self, entry: Entry[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""

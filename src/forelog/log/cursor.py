@@ -27,7 +27,7 @@ from typing import Self
 from forelog.files import Lock, Watch
 from forelog.files.forks import let_go_in_children
 from forelog.formats import Block
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import Directory
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record, make_position, make_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forelog.kernel.plain import END, NEED_MAX, TIME_MIN, TRUNCATED
+from forelog.kernel.types import END, NEED_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.end import boot_digest
 from forelog.log.directory.place import read_exactly
 from forelog.log.directory.segment import SegmentReader

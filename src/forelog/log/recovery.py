@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from forelog import kernel
 from forelog.errors import HeaderMismatch
 from forelog.files import File, removed_on_failure, write_all
-from forelog.kernel.types import TIME_MIN, read_clock
+from forelog.kernel import read_clock
+from forelog.kernel.types import TIME_MIN
 from forelog.log.damage import header_is_torn
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, End
@@ -254,7 +255,7 @@ def _ascends(directory: Directory, numbers: list[int]) -> bool:
     after = TIME_MIN
     try:
         for block in walk:
-            if not kernel.active.ascends(block.scan.times, after):
+            if not kernel.ascends(block.scan.times, after):
                 return False
             after = block.scan.times[-1]
         return True

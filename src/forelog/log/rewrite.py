@@ -52,12 +52,12 @@ def rewrite_segment(
             size = scan.end - (scan.offsets[0] - block.base)
             if len(out) < size:
                 out = bytearray(size)
-            count = kernel.active.compact(block.buffer, scan.offsets, block.base, scan.end, keep, out)
+            count = kernel.compact(block.buffer, scan.offsets, block.base, scan.end, keep, out)
             write_all(file, memoryview(out)[:count])
-            place, expected = kernel.active.kept_runs(
+            place, expected = kernel.kept_runs(
                 block.offsets, scan.offsets, block.base + scan.end, keep, place, expected, runs
             )
-            builder.add(kernel.active.select(block.offsets, keep), kernel.active.select(scan.times, keep))
+            builder.add(kernel.select(block.offsets, keep), kernel.select(scan.times, keep))
         file.sync()
         assert file.size() == place, "the rewritten segment has another size than its map says"
         tail = read_exactly(file, 4, place - 4)

@@ -71,7 +71,7 @@ class OlderThan(Rule):
         return True if index.first_time >= self._time_ns else None
 
     def keep(self, block: Block) -> bytearray:
-        mask: bytearray = kernel.active.keep_since(block.scan.times, self._time_ns)
+        mask: bytearray = kernel.keep_since(block.scan.times, self._time_ns)
         return mask
 
 
@@ -138,10 +138,10 @@ class KeepLatest(Rule):
         self._start = start or 0
         self._stop = 2**62 if stop is None else stop
         self._delimiter = -1 if until is None else until[0]
-        self._keys = kernel.active.KeySet()
+        self._keys = kernel.KeySet()
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
-        self._keys = kernel.active.KeySet()
+        self._keys = kernel.KeySet()
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
         return None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from forelog import kernel
 from forelog.formats import Block
 from forelog.formats.columns import load_pyarrow, segment_column
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.walk import Walk
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _payload(pa: Any, block: Block) -> Any:
     scan, first, last = block.scan, block.first, block.last
     places = pa.allocate_buffer(4 * (last - first + 1))
     data = pa.allocate_buffer(scan.ends[last - 1] - scan.starts[first])
-    size = kernel.active.gather(block.buffer, scan.starts, scan.ends, first, last, places, data)
+    size = kernel.gather(block.buffer, scan.starts, scan.ends, first, last, places, data)
     return pa.Array.from_buffers(pa.binary(), last - first, [None, places, data.slice(0, size)])
 
 

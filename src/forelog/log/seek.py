@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 
 from forelog import kernel
 from forelog.formats import Format, Scan
-from forelog.kernel.plain import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
+from forelog.kernel.types import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end
 from forelog.log.directory.place import read_exactly
@@ -116,7 +116,7 @@ class TimeBounds:
         return first, last
 
     def _run(self, buffer: memoryview, base: int, scan: Scan, row: int) -> tuple[int, int]:
-        first, last = kernel.active.time_run(scan.times, row, self._low, self._last)
+        first, last = kernel.time_run(scan.times, row, self._low, self._last)
         if first == last or not self._outside:
             return first, last
         # Each row by itself, with its exact time.
@@ -189,12 +189,12 @@ def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
 def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, since_ns: int) -> int:
     """The first row from `row` on that is of `since_ns` or later, also where a column can't hold these times."""
     times, at_least = scan.times, in_column(since_ns)
-    row = kernel.active.first_since(times, row, at_least)
+    row = kernel.first_since(times, row, at_least)
     while row < len(times) and times[row] in (TIME_MIN, TIME_MAX):
         place = scan.offsets[row] - base
         if fmt.exact_time(bytes(buffer[place : place + 16])) >= since_ns:
             break
-        row = kernel.active.first_since(times, row + 1, at_least)
+        row = kernel.first_since(times, row + 1, at_least)
     return row
 
 

@@ -18,7 +18,7 @@ from forelog.files.modes import PRIVATE
 from forelog.formats import Block, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.columns import check_columns, load_pyarrow
-from forelog.kernel.types import read_clock
+from forelog.kernel import read_clock
 from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor

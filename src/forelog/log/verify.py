@@ -31,7 +31,7 @@ from typing import Literal
 from forelog.errors import LockTimeout
 from forelog.files import Files
 from forelog.formats import Block
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex, indexed_bytes, was_a_map
 from forelog.log.directory.journal import missing_bytes

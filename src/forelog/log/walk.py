@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from forelog.errors import BadPosition, CorruptRecord, ForelogError, HeaderMismatch
 from forelog.formats import Block, Scan
-from forelog.kernel.plain import END, TRUNCATED
+from forelog.kernel.types import END, TRUNCATED
 from forelog.log.damage import BLOCK_BYTES, BLOCK_ROWS, header_is_torn, is_boundary, is_torn, resync
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end

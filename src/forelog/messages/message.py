@@ -35,6 +35,6 @@ class Message(NamedTuple):
 
 def message_of(record: Record) -> Message:
     """The message in a record that holds the whole frame."""
-    topic, payload, packed = kernel.active.message_split(record.payload)
+    topic, payload, packed = kernel.message_split(record.payload)
     properties = unpack(packed) if len(packed) > 1 else {}
     return Message(record.time_ns, topic, payload, properties, record.position, record.next_position)

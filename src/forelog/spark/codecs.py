@@ -99,7 +99,7 @@ def _timestamps_of(pa: Any, block: Block) -> Any:
     """The times of a block's records: in one pass, unless there are some that no timestamp can be."""
     rows = block.last - block.first
     times = pa.allocate_buffer(8 * rows)
-    if kernel.active.microseconds(block.scan.times, block.first, block.last, times):
+    if kernel.microseconds(block.scan.times, block.first, block.last, times):
         return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, times])
     return as_timestamps(pa, column_of(pa, "time", block))
 
@@ -258,14 +258,14 @@ _TOLD = {"topic", "properties"}
 def _message_columns(pa: Any, block: Block) -> tuple[Any, Any]:
     """Topics and properties of a block's wanted rows."""
     count = block.last - block.first
-    topic_starts, topic_ends, starts, ends = kernel.active.messages_columns(
+    topic_starts, topic_ends, _, _, starts, ends = kernel.message_columns(
         block.buffer, block.scan.offsets, block.base, block.first, block.last
     )
     places = pa.allocate_buffer(4 * (count + 1))
     data = pa.allocate_buffer(topic_ends[-1] - topic_starts[0])
-    size = kernel.active.gather(block.buffer, topic_starts, topic_ends, 0, count, places, data)
+    size = kernel.gather(block.buffer, topic_starts, topic_ends, 0, count, places, data)
     topics = pa.Array.from_buffers(pa.string(), count, [None, places, data.slice(0, size)])
-    json_places, json = kernel.active.messages_json(block.buffer, starts, ends)
+    json_places, json = kernel.messages_json(block.buffer, starts, ends)
     buffers = [None, pa.py_buffer(json_places), pa.py_buffer(json)]
     return topics, pa.Array.from_buffers(pa.string(), count, buffers)
 

@@ -101,7 +101,7 @@ class Replayer:
         """Replay a row and some after it, all of them events, and return the row after them."""
         replay = self._replay
         if not self.generation or replay is None:
-            after = row + len(kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT))
+            after = row + len(kernel.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT))
             if not self.generation:
                 return after
         else:
@@ -119,7 +119,7 @@ class Replayer:
         batch = self._batch(first) if self._batch is not None else None
         if batch is None:
             return row
-        count, data = kernel.active.msgpack_array(
+        count, data = kernel.msgpack_array(
             buffer, scan.starts, scan.ends, row, last, EVENT + batch.head, 1 + batch.skip, _BATCH_BYTES
         )
         try:
@@ -134,7 +134,7 @@ class Replayer:
         self, replay: Replay, segment: int, buffer: memoryview, scan: Scan, row: int, last: int
     ) -> int:
         decode = self._codec.decode
-        for data in kernel.active.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT):
+        for data in kernel.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT):
             try:
                 event = decode(data)
             except Exception as error:

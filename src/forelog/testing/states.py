@@ -65,7 +65,8 @@ def _disk(disk: CrashDisk, model: DiskModel, contents: dict[str, bytes]) -> Cras
     from forelog.testing.disk import CrashDisk
 
     after = CrashDisk.of(contents, sector_bytes=disk.sector_bytes, boot=disk.boot + 1)
-    for path in model.directories:
+    moved = {path for move in model.moves for path in model.below(move.target)}  # where they are, their files tell
+    for path in model.directories.keys() - moved:
         after.make_dir(path)
     return after
 

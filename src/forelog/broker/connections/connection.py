@@ -44,7 +44,7 @@ from forelog.broker.mqtt import (
 from forelog.broker.notices import Visit
 from forelog.broker.sessions.session import Session
 from forelog.errors import ForelogError
-from forelog.kernel.plain.mqtt import INCOMPLETE
+from forelog.kernel.types import INCOMPLETE
 from forelog.serving.tls import tls_hint
 
 __all__ = ["Connection"]
@@ -248,7 +248,7 @@ class Connection(Peer, asyncio.Protocol):
                     at = after
                     continue
             elif first == _PUBACK and self.session is not None:
-                acks = kernel.active.mqtt_pubacks(data, at, end)
+                acks = kernel.mqtt_pubacks(data, at, end)
                 if acks.packet_ids:
                     self._services.acknowledgements.acknowledged(self.session, acks.packet_ids)
                     at = acks.end
@@ -303,7 +303,7 @@ class Connection(Peer, asyncio.Protocol):
         """Take one packet; returns where it ends, or where it begins if it is incomplete."""
         if data[at] & 0xF0 != _PUBLISH:
             limit = min(limit, self._services.limits.control_bytes_max) if self.session is not None else limit
-        split = kernel.active.mqtt_split(data, at, end, limit, 1)
+        split = kernel.mqtt_split(data, at, end, limit, 1)
         if not split.starts:
             if split.reason == INCOMPLETE:
                 self._need = end - at + split.need

@@ -148,7 +148,7 @@ class CatchUp:
                 wanted[verdict][code] = 1
         parts = []
         for verdict, flags in wanted.items():
-            rows = kernel.active.rows_where(codes, bytes(flags), first)
+            rows = kernel.rows_where(codes, bytes(flags), first)
             if last < len(batch):
                 rows = rows[: bisect_left(rows, last)]
             if rows:

@@ -256,7 +256,7 @@ class _Rows:
             flags = bytearray(self._topics)
             for code in codes:
                 flags[code] = 1
-            rows = kernel.active.rows_where(self._codes, bytes(flags), self._first)
+            rows = kernel.rows_where(self._codes, bytes(flags), self._first)
             if self._last < len(self._codes):
                 rows = rows[: bisect_left(rows, self._last)]
             self._found[codes] = rows

@@ -41,7 +41,7 @@ class Intake:
 
     def __init__(self, open_appender: Callable[[], Appender]) -> None:
         self._open_appender = open_appender
-        self.inbox = kernel.active.Inbox()
+        self.inbox = kernel.Inbox()
         """Where connections put plain messages."""
         self.messages = 0
         """Messages that were written."""

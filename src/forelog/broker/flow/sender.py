@@ -320,7 +320,7 @@ class Sender:
     def _packets(
         self, version: int, batch: MessageBatch, rows: array[int], qos: int, first: int, properties: bytes
     ) -> tuple[bytes, int]:
-        found: tuple[bytes, int] = kernel.active.mqtt_deliver(
+        found: tuple[bytes, int] = kernel.mqtt_deliver(
             version,
             batch.data,
             rows,

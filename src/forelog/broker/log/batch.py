@@ -88,8 +88,8 @@ class MessageBatch:
         end = block.scan.offsets[last - 1] - block.base + block.frame_bytes(last - 1)
         data = bytes(block.buffer[begin:end])
         starts = array("q", [offset - block.base - begin for offset in block.scan.offsets[first:last]])
-        columns = kernel.active.message_columns(data, starts, 0, 0, last - first)
-        flags = kernel.active.messages_flags(data, columns[4], columns[5])
+        columns = kernel.message_columns(data, starts, 0, 0, last - first)
+        flags = kernel.messages_flags(data, columns[4], columns[5])
         batch = cls(data, starts, columns[:2], columns[2:4], flags, None, columns[4:6])
         batch.placed(block.segment, block.offsets[first])
         return batch
@@ -110,7 +110,7 @@ class MessageBatch:
     def topics(self) -> tuple[array[int], list[bytes]]:
         """The distinct topics, and for each message the number of its topic."""
         if self._codes is None:
-            self._codes = kernel.active.topic_codes(self.data, self.topic_starts, self.topic_ends)
+            self._codes = kernel.topic_codes(self.data, self.topic_starts, self.topic_ends)
         return self._codes
 
     def position(self, row: int) -> Position:

@@ -44,7 +44,7 @@ from forelog.broker.mqtt.reasons import ReasonCode, allowed_reasons, reason_of_r
 from forelog.broker.mqtt.topics import has_wildcards, parse_filter
 from forelog.broker.mqtt.wire import NUMBER_MAX, Body, malformed, protocol_error
 from forelog.errors import BadPacket
-from forelog.kernel.plain.mqtt import INCOMPLETE, LIMIT, TOO_LARGE
+from forelog.kernel.types import INCOMPLETE, PACKETS_MAX, TOO_LARGE
 
 FILTERS_MAX = 10_000
 """Filters in one packet, which is decoded in one step."""
@@ -141,7 +141,7 @@ def decode_all(
     packets: list[Packet] = []
     end = 0
     while True:
-        split = kernel.active.mqtt_split(data, end, len(data), packet_bytes_max)
+        split = kernel.mqtt_split(data, end, len(data), packet_bytes_max)
         for start, body, end in zip(split.starts, split.bodies, split.ends, strict=True):
             packet = decode(data, start, body, end, version, from_server=from_server)
             if isinstance(packet, Connect):
@@ -149,7 +149,7 @@ def decode_all(
             packets.append(packet)
         if split.reason > INCOMPLETE:
             raise bad_frame(split.reason, packet_bytes_max)
-        if split.reason != LIMIT:
+        if split.reason != PACKETS_MAX:
             return packets, split.end
 
 

@@ -133,7 +133,7 @@ def _publish(packet: Publish, side: _Side) -> bytes:
     if size > NUMBER_MAX - _PUBLISH_BYTES_MORE:
         raise BadPacket(ReasonCode.PACKET_TOO_LARGE, f"a message of {size} bytes is more than a packet can hold")
     try:
-        return kernel.active.mqtt_encode_publish(
+        return kernel.mqtt_encode_publish(
             side.version,
             topic,
             packet.payload,

@@ -26,7 +26,7 @@ from forelog.broker.mqtt.wire import (
     text_field,
 )
 from forelog.errors import BadPacket
-from forelog.kernel.types import varint
+from forelog.kernel import varint
 
 __all__ = ["PROPERTIES", "Property", "parse_properties", "properties_field", "property_bytes", "read_properties"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadPacket
-from forelog.kernel.types import varint
+from forelog.kernel import varint
 
 __all__ = [
     "NUMBER_MAX",

@@ -1,13 +1,13 @@
-"""`forelog broker`: an MQTT broker whose memory is a log, and what a person or a script does with it.
+"""`forelog broker`: an MQTT broker whose memory is a log, and its clients.
 
-Each subcommand has a parser of its own, made when it is asked for:
+    serve.py        serve: the broker
+    talk.py         pub and sub
+    sessions.py     sessions: how far each has read
+    top.py          top: the broker as it changes
+    passwd.py       passwd: users and their passwords
+    mqtt_client.py  the client that pub, sub and top use
 
-    broker_serve.py     serve: the broker
-    broker_talk.py      pub, sub
-    broker_sessions.py  sessions: who was here, and how far they have got
-    broker_top.py       top: the broker, as it changes
-    broker_passwd.py    passwd: users and their passwords
-    broker_client.py    the client that pub, sub and top have
+Each subcommand has a parser of its own, created when it is needed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from forelog.cli.broker.mqtt_client import BrokerClient
 
 SUBCOMMANDS = {
-    "serve": "serve MQTT, with a log as memory",
+    "serve": "run a broker, with a log as its memory",
     "pub": "publish a message, or one for each line of standard input",
-    "sub": "print messages as they come, also those since a time",
-    "sessions": "who has a session, and how far it has got, from the files",
+    "sub": "print messages as they come; also past messages",
+    "sessions": "list sessions and how far each has read, from the files",
     "top": "watch a broker: clients, messages, bytes",
-    "passwd": "give a user of a file a password, or remove the user",
+    "passwd": "set a user's password in a file, or remove the user",
 }
 PORT = 1883
 SERVER = f"127.0.0.1:{PORT}"
 _ENVIRONMENT = """\
 environment:
-  MQTT_SERVER    where the broker is, if --server doesn't say
-  MQTT_PASSWORD  the password, if --password-file doesn't say"""
+  MQTT_SERVER    the broker's address, unless --server is given
+  MQTT_PASSWORD  the password, unless --password-file is given"""
 _MODULES = {"pub": "talk", "sub": "talk"}
 _CLIENTS = ("pub", "sub", "top")
 
@@ -43,7 +43,7 @@ _CLIENTS = ("pub", "sub", "top")
 def parser() -> argparse.ArgumentParser:
     return options.SubcommandParser(
         "broker",
-        "An MQTT broker whose memory is a log, and what is done with it.",
+        "An MQTT broker whose memory is a log, and its clients.",
         "examples:\n"
         "  forelog broker serve --log messages\n"
         "  forelog broker sub 'sensors/#'\n"
@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 def subparser(name: str) -> argparse.ArgumentParser:
     """The parser of a subcommand."""
     summary = SUBCOMMANDS[name]
-    epilog = _ENVIRONMENT if name in _CLIENTS else "docs/broker.md tells the rest."
+    epilog = _ENVIRONMENT if name in _CLIENTS else "See docs/broker.md."
     parser = options.command_parser(f"broker {name}", summary[0].upper() + summary[1:] + ".", epilog=epilog)
     _module(name).add_options(name, parser)
     if name in _CLIENTS:
@@ -71,7 +71,7 @@ def _module(name: str) -> Any:
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", metavar="HOST:PORT", help=f"where the broker is (default: {SERVER})")
+    parser.add_argument("--server", metavar="HOST:PORT", help=f"the broker's address (default: {SERVER})")
     parser.add_argument("--user", metavar="NAME", help="the user's name")
     parser.add_argument("--password-file", metavar="FILE", help="a file with the user's password")
     parser.add_argument(
@@ -83,7 +83,7 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
         type=options.some_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long to wait for an answer (default: 30)",
+        help="how long to wait for a reply (default: 30)",
     )
 
 
@@ -109,7 +109,7 @@ def client(chosen: argparse.Namespace) -> BrokerClient:
         raise codes.UsageError(str(error)) from None
     expiry = getattr(chosen, "session", None)
     if expiry and not chosen.client_id:
-        raise codes.UsageError("--session needs --client-id: it is by that id that the broker knows it again")
+        raise codes.UsageError("--session needs --client-id: the broker recognizes the session by that id")
     return BrokerClient(
         address,
         client_id=chosen.client_id,

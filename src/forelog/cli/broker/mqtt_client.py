@@ -217,7 +217,7 @@ class BrokerClient:
         try:
             packets, end = decode_all(data, MQTT_5_0, packet_bytes_max=_PACKET_BYTES_MAX, from_server=True)
         except BadPacket as error:
-            raise NoServer(f"what answers at {self._where} is no MQTT broker: {error}") from None
+            raise NoServer(f"what answers at {self._where} isn't an MQTT broker: {error}") from None
         self._arrived += packets
         self._rest = data[end:]
 

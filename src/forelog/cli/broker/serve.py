@@ -42,7 +42,9 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     add("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
     add("--sync", choices=_POLICIES, default="os", help="what an acknowledgement means (os)")
     add("--sync-interval", type=_milliseconds, default=1000, metavar="MS", help="with --sync interval (1000)")
-    add("--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="of a file (64MiB)")
+    add(
+        "--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="size of a file (64MiB)"
+    )
     options.add_mode(parser, "the files of new logs")
     add("--users", metavar="FILE", help="users and password hashes, as forelog broker passwd writes them")
     add("--acl", metavar="FILE", help="what users may publish and subscribe to")
@@ -93,19 +95,19 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls-client-ca",
         metavar="FILE",
-        help="over TLS, let only clients in with a certificate of these authorities",
+        help="over TLS, accept only clients with a certificate of these authorities",
     )
     parser.add_argument(
         "--tls-user-from-cert",
         action="store_true",
-        help="the name in a client's certificate is its user's, of --users, without a password",
+        help="take the user, of --users, from the client's certificate, without a password",
     )
     parser.add_argument(
         "--ws-origin",
         action="append",
         metavar="ORIGIN",
         default=[],
-        help="pages from there may connect, as in https://example.org; * is any (those of this machine may)",
+        help="pages of this origin may connect, such as https://example.org; * is any (this machine's always may)",
     )
 
 
@@ -125,7 +127,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--keep-alive-max",
         type=options.positive_count,
         metavar="SECONDS",
-        help="the longest keep alive; a client that wants a longer one, or none, is told this (65535)",
+        help="the longest keep alive; a client that asks for a longer one, or none, is given this (65535)",
     )
     parser.add_argument(
         "--limit",
@@ -133,13 +135,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_limit,
         metavar="NAME=VALUE",
         default=[],
-        help="any other limit, as in out_total_bytes_max=64MiB; the page on bounds has the list",
+        help="any other limit, such as out_total_bytes_max=64MiB; see docs/bounds.md",
     )
     parser.add_argument(
         "--session-expiry",
         type=options.seconds,
         metavar="AGE",
-        help="the longest that a session is kept (for ever)",
+        help="the longest time that a session is kept (for ever)",
     )
 
 
@@ -230,7 +232,7 @@ def _limit(text: str) -> tuple[str, float]:
     """NAME=VALUE, of a limit that has no option of its own."""
     name, _, value = text.partition("=")
     if name not in _LIMITS:
-        raise argparse.ArgumentTypeError(f"{name!r} is no limit: expected one of {', '.join(sorted(_LIMITS))}")
+        raise argparse.ArgumentTypeError(f"{name!r} isn't a limit: expected one of {', '.join(sorted(_LIMITS))}")
     return name, _LIMITS[name](value)
 
 

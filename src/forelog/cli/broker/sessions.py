@@ -1,4 +1,4 @@
-"""`forelog broker sessions`: who has a session and how far it has got, read from a broker's files.
+"""`forelog broker sessions`: sessions and how far each has read, from a broker's files.
 
 The broker need not run, and isn't asked if it does: what it knows is in its log of sessions, a moment late.
 """
@@ -25,10 +25,8 @@ from forelog.times import format_time
 
 def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("log", metavar="LOG", help="the directory that the broker has: its --log")
-    parser.add_argument(
-        "--limit", type=options.count, metavar="N", help="at most so many, the furthest behind first"
-    )
+    parser.add_argument("log", metavar="LOG", help="the broker's directory: its --log")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N, the largest lag first")
     options.add_timeout(parser, "until no one changes what is read")
 
 
@@ -37,7 +35,7 @@ def run(chosen: argparse.Namespace) -> int:
     store = read_store(chosen.log, chosen.timeout)
     stream = Stream.open(os.path.join(chosen.log, "messages"))
     if stream.format.name != Messages.name:
-        raise UnknownFormat(f"{stream.path} is no log of messages: its format is {stream.format.name}")
+        raise UnknownFormat(f"{stream.path} isn't a log of messages: its format is {stream.format.name}")
     sizes = [(number, stream.segment_bytes(number) or 0) for number in stream.numbers()]
     rows = [_row(session, store, sizes) for session in store.sessions.values()]
     rows.sort(key=lambda row: (-row["lag_bytes"], row["client_id"]))
@@ -68,11 +66,11 @@ def read_store(log: str, timeout: float | None) -> SessionStore:
         for event in events_of(stream, span_of(stream)):
             said = told(event.data)
             if said is None or not isinstance(said.value, list) or not said.value:
-                raise BadEvent(f"{stream.path} at {event.position}: it is no event of a broker")
+                raise BadEvent(f"{stream.path} at {event.position}: it isn't an event of a broker")
             try:
                 store.replay(said.value)
             except (LookupError, TypeError, ValueError) as error:
-                raise BadEvent(f"{stream.path} at {event.position}: it is no event of a broker: {error}") from None
+                raise BadEvent(f"{stream.path} at {event.position}: not an event of a broker: {error}") from None
     return store
 
 

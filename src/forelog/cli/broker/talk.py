@@ -18,7 +18,7 @@ from forelog.errors import TimeOutOfRange
 from forelog.times import format_time
 
 _LINE_BYTES_MAX = 16 << 20
-_SESSION = "have the broker keep what comes while this isn't connected, for so long; needs --client-id"
+_SESSION = "how long the broker keeps messages while this isn't connected; needs --client-id"
 
 
 def add_options(name: str, parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_options(name: str, parser: argparse.ArgumentParser) -> None:
             nargs="?",
             help="what; without it each line of standard input is a message",
         )
-        add("--retain", action="store_true", help="keep it for who subscribes later; an empty one forgets it")
+        add("--retain", action="store_true", help="keep it for later subscribers; an empty one removes it")
         add("--expiry", type=options.some_seconds, metavar="AGE", help="don't deliver it after that")
     else:
         add("filters", metavar="FILTER", nargs="+", help="what: + is one level of a topic, a last # the rest")
@@ -40,7 +40,7 @@ def add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--count", type=options.positive_count, metavar="N", help="end after so many messages")
         add("--wait", type=options.seconds, metavar="SECONDS", help="end if none comes for so long")
         add("--session", type=options.some_seconds, metavar="AGE", help=_SESSION)
-        add("--no-retained", action="store_true", help="leave out what was kept for who subscribes")
+        add("--no-retained", action="store_true", help="leave out retained messages")
     add("-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="how surely it arrives (1)")
 
 
@@ -51,7 +51,7 @@ def run(chosen: argparse.Namespace, client: BrokerClient) -> int:
 
 def _pub(chosen: argparse.Namespace, client: BrokerClient) -> int:
     if not is_topic_name(chosen.topic):
-        raise codes.UsageError(f"{chosen.topic!r} is no topic that can be published to: no + and #, and not empty")
+        raise codes.UsageError(f"{chosen.topic!r} isn't a topic to publish to: it is empty, or has + or # in it")
     expiry = None if chosen.expiry is None else max(int(chosen.expiry), 1)
     count = 0
     if chosen.message is not None:
@@ -103,7 +103,7 @@ def _sub(chosen: argparse.Namespace, client: BrokerClient) -> int:
 
 
 def _show(message: Publish, as_json: bool) -> None:
-    """Lines of topic and payload, or of JSON: a payload that is no text in base64."""
+    """Lines of topic and payload, or of JSON, with a payload that isn't text in base64."""
     if not as_json:
         sys.stdout.flush()
         out = getattr(sys.stdout, "buffer", None)

@@ -28,13 +28,13 @@ _SETTLED_SECONDS = 0.2
 
 def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="show the values once, and end")
     parser.add_argument(
         "--wait",
         type=options.some_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long to wait for values (default: 30; a broker sends them every 10 or so)",
+        help="how long to wait for values (default: 30; brokers send them about every 10 s)",
     )
 
 

@@ -1,11 +1,11 @@
-"""`forelog jobs`: a job server, and what a person or a script does with its jobs.
+"""`forelog jobs`: a job server, and its clients.
 
-Each subcommand has a parser of its own, made when it is asked for:
+    serve.py     serve: the server, also `workq-server`
+    commands.py  add, run, schedule, lease, complete, fail, delete, result
+    inspect.py   inspect: jobs, queues and the server
+    top.py       top: queues as they change
 
-    jobs_serve.py    serve: the server
-    jobs_do.py       add, run, schedule, lease, complete, fail, delete, result
-    jobs_inspect.py  inspect
-    jobs_top.py      top: queues, as they change
+Each subcommand has a parser of its own, created when it is needed.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from forelog.jobs.client.client import Client
 
 SUBCOMMANDS = {
-    "serve": "serve jobs, with a command log as memory",
+    "serve": "run a job server, with a command log as its memory",
     "add": "add a job, or one for each line of a file",
-    "run": "have a job done now, and print its result",
+    "run": "add a job, wait for its result, and print it",
     "schedule": "add a job that is due at a time",
-    "lease": "take a job that is to be done",
-    "complete": "a job is done: give its result",
-    "fail": "a job couldn't be done: say why",
+    "lease": "lease a job",
+    "complete": "complete a job with a result",
+    "fail": "fail a job with a reason",
     "delete": "forget jobs",
     "result": "print a job's result",
-    "inspect": "what the server knows of jobs, queues and itself",
-    "top": "watch queues: how many jobs, how fast, how long answers take",
+    "inspect": "show jobs, queues, and the server",
+    "top": "watch queues: jobs, rates, latencies",
 }
 SERVER = "127.0.0.1:9922"
 _ENVIRONMENT = """\
 environment:
-  WORKQ_SERVER  where the server is, if --server doesn't say
-  WORKQ_TOKEN   the token, if --token-file doesn't say"""
+  WORKQ_SERVER  the server's address, unless --server is given
+  WORKQ_TOKEN   the token, unless --token-file is given"""
 
 
 def parser() -> argparse.ArgumentParser:
     return options.SubcommandParser(
         "jobs",
-        "A job server, and what is done with its jobs.",
+        "A job server, and its clients.",
         "examples:\n"
         "  forelog jobs serve -cmdlog-path cmdlog\n"
         "  forelog jobs add mail 'to: you'\n"
@@ -71,7 +71,7 @@ def subparser(name: str) -> argparse.ArgumentParser:
 
 def _epilog(name: str) -> str:
     if name == "serve":
-        return "Each flag may have one dash or two. docs/jobs.md tells the rest."
+        return "Each flag may have one dash or two. See docs/jobs.md."
     return _ENVIRONMENT
 
 
@@ -80,15 +80,15 @@ def _module(name: str) -> Any:
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", metavar="HOST:PORT", help=f"where the server is (default: {SERVER})")
-    parser.add_argument("--token-file", metavar="FILE", help="a file with the token that the server wants")
+    parser.add_argument("--server", metavar="HOST:PORT", help=f"the server's address (default: {SERVER})")
+    parser.add_argument("--token-file", metavar="FILE", help="a file with the server's token")
     options.add_client_tls(parser)
     parser.add_argument(
         "--timeout",
         type=options.some_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long to wait for an answer, beside what the command itself waits (default: 30)",
+        help="how long to wait for a reply, beyond what the command itself waits (default: 30)",
     )
 
 

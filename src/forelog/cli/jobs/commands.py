@@ -41,7 +41,7 @@ def run(chosen: argparse.Namespace, client: Client) -> int:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the queue")
     _payload_options(parser, "PAYLOAD", "what is to be done")
-    parser.add_argument("--lines", action="store_true", help="a job for each line of it")
+    parser.add_argument("--lines", action="store_true", help="add a job for each line")
     _job_options(parser)
 
 
@@ -56,12 +56,14 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the queue")
     _payload_options(parser, "PAYLOAD", "what is to be done")
     _wait_option(parser, 60_000, "for a worker to take it")
-    parser.add_argument("--raw", action="store_true", help="the result byte for byte, and nothing else")
+    parser.add_argument("--raw", action="store_true", help="print the result unchanged, and nothing else")
     _job_options(parser, lasting=False)
 
 
 def _lease_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", metavar="NAME", nargs="+", help="queues: the first that has a job gives one")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="queues, in order: the first with a job gives one"
+    )
     _wait_option(parser, 0, "for a job")
 
 
@@ -77,7 +79,7 @@ def _delete_options(parser: argparse.ArgumentParser) -> None:
 def _result_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the job's id")
     _wait_option(parser, 0, "for it")
-    parser.add_argument("--raw", action="store_true", help="the result byte for byte, and nothing else")
+    parser.add_argument("--raw", action="store_true", help="print the result unchanged, and nothing else")
 
 
 def _payload_options(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
@@ -99,7 +101,7 @@ def _wait_option(parser: argparse.ArgumentParser, default_ms: int, what: str) ->
 
 
 def _job_options(parser: argparse.ArgumentParser, *, lasting: bool = True) -> None:
-    parser.add_argument("--id", metavar="ID", help="its id, a random UUID of version 4 (default: a new one)")
+    parser.add_argument("--id", metavar="ID", help="the job's id, a random UUID of version 4 (default: a new one)")
     parser.add_argument(
         "--ttr",
         dest="ttr_ms",
@@ -116,17 +118,21 @@ def _job_options(parser: argparse.ArgumentParser, *, lasting: bool = True) -> No
             type=_milliseconds,
             default=requests.TTL_MS,
             metavar="SECONDS",
-            help="when it is forgotten, done or not (default: 24h)",
+            help="how long the server knows the job, done or not (default: 24h)",
         )
         parser.add_argument(
-            "--max-attempts", type=options.count, default=0, metavar="N", help="how often it is tried at most"
+            "--max-attempts",
+            type=options.count,
+            default=0,
+            metavar="N",
+            help="the most attempts (default: no limit)",
         )
         parser.add_argument(
             "--max-fails",
             type=options.count,
             default=0,
             metavar="N",
-            help="which fail is the last (default: the first)",
+            help="the fail that is final (default: the first)",
         )
 
 
@@ -138,7 +144,7 @@ def _signed(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no priority: expected a whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a priority: expected a whole number") from None
 
 
 def _due(text: str) -> int:

@@ -29,14 +29,14 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("which", metavar="WHICH", nargs="?", help="a job's id, or a queue's name")
     parser.add_argument(
-        "--offset", type=options.count, default=0, metavar="N", help="queues, jobs: how many to pass over"
+        "--offset", type=options.count, default=0, metavar="N", help="queues, jobs: how many to skip"
     )
     parser.add_argument(
         "--limit",
         type=options.count,
         default=100,
         metavar="N",
-        help="queues, jobs: how many at most (default: 100)",
+        help="queues, jobs: the most to show (default: 100)",
     )
 
 

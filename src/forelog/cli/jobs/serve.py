@@ -167,7 +167,7 @@ def _tell(server: Server, path: str | None) -> None:
         say(f"a torn tail was cut off, as a crash leaves it, and kept in {restored.torn_path}")
     if restored.conflicts or restored.bad:
         odd = human_count(restored.conflicts + restored.bad)
-        say(f"{odd} records made no sense after those before them and were passed over; -v tells which")
+        say(f"{odd} records contradicted those before them and were skipped; -v shows which")
 
 
 def _milliseconds(text: str) -> int:
@@ -186,11 +186,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = options.CommandParser(
         prog="workq-server",
         description="A job server that speaks the workq protocol; its memory is a command log.",
-        epilog="Each flag may have one dash or two. docs/jobs.md tells the rest.",
+        epilog="Each flag may have one dash or two. See docs/jobs.md.",
         allow_abbrev=False,
     )
     add_flags(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell what the log does")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what the log does")
     parser.add_argument("-version", "--version", action="version", version=f"workq-server (forelog) {__version__}")
     try:
         chosen = parser.parse_args(argv)

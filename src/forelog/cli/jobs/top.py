@@ -1,8 +1,8 @@
 """`forelog jobs top`: queues as they change, and how long the server takes to answer.
 
-The protocol tells how many jobs wait, and nothing of how many came and went: a rate here is by how much a queue
-grew or shrank. How long answers take is measured on this command's own questions; with --probe also how long
-changes take, on a job that is added for next year and deleted again.
+The protocol reports how many jobs wait, not how many came and went, so a rate is how much a queue grew or shrank.
+Latencies are those of this command's own requests; with --probe also those of changes, measured on a job that is
+added for next year and deleted again.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
         type=options.some_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="how often to look (default: 1)",
+        help="how often to refresh (default: 1)",
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="show the values once, and end")
     parser.add_argument(
         "--limit",
         type=options.count,
         default=20,
         metavar="N",
-        help="how many queues, the fullest first (default: 20)",
+        help="the most queues to show, the fullest first (default: 20)",
     )
     parser.add_argument(
         "--probe", action="store_true", help="also measure changes: add a job far in the future, and delete it"

@@ -37,22 +37,22 @@ def parser() -> argparse.ArgumentParser:
         "  journalctl -f | forelog append journal.log --sync interval\n"
         "  forelog append orders.log --sync always --positions < orders.txt",
     )
-    parser.add_argument("log", metavar="LOG", help="the log's directory; created if there is none")
+    parser.add_argument("log", metavar="LOG", help="the log's directory; created if it doesn't exist")
     parser.add_argument(
-        "--framed", action="store_true", help="records come with their length in 4 bytes, big-endian, before each"
+        "--framed", action="store_true", help="each record comes after its length, in 4 bytes, big-endian"
     )
     parser.add_argument(
         "--sync",
         choices=[policy.value for policy in SyncPolicy],
         default="os",
-        help="when records are synced: by the OS when it likes (default), every second, or before going on",
+        help="when to sync: when the OS decides (default), every second, or before continuing",
     )
     parser.add_argument(
         "--segment-bytes",
         type=options.positive_size,
         default=SEGMENT_BYTES,
         metavar="SIZE",
-        help="at which size a segment is finished and the next one started (default: 64MiB)",
+        help="size at which the next segment begins (default: 64MiB)",
     )
     options.add_header(
         parser,
@@ -70,13 +70,13 @@ def run(chosen: argparse.Namespace) -> int:
     signature = stream.format.signature
     if signature is None:
         raise codes.UsageError(
-            f"{chosen.log} is a log in the format {stream.format.name}: its entries are no lines. CommitLog "
+            f"{chosen.log} is a log in the format {stream.format.name}: its entries aren't lines. CommitLog "
             "writes such, or `forelog convert`"
         )
     if chosen.magic is None and signature[0] in (STATE_MAGIC, JOBS_MAGIC):
         found = described(stream.format)
         raise codes.UsageError(
-            f"{chosen.log} is {found.what}, whose records are no lines: {found.use}. To append all the same, say "
+            f"{chosen.log} is {found.what}, whose records aren't lines: {found.use}. To append anyway, say "
             f"--magic {signature[0]:#x}"
         )
     interrupt = _Interrupt()
@@ -96,7 +96,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _stream(chosen: argparse.Namespace) -> Stream:
-    """The log as it is, with what was said about it by hand; a new one if there is none."""
+    """Open the log, with the options that override its files, or create it."""
     try:
         return options.open_log(chosen.log, chosen)
     except LogNotFound:
@@ -223,7 +223,7 @@ class _Feed:
 
 
 def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
-    """Read what there is, append what is whole of it, until the end."""
+    """Read input and append its complete records, until the end."""
     if sys.stdin is None:
         raise codes.InputError("stdin is closed: there is nothing to append")
     descriptor = sys.stdin.fileno()

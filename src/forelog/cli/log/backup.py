@@ -12,11 +12,11 @@ from forelog.cli.progress import Progress
 def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "backup",
-        "Copy a log to a new directory, as it is now: whole, on stable storage, and read back. Others may append\n"
+        "Copy a log to a new directory, as of now, on stable storage and read back. Programs may append\n"
         "and read meanwhile; cleaners wait. Positions in the copy are those of the log.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("target", metavar="TARGET", help="the directory to make, which must not exist or be empty")
+    parser.add_argument("target", metavar="TARGET", help="the directory to create; it must not exist, or be empty")
     options.add_known_header(parser)
     options.add_mode(parser, "the copy's files")
     options.add_timeout(parser, "for a cleaner to finish")

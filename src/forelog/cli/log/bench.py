@@ -1,7 +1,7 @@
 """`forelog bench`: a quick measurement of the log, and of the disk beneath it in the same run.
 
 Each figure of the log stands beside what the operating system does bare: os.write for an append, fdatasync
-for a synced one, reading for a scan. It takes a few seconds and tells about this machine, now.
+for a synced one, reading for a scan. It takes a few seconds, and is about this machine, now.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from forelog import kernel
 from forelog.cli import codes, options
-from forelog.cli.output import human_bytes, human_count, human_duration, print_json, say, table
+from forelog.cli.output import human_bytes, human_count, human_duration, print_json, table
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 
@@ -32,12 +31,22 @@ def parser() -> argparse.ArgumentParser:
         "Measure appending, syncing and scanning on this disk, beside bare os.write and fdatasync. Works in a\n"
         "temporary directory inside DIR, of at most 320 MiB, and removes it.",
     )
-    parser.add_argument("directory", metavar="DIR", nargs="?", default=".", help="where (default: here)")
     parser.add_argument(
-        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="how long altogether (default: 4)"
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="a directory on the disk to measure (default: here)",
     )
     parser.add_argument(
-        "--payload-bytes", type=options.byte_size, default=100, metavar="SIZE", help="of a record (default: 100)"
+        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="total duration (default: 4)"
+    )
+    parser.add_argument(
+        "--payload-bytes",
+        type=options.byte_size,
+        default=100,
+        metavar="SIZE",
+        help="size of a payload (default: 100)",
     )
     return parser
 
@@ -66,7 +75,7 @@ class Measure:
 
 def run(chosen: argparse.Namespace) -> int:
     if not os.path.isdir(chosen.directory):
-        raise codes.UsageError(f"{chosen.directory} is no directory: give one on the disk to measure")
+        raise codes.UsageError(f"{chosen.directory} isn't a directory: give one on the disk to measure")
     if chosen.payload_bytes > 1 << 20:
         raise codes.UsageError(
             f"--payload-bytes {chosen.payload_bytes}: at most 1MiB, to stay within a few seconds"
@@ -80,7 +89,6 @@ def run(chosen: argparse.Namespace) -> int:
         print_json(
             {
                 "directory": chosen.directory,
-                "kernel": "compiled" if kernel.COMPILED else "python",
                 "payload_bytes": chosen.payload_bytes,
                 "measures": [
                     {
@@ -98,8 +106,6 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _print(chosen: argparse.Namespace, measures: list[Measure]) -> None:
-    if not kernel.COMPILED:
-        say("the kernel isn't compiled: the log's figures are those of plain Python. See forelog doctor")
     rows: list[tuple[str, ...]] = [("", ">records/s", ">bytes/s", ">p50", ">p99")]
     rows += [_row(measure) for measure in measures]
     print(f"payloads of {chosen.payload_bytes:,} bytes in {os.path.abspath(chosen.directory)}")

@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "clean",
         "Forget records, by one rule. The last segment, which is appended to, is never touched; positions stay\n"
-        "valid. Appenders go on meanwhile, readers wait.",
+        "valid. Appenders continue meanwhile, readers wait.",
         "examples:\n"
         "  forelog clean events.log --older-than 7d\n"
         "  forelog clean settings.log --latest-until = --dry-run",
@@ -35,25 +35,25 @@ def parser() -> argparse.ArgumentParser:
         "--latest-key",
         type=options.key_slice,
         metavar="START:STOP",
-        help="keep only the latest record of each key, which is this part of the payload",
+        help="keep only the latest record of each key; the key is this part of the payload",
     )
     parser.add_argument(
         "--latest-until",
         type=options.one_byte,
         metavar="BYTE",
-        help="the same, with all before this byte as the key; both together: within that part",
+        help="the key is all before this byte; with --latest-key, within that part",
     )
     parser.add_argument(
         "--roll",
         action="store_true",
         help="start a new segment first, so that the last one can be cleaned too; needs the log to itself",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be dropped")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be dropped")
     parser.add_argument(
         "--on-corruption",
         choices=["raise", "skip"],
         default="raise",
-        help="at damage: stop with exit code 4 (default), or leave damaged segments as they are",
+        help="at damage: stop with exit code 4 (default), or leave damaged segments unchanged",
     )
     options.add_known_header(parser)
     options.add_timeout(parser, "for readers to finish")
@@ -108,6 +108,6 @@ def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
     changed = f"{report.segments_rewritten:,} {would}rewritten and {report.segments_removed:,} {would}removed"
     print(f"  of {plural(report.segments_visited, 'finished segment')}, {changed}")
     if not report.segments_visited:
-        print("  the last segment is left alone, and there is no other: --roll starts a new one first")
+        print("  cleaning skips the last segment, and there is no other: --roll starts a new one first")
     for segment in report.segments_skipped:
-        print(f"  left as it is: {segment}")
+        print(f"  left unchanged: {segment}")

@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="SOURCE", help="the log to read")
     parser.add_argument(
-        "target", metavar="TARGET", help="the log to write: a directory that isn't there, or is empty"
+        "target", metavar="TARGET", help="the log to write: a directory that doesn't exist, or is empty"
     )
     parser.add_argument("--to", choices=["captain", "m3"], required=True, help="the format to write")
     options.add_header(
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "the magic number of the new log, if it is captain (default: the source's, or cptn)",
         "the version of the new log's content, likewise (default: the source's, or 1)",
     )
-    parser.add_argument("--series", metavar="ID", help="the series for payloads that are no datapoints")
+    parser.add_argument("--series", metavar="ID", help="the series for payloads that aren't datapoints")
     parser.add_argument("--namespace", metavar="NAME", default="default", help="its namespace (default: default)")
     parser.add_argument("--shard", type=options.u32, metavar="N", default=0, help="its shard (default: 0)")
     parser.add_argument(
@@ -45,13 +45,13 @@ def parser() -> argparse.ArgumentParser:
         type=options.positive_size,
         metavar="SIZE",
         default=SEGMENT_BYTES,
-        help="at which size a segment is finished and the next one started (default: 64MiB)",
+        help="size at which the next segment begins (default: 64MiB)",
     )
     parser.add_argument(
         "--on-corruption",
         choices=["raise", "skip"],
         default="raise",
-        help="at damage in the source: fail with exit code 4 (default), or leave out what can't be read",
+        help="at damage in the source: fail with exit code 4 (default), or skip what can't be read",
     )
     options.add_mode(parser)
     options.add_timeout(parser, "for a cleaner of the source to finish")

@@ -30,7 +30,7 @@ def dump(stream: Stream, chosen: argparse.Namespace) -> int:
     if chosen.reverse:
         raise codes.UsageError("--reverse is not for logs in M3's format: their files can be read forward only")
     if chosen.raw:
-        raise codes.UsageError("--raw is not for logs in M3's format: a datapoint is no payload. Try --json")
+        raise codes.UsageError("--raw is not for logs in M3's format: a datapoint isn't a payload. Try --json")
     start, since_ns = chosen.start, None
     if isinstance(chosen.since, Position):
         start = max(chosen.since, start or chosen.since)
@@ -43,7 +43,7 @@ def dump(stream: Stream, chosen: argparse.Namespace) -> int:
 
 
 def _entries(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Iterator[tuple[Position, Entry]]:
-    """What there is, and with --follow what comes; cleaners may do their work while it waits."""
+    """Show the log, and with --follow new records; cleaners can run while it waits."""
     directory = stream.directory
     watch = directory.files.watch(stream.path) if chosen.follow else None
     try:
@@ -143,7 +143,7 @@ def summary(report: EntriesReport) -> list[str]:
 
 
 def problems(report: EntriesReport, *, live: bool, chunks_torn: bool) -> list[str]:
-    """Messages that can't be read, one line each; a torn end that verify has told of isn't told again."""
+    """Messages that can't be read, one line each; without a torn end that verify has reported."""
     lines = [str(defect) for defect in report.defects]
     if report.torn is not None and not live and not chunks_torn:
         lines.append(str(report.torn))

@@ -30,27 +30,27 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--hex", action="store_true", help="payloads as hexadecimal digits")
+    how.add_argument("--hex", action="store_true", help="show payloads as hexadecimal digits")
     how.add_argument(
-        "--raw", action="store_true", help="payloads only, byte for byte, each with a newline after it"
+        "--raw", action="store_true", help="print payloads only, unchanged, each followed by a newline"
     )
     parser.add_argument(
-        "--since", type=options.time_or_position, metavar="WHEN", help="from a time, or a position, on"
+        "--since", type=options.time_or_position, metavar="WHEN", help="start at this time or position"
     )
     parser.add_argument(
-        "--until", type=options.time_or_position, metavar="WHEN", help="up to a time, or a position, excluded"
+        "--until", type=options.time_or_position, metavar="WHEN", help="end before this time or position"
     )
     parser.add_argument(
-        "--from", dest="start", type=options.position, metavar="POSITION", help="from a position on"
+        "--from", dest="start", type=options.position, metavar="POSITION", help="start at this position"
     )
-    parser.add_argument("--limit", type=options.count, metavar="N", help="at most so many records")
-    parser.add_argument("--reverse", action="store_true", help="the last record first")
-    parser.add_argument("--follow", action="store_true", help="wait for more at the end, until interrupted")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N records")
+    parser.add_argument("--reverse", action="store_true", help="show the last record first")
+    parser.add_argument("--follow", action="store_true", help="wait for new records until interrupted")
     parser.add_argument(
         "--on-corruption",
         choices=["raise", "stop", "skip"],
         default="raise",
-        help="at damage: fail with exit code 4 (default), end there, or go on after it",
+        help="at damage: fail with exit code 4 (default), stop there, or skip it",
     )
     options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
@@ -91,7 +91,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _print(cursor: Cursor, layout: Callable[[Record], bytes], limit: int | None, *, flush: bool) -> None:
-    # Bytes, so that payloads come out as they are whatever the terminal's encoding.
+    # Bytes: payloads are printed unchanged, whatever the terminal's encoding.
     sys.stdout.flush()
     out = sys.stdout.buffer
     if limit == 0:
@@ -120,7 +120,7 @@ def _line(record: Record, payload: str) -> bytes:
 
 
 def as_text(payload: bytes) -> str:
-    r"""A payload as text, on one line, from which its bytes can be told: what isn't printable UTF-8 is escaped.
+    r"""A payload as text on one line. What isn't printable UTF-8 is escaped, so its bytes can be recovered.
 
     >>> as_text("größer".encode()), as_text(b"two\nlines"), as_text(b"\x00\xff\\")
     ('größer', 'two\\nlines', '\\x00\\xff\\\\')
@@ -134,7 +134,7 @@ def _escaped(char: str) -> str:
         return char
     if char.isascii():
         return repr(char)[1:-1]
-    # Not as \x85, which is the byte 85 that is no UTF-8.
+    # Not as \x85, which is the byte 85, not UTF-8.
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 

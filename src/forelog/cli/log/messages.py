@@ -54,21 +54,21 @@ def dump(stream: Stream, chosen: argparse.Namespace) -> int:
 
 def as_raw(record: Record) -> bytes:
     """The payload, and a newline."""
-    return kernel.active.message_split(record.payload)[1] + b"\n"
+    return kernel.message_split(record.payload)[1] + b"\n"
 
 
 def as_hex(record: Record) -> bytes:
     """A line with the payload in hexadecimal digits."""
-    return _line(record, kernel.active.message_split(record.payload)[1].hex())
+    return _line(record, kernel.message_split(record.payload)[1].hex())
 
 
 def as_line(record: Record) -> bytes:
     """A line with the payload as text."""
-    return _line(record, as_text(kernel.active.message_split(record.payload)[1]))
+    return _line(record, as_text(kernel.message_split(record.payload)[1]))
 
 
 def _line(record: Record, payload: str) -> bytes:
-    topic, _, packed = kernel.active.message_split(record.payload)
+    topic, _, packed = kernel.message_split(record.payload)
     fields = [str(record.position), format_time(record.time_ns, aligned=True), as_text(topic.encode()), payload]
     if len(packed) > 1:
         fields.append(_properties(packed))
@@ -76,12 +76,12 @@ def _line(record: Record, payload: str) -> bytes:
 
 
 def _properties(packed: bytes) -> str:
-    return kernel.active.messages_json(packed, array("q", [0]), array("q", [len(packed)]))[1].decode()
+    return kernel.messages_json(packed, array("q", [0]), array("q", [len(packed)]))[1].decode()
 
 
 def as_json(record: Record) -> bytes:
     """A message as a line of JSON."""
-    topic, payload, packed = kernel.active.message_split(record.payload)
+    topic, payload, packed = kernel.message_split(record.payload)
     fields: dict[str, object] = {
         "position": str(record.position),
         "time": format_time(record.time_ns),

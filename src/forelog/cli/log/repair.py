@@ -1,4 +1,4 @@
-"""`forelog repair`: show what would mend a log, and do it on request."""
+"""`forelog repair`: show how to repair a log, and do it on request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from forelog.log.repair import Repair, apply_repairs, plan_repair
 def parser() -> argparse.ArgumentParser:
     parser = options.command_parser(
         "repair",
-        "Show what would mend a damaged log; with --apply, do it. Bytes that are cut or left out are kept in\n"
+        "Show how to repair a damaged log; with --apply, do it. Bytes that are cut or left out are kept in\n"
         "NAME.torn and NAME.broken beside the segments. Positions stay valid. Exit code 1 if there is damage\n"
-        "that was not mended.",
+        "that was not repaired.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("--apply", action="store_true", help="do it; nobody may use the log meanwhile")
+    parser.add_argument("--apply", action="store_true", help="do it; waits until the log isn't in use")
     options.add_known_header(parser)
     options.add_timeout(parser, "until nobody uses the log")
     return parser
@@ -49,7 +49,7 @@ def _print(chosen: argparse.Namespace, repairs: list[Repair]) -> None:
         done = "did" if chosen.apply and repair.possible else "do"
         print(f"  {repair.path}")
         print(f"    wrong: {repair.problem}")
-        print(f"    {done if repair.possible else 'not mended'}: {repair.action}")
+        print(f"    {done if repair.possible else 'not repaired'}: {repair.action}")
         if repair.copies:
             print(f"    kept: {', '.join(repair.copies)}")
     if possible and not chosen.apply:

@@ -31,10 +31,10 @@ def parser() -> argparse.ArgumentParser:
         "Show a log's segments, their sizes, and how many records and bytes came per second over time.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("--quick", action="store_true", help="only what is known without reading the records")
-    parser.add_argument("--all", action="store_true", help="every segment, also of a long log")
+    parser.add_argument("--quick", action="store_true", help="show only what is known without reading the records")
+    parser.add_argument("--all", action="store_true", help="show every segment, also of a long log")
     parser.add_argument(
-        "--width", type=options.count, metavar="N", help="how many characters wide (default: the terminal's)"
+        "--width", type=options.count, metavar="N", help="width in characters (default: the terminal's)"
     )
     options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")

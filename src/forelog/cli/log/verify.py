@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "meanwhile. Exit code 1 if anything is damaged.",
     )
     parser.add_argument("logs", metavar="LOG", nargs="+", help="a log's directory")
-    parser.add_argument("--segments", action="store_true", help="show every segment, not only what is wrong")
+    parser.add_argument("--segments", action="store_true", help="show every segment, not only problems")
     options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
     return parser

@@ -1,4 +1,4 @@
-"""`forelog pipeline ingest`: a log to a table, until it is done or told to stop."""
+"""`forelog pipeline ingest`: a log to a table, until it is done or stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from forelog.cli.output import human_bytes, human_duration, plural
-from forelog.cli.pipeline.results import Result, add_rows, made
+from forelog.cli.pipeline.pages import add_rows, made
 from forelog.cli.progress import Progress
 from forelog.files.modes import PRIVATE
 from forelog.spark.pipeline.report import Report
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from forelog.spark.pipeline.ingest import IngestReport
 
 
-def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
+def ingest(spark: SparkSession, chosen: argparse.Namespace) -> tuple[dict[str, Any], IngestReport]:
+    """Run it. Returns what it did, as `--json` prints it and as a report."""
     from forelog.spark.pipeline.ingest import ingest as run
 
     with _stopped_by_signals(chosen.follow) as stop, Rounds(f"ingest {chosen.path}") as progress:
@@ -46,16 +47,22 @@ def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
     value = {"path": chosen.path, "target": chosen.target, **asdict(found)}
     del value["commits"]
     value["positions"] = {name: str(position) for name, position in found.positions.items()}
+    return value, found
+
+
+def lines(chosen: argparse.Namespace, found: IngestReport) -> list[str]:
+    """What it prints in a terminal."""
     lines = [
         f"{chosen.target}: {plural(found.rows, 'row')} in {plural(found.files, 'file')}, "
         f"{human_bytes(found.bytes)}, {plural(found.batches, 'commit')}, {human_duration(found.seconds)}"
     ]
     if found.defects:
         lines.append(f"  {plural(found.defects, 'damaged place')} left out")
-    return Result(_page(chosen, value, found), [value], lines)
+    return lines
 
 
-def _page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport) -> Report:
+def page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport) -> Report:
+    """What it writes with `--report`: commits over time, and the table's files."""
     from forelog.spark.pipeline.ingest_table import load_state
 
     page = Report(f"ingest {chosen.path}", f"{made()}; to {chosen.target}")
@@ -78,7 +85,7 @@ def _page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport
 
 @contextmanager
 def _stopped_by_signals(follows: bool) -> Iterator[threading.Event | None]:
-    """Ctrl-C and a termination end a run that would go on for ever: after the commit that is under way."""
+    """Ctrl-C and SIGTERM end a run that follows its log, after the commit in progress."""
     if not follows:
         yield None
         return
@@ -93,7 +100,7 @@ def _stopped_by_signals(follows: bool) -> Iterator[threading.Event | None]:
 
 
 class Rounds:
-    """Shows how far each catching-up with a log is, which starts anew whenever there is more of it."""
+    """Shows the progress of each round of catching up; a new round starts whenever the log has grown."""
 
     def __init__(self, label: str) -> None:
         self._label = label

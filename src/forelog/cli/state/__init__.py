@@ -1,8 +1,8 @@
-"""`forelog state`: what a state log has, without the program that wrote it.
+"""`forelog state`: read a state log without the program that wrote it.
 
-state_inspect.py  inspect: generations, events, and of a PersistentDict what is in it
-state_restore.py  restore: a new log with the state at a time
-state_diff.py     diff: what differs between two states
+inspect.py  inspect: generations, events, and the content of a PersistentDict
+restore.py  restore: a new log with the state at a time
+diff.py     diff: compare two states
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from forelog.cli import options
 
 SUBCOMMANDS = {
-    "inspect": "generations and events of a state log, and what a restore would replay",
-    "restore": "make a new log with the state that another one has, or had at a time",
-    "diff": "what differs between two states: of one log at two times, or of two logs",
+    "inspect": "show generations and events of a state log, and what a restore would replay",
+    "restore": "create a new log with the state of another one, now or at a time",
+    "diff": "compare two states: of one log at two times, or of two logs",
 }
 
 
 def parser() -> argparse.ArgumentParser:
     return options.SubcommandParser(
         "state",
-        "What a state log has, without the program that wrote it.",
+        "Read a state log without the program that wrote it.",
         "examples:\n"
         "  forelog state inspect bank\n"
         "  forelog state inspect bank --events --limit 10\n"
@@ -41,8 +41,8 @@ def subparser(name: str) -> argparse.ArgumentParser:
     parser = options.command_parser(
         f"state {name}",
         summary[0].upper() + summary[1:] + ".",
-        "Times are RFC 3339 as in 2026-11-15T18:00:00Z, or -15m for a time ago, with what was written at them;\n"
-        "positions are as printed, 000000007:1048576, with what comes before them.",
+        "Times are RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago; they include what was written then;\n"
+        "positions are as printed, 000000007:1048576; they include what comes before.",
     )
     _module(name).add_options(parser)
     options.add_timeout(parser, "for a cleaner to finish")

@@ -28,14 +28,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--as-of",
         type=options.time_or_position,
         metavar="WHEN",
-        help="a time, or a position: what differs since then",
+        help="compare with the state at this time or position",
     )
     parser.add_argument(
         "--and",
         dest="and_when",
         type=options.time_or_position,
         metavar="WHEN",
-        help="until then (default: until now; of two logs: OTHER as it was then)",
+        help="the later state (default: now; with two logs: the state of OTHER)",
     )
 
 
@@ -87,7 +87,7 @@ def _changes(
 
 
 def _same(old: Any, new: Any) -> bool:
-    """As they were written, but for the order in dicts: True is no 1, and nan is nan."""
+    """Compared as written, except for the order in dicts: True isn't 1, and nan equals nan."""
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list) and isinstance(new, list):

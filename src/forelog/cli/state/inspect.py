@@ -26,13 +26,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--as-of",
         type=options.time_or_position,
         metavar="WHEN",
-        help="as it was at a time, or a position; of a PersistentDict also what was in it",
+        help="the state at a time or position; for a PersistentDict also its content",
     )
     parser.add_argument(
         "--events", action="store_true", help="list the events that a restore would replay, as lines of JSON"
     )
     parser.add_argument(
-        "--limit", type=options.count, metavar="N", help="at most so many events, or keys (default: all)"
+        "--limit", type=options.count, metavar="N", help="show at most N events or keys (default: all)"
     )
 
 

@@ -14,10 +14,12 @@ from forelog.times import format_time
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("source", metavar="SOURCE", help="the log to read, which stays as it is")
-    parser.add_argument("target", metavar="DIR", help="the log to make: a directory that isn't there, or is empty")
+    parser.add_argument("source", metavar="SOURCE", help="the log to read; it isn't changed")
     parser.add_argument(
-        "--as-of", type=options.time_or_position, metavar="WHEN", help="as it was at a time, or a position"
+        "target", metavar="DIR", help="the log to create: a directory that doesn't exist, or is empty"
+    )
+    parser.add_argument(
+        "--as-of", type=options.time_or_position, metavar="WHEN", help="the state at a time or position"
     )
     options.add_mode(parser)
 

@@ -64,7 +64,7 @@ def _read(parts: list[Part], stream: Stream) -> bytes | None:
         file.close()
     at = 0
     for part in parts:
-        if kernel.active.crc32c(memoryview(data)[at : at + part.length]) != part.crc32c:
+        if kernel.crc32c(memoryview(data)[at : at + part.length]) != part.crc32c:
             return None
         at += part.length
     return data if at == len(data) else None

@@ -178,7 +178,7 @@ class RemoteTarget:
     def _put(self, position: Position, data: bytes) -> Part:
         mine = self._identity
         part = Part(
-            *position, len(data), kernel.active.crc32c(data), *mine.epoch, mine.word.hex(), draw_word()
+            *position, len(data), kernel.crc32c(data), *mine.epoch, mine.word.hex(), draw_word()
         )  # fmt: skip
         self._uploaded.add(part.name)
         self._storage.write(part.path, data)

@@ -42,7 +42,8 @@ from typing import TYPE_CHECKING, Any
 from forelog import kernel
 from forelog.formats.block import Block
 from forelog.formats.columns import check_columns, load_pyarrow
-from forelog.kernel.plain.commands import ERROR_WORDS, TYPE_WORDS, Commands
+from forelog.formats.commands.fields import ERROR_WORDS, TYPE_WORDS
+from forelog.kernel.types import Commands
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +121,7 @@ def _columns(
     wanted = check_columns(columns, COLUMNS, least=0)
     if not wanted:
         return {}
-    commands = kernel.active.commands_decode(buffer, starts, ends, first, last, _TICKS_PER_SECOND)
+    commands = kernel.commands_decode(buffer, starts, ends, first, last, _TICKS_PER_SECOND)
     builder = _Builder(buffer, commands)
     return {name: builder.column(name) for name in wanted}
 
@@ -165,7 +166,7 @@ class _Builder:
         return self._pa.array(words, self._pa.string()).take(self._array(self._pa.uint8(), None, codes))
 
     def _id(self) -> Any:
-        offsets, texts = kernel.active.uuid_texts(self._commands.ids)
+        offsets, texts = kernel.uuid_texts(self._commands.ids)
         return self._array(self._pa.string(), self._commands.known, offsets, texts)
 
     def _gathered(self, validity: bytes, starts: array[int], ends: array[int]) -> Any:
@@ -177,7 +178,7 @@ class _Builder:
         if size > _BYTES_MAX:
             raise ValueError(f"a column of {size} bytes is more than one array holds: decode fewer rows at once")
         offsets, data = pa.allocate_buffer(4 * (self._rows + 1)), pa.allocate_buffer(size)
-        kernel.active.gather(self._buffer, starts, ends, 0, self._rows, offsets, data)
+        kernel.gather(self._buffer, starts, ends, 0, self._rows, offsets, data)
         return self._array(pa.binary(), validity, offsets, data)
 
     def _name(self) -> Any:

@@ -1,7 +1,7 @@
 """The eight commands of a job server, as its command log has them: from and to bytes.
 
 A command log is a log in the captain format with a magic number of its own, and each record's payload is one
-command. The bytes are drawn in `forelog.kernel.plain.commands`; they are those of workq.
+command. The bytes are drawn in `forelog.formats.commands.fields`; they are those of workq.
 
 >>> add = Add(parse_id("61000000-0001-4000-8000-000000000001"), "mail", ttr_ms=1000, ttl_ms=60_000, created_ns=0)
 >>> payload = encode(add)
@@ -27,15 +27,8 @@ from typing import ClassVar
 from uuid import UUID
 
 from forelog.errors import BadCommand
-from forelog.formats.commands.encoding import (
-    SECOND_NS,
-    UNIX_EPOCH_SECONDS,
-    ZERO_TIME,
-    job_head,
-    time_bytes,
-    varint,
-)
-from forelog.kernel.plain.commands import (
+from forelog.formats.captain import UNIX_EPOCH_SECONDS
+from forelog.formats.commands.fields import (
     ADD,
     BAD_JOB_TIME,
     BAD_RANGE,
@@ -56,10 +49,15 @@ from forelog.kernel.plain.commands import (
     TTL_MS_MAX,
     TTR_MS_MAX,
     TYPE_WORDS,
+    ZERO_TIME,
     Fields,
     Malformed,
     command_fields,
+    job_head,
+    time_bytes,
 )
+from forelog.kernel import varint
+from forelog.times import SECOND_NS
 
 __all__ = [
     "MAGIC",

@@ -17,8 +17,7 @@ from forelog import kernel
 from forelog.formats.block import Block
 from forelog.formats.m3.format import MESSAGE_REASONS
 from forelog.formats.m3.values import Datapoint, Entry, Series, Unit
-from forelog.kernel.plain import END, LIMIT
-from forelog.kernel.plain.m3 import Entries
+from forelog.kernel.types import END, LIMIT, Entries
 
 __all__ = ["EntryBlock", "EntryDecoder", "Fault", "SeriesTable"]
 
@@ -28,7 +27,7 @@ _UNITS = {unit.value: unit for unit in Unit}
 class SeriesTable:
     """The series of one file by their rows, each made when it is first asked for."""
 
-    def __init__(self, decoder: kernel.active.M3Decoder) -> None:
+    def __init__(self, decoder: kernel.M3Decoder) -> None:
         self._decoder = decoder
         self._made: dict[int, Series] = {}
 
@@ -96,7 +95,7 @@ class EntryDecoder:
     def __init__(self, on_fault: Callable[[Fault], None], *, resumes: bool) -> None:
         self._on_fault = on_fault
         self._resumes = resumes
-        self._decoder = kernel.active.M3Decoder()
+        self._decoder = kernel.M3Decoder()
         self._series = SeriesTable(self._decoder)
         self.stopped = False
         """Set to end the decoding of the current block."""
@@ -138,7 +137,7 @@ class EntryDecoder:
         if block.segment != self.segment:
             self.finish()
             self.segment, self.path, self.end = block.segment, block.path, 0
-            self._decoder = kernel.active.M3Decoder(self._resumes)
+            self._decoder = kernel.M3Decoder(self._resumes)
             self._series = SeriesTable(self._decoder)
         if block.offsets[row] != self.end:
             self.finish()

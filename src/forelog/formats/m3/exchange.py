@@ -26,7 +26,7 @@ import struct
 from typing import Any, NamedTuple
 
 from forelog.formats.m3 import Entry, Series
-from forelog.kernel.plain.m3 import m3_metadata
+from forelog.kernel import m3_metadata
 
 _FIELDS = ("id", "namespace", "shard", "tags", "timestamp_ns", "value", "unit", "annotation")
 _NAN_BITS = struct.pack(">d", math.nan)

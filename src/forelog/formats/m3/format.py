@@ -35,12 +35,14 @@ from typing import Any, ClassVar, Self
 from forelog import kernel
 from forelog.errors import RecordTooLarge
 from forelog.formats.m3.values import Series, Unit, as_bytes
-from forelog.kernel.plain.m3 import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX, Item
-from forelog.kernel.types import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN, Item
 
 __all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS"]
 
 CHUNK_BYTES = 65_536
+CHUNK_HEAD_BYTES = 12
+MESSAGE_BYTES_MAX = 64 << 20
+"""No length that a file gives is followed further than this: a decoder holds one message at a time."""
 CHUNK_BYTES_MIN = 16  # room for a message's length and head: those never span chunks
 CHUNK_BYTES_MAX = 1 << 30
 SEGMENT_NUMBER_MAX = 999_999_999
@@ -97,9 +99,9 @@ class M3:
     appends_in_place: ClassVar[bool] = False
     folder: ClassVar[str] = "commitlogs"
     encode: ClassVar[Any] = None
-    scan = staticmethod(kernel.active.m3_scan)
-    hop = staticmethod(kernel.active.m3_hop)
-    find = staticmethod(kernel.active.m3_find)
+    scan = staticmethod(kernel.m3_scan)
+    hop = staticmethod(kernel.m3_hop)
+    find = staticmethod(kernel.m3_find)
 
     def __post_init__(self) -> None:
         if not isinstance(self.chunk_bytes, int) or not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
@@ -146,10 +148,10 @@ class M3:
         return _ENTRY_BYTES + len(item[0]) + len(item[4] or b"")
 
     def encoder(self, number: int) -> Any:
-        return kernel.active.M3Encoder(number, self.chunk_bytes)
+        return kernel.M3Encoder(number, self.chunk_bytes)
 
     def checker(self) -> Any:
-        return kernel.active.M3Checker()
+        return kernel.M3Checker()
 
     def next_number(self, number: int, time_ns: int) -> int:  # noqa: ARG002 - they are counted
         return number + 1
@@ -174,7 +176,7 @@ class M3:
         at = 0
         while at + CHUNK_HEAD_BYTES <= len(head):  # M3 often closes the first chunk with a LogInfo alone in it
             data, end = at + CHUNK_HEAD_BYTES, at + CHUNK_HEAD_BYTES + int.from_bytes(head[at : at + 4], "little")
-            time_ns = kernel.active.m3_time(head, data, min(end, len(head)), TIME_MIN)
+            time_ns = kernel.m3_time(head, data, min(end, len(head)), TIME_MIN)
             if time_ns != TIME_MIN:
                 return time_ns
             at = end

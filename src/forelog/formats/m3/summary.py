@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from forelog.formats.m3.entries import EntryBlock
-from forelog.kernel.plain.m3 import m3_parse_metadata
+from forelog.kernel import m3_parse_metadata
 
 __all__ = ["Summary", "count_series"]
 

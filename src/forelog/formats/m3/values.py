@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
-from forelog.kernel.plain.m3 import m3_metadata, m3_parse_metadata
+from forelog.kernel import m3_metadata, m3_parse_metadata
 
 __all__ = ["Datapoint", "Entry", "Series", "Tags", "Unit", "as_bytes"]
 

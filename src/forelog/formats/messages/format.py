@@ -39,19 +39,17 @@ from typing import Any, ClassVar, Self
 from forelog import kernel
 from forelog.errors import RecordTooLarge, TimeOutOfRange
 from forelog.formats.messages.msgpack import pack
-from forelog.kernel.plain.messages import (
-    MESSAGE_BYTES_MIN,
-    MESSAGE_TIME_MAX,
-    PAYLOAD_BYTES_MAX,
-    PROPERTIES_BYTES_MAX,
-    TOPIC_BYTES_MAX,
-)
-from forelog.kernel.types import TIME_MAX, payload_bytes
+from forelog.kernel.types import TIME_MAX
 from forelog.times import SECOND_NS
 
 __all__ = ["NO_PROPERTIES", "PAYLOAD_BYTES_MAX", "PROPERTIES_BYTES_MAX", "TOPIC_BYTES_MAX", "Item", "Messages"]
 
 NO_PROPERTIES = b"\x80"
+MESSAGE_BYTES_MIN = 7
+MESSAGE_TIME_MAX = 2**62 - 1
+TOPIC_BYTES_MAX = 65_535
+PAYLOAD_BYTES_MAX = 257 << 20
+PROPERTIES_BYTES_MAX = 1 << 20
 FRAME_BYTES_MAX = 32
 """More than a message takes besides topic, payload and properties."""
 
@@ -68,7 +66,7 @@ class MessagesEncoder:
     __slots__ = ("_starts",)
 
     def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
-        data, self._starts = kernel.active.messages_encode_many(items, time_ns)
+        data, self._starts = kernel.messages_encode_many(items, time_ns)
         return data, self._starts
 
     def places(self) -> array[int]:
@@ -102,10 +100,10 @@ class Messages:
     }
     appends_in_place: ClassVar[bool] = True
     folder: ClassVar[str] = ""
-    encode: ClassVar[Any] = staticmethod(kernel.active.messages_encode)
-    scan = staticmethod(kernel.active.messages_scan)
-    hop = staticmethod(kernel.active.messages_hop)
-    find = staticmethod(kernel.active.messages_find)
+    encode: ClassVar[Any] = staticmethod(kernel.messages_encode)
+    scan = staticmethod(kernel.messages_scan)
+    hop = staticmethod(kernel.messages_hop)
+    find = staticmethod(kernel.messages_find)
 
     def item(
         self,
@@ -121,7 +119,7 @@ class Messages:
         name = topic.encode() if isinstance(topic, str) else bytes(topic)
         if len(name) > TOPIC_BYTES_MAX:
             raise RecordTooLarge(f"a topic of {len(name)} bytes: the limit is {TOPIC_BYTES_MAX}")
-        body = payload_bytes(payload)
+        body = kernel.payload_bytes(payload)
         if len(body) > PAYLOAD_BYTES_MAX:
             raise RecordTooLarge(f"a payload of {len(body)} bytes: the limit is {PAYLOAD_BYTES_MAX}")
         return name, body, _packed(properties)

@@ -16,16 +16,18 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from forelog.kernel.plain.messages import (
-    PROPERTIES_DEPTH_MAX,
-    element_children,
-    element_content,
-    element_head,
-    is_map,
-    is_text,
-)
+__all__ = [
+    "PROPERTIES_DEPTH_MAX", "Extension", "element_children", "element_content", "element_head", "is_map",
+    "is_text", "pack", "unpack",
+]  # fmt: skip
 
-__all__ = ["Extension", "pack", "unpack"]
+PROPERTIES_DEPTH_MAX = 16
+_HEADS = {
+    0xC0: 1, 0xC2: 1, 0xC3: 1, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xC7: 3, 0xC8: 4, 0xC9: 6, 0xCA: 5, 0xCB: 9, 0xCC: 2,
+    0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9, 0xD4: 2, 0xD5: 2, 0xD6: 2, 0xD7: 2, 0xD8: 2,
+    0xD9: 2, 0xDA: 3, 0xDB: 5, 0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5,
+}  # fmt: skip
+_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 
 
 class Extension(NamedTuple):
@@ -164,3 +166,39 @@ def _scalar(data: bytes, at: int, start: int, end: int) -> Any:
     if marker in (0xCA, 0xCB):
         return struct.unpack(">f" if marker == 0xCA else ">d", data[at + 1 : start])[0]
     return int.from_bytes(data[at + 1 : start], "big", signed=marker >= 0xD0)
+
+
+def element_head(marker: int) -> int:
+    """How many bytes an element of msgpack has before its content; 0 for what is no element."""
+    return 1 if marker < 0xC0 or marker >= 0xE0 else _HEADS.get(marker, 0)
+
+
+def element_content(view: Any, at: int) -> int:
+    """How many bytes of content follow an element's head."""
+    marker = view[at]
+    if 0xA0 <= marker <= 0xBF:
+        return int(marker & 0x1F)
+    if 0xD4 <= marker <= 0xD8:
+        return 1 << int(marker - 0xD4)
+    return int.from_bytes(view[at + 1 : at + 1 + _SIZED.get(marker, 0)], "big")
+
+
+def element_children(view: Any, at: int) -> int:
+    """How many elements a map or an array has inside, both keys and values; -1 for anything else."""
+    marker = int(view[at])
+    if 0x80 <= marker <= 0x8F:
+        return 2 * (marker & 0x0F)
+    if 0x90 <= marker <= 0x9F:
+        return marker & 0x0F
+    if 0xDC <= marker <= 0xDF:
+        count = int.from_bytes(view[at + 1 : at + _HEADS[marker]], "big")
+        return 2 * count if marker >= 0xDE else count
+    return -1
+
+
+def is_map(marker: int) -> bool:
+    return 0x80 <= marker <= 0x8F or marker in (0xDE, 0xDF)
+
+
+def is_text(marker: int) -> bool:
+    return 0xA0 <= marker <= 0xBF or 0xD9 <= marker <= 0xDB

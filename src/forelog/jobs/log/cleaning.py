@@ -204,7 +204,7 @@ class ForgetDone:
             if self.stopped.is_set():
                 raise _Stopped
             last = min(first + _ROWS, block.last)
-            commands = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, last)
+            commands = kernel.commands_decode(block.buffer, scan.starts, scan.ends, first, last)
             found, certain, kept_bytes, other_bytes = needed(
                 self._machine, commands, block.segment, block.offsets, scan.offsets, stop, first, fresh
             )

@@ -8,11 +8,11 @@ from __future__ import annotations
 from array import array
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import ADD, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, SCHEDULE, TIMEOUT_ATTEMPT
 from forelog.jobs.machine.limits import TIME_NS_MAX
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job, new_job
-from forelog.kernel.plain.commands import ADD, DELETE, EXPIRE, FAIL, SCHEDULE, TIMEOUT_ATTEMPT, Commands
+from forelog.kernel.types import Commands
 
 __all__ = ["Halt", "is_foreign", "load", "needed", "pieces_of"]
 
@@ -29,9 +29,9 @@ Pieces = tuple[list[bytes], list[bytes], list[bytes]]
 
 def pieces_of(commands: Commands, data: bytes) -> Pieces:
     """Cut them out, once for a block: it is loaded in as many steps as it has rows that can't be."""
-    names = kernel.active.pieces(data, commands.name_starts, commands.name_ends)
-    payloads = kernel.active.pieces(data, commands.payload_starts, commands.payload_ends)
-    return kernel.active.even_pieces(commands.ids, 16), names, payloads
+    names = kernel.pieces(data, commands.name_starts, commands.name_ends)
+    payloads = kernel.pieces(data, commands.payload_starts, commands.payload_ends)
+    return kernel.even_pieces(commands.ids, 16), names, payloads
 
 
 def load(  # noqa: C901 - one loop, so that it is quick

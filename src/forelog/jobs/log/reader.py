@@ -20,7 +20,8 @@ from forelog import kernel
 from forelog.errors import BadCommand
 from forelog.formats import Block
 from forelog.formats.commands.commands import ID_ONLY, Add, Command, Complete, Fail, Schedule, decode
-from forelog.kernel.plain.commands import ADD, COMPLETE, FAIL, SCHEDULE, Commands
+from forelog.formats.commands.fields import ADD, COMPLETE, FAIL, SCHEDULE
+from forelog.kernel.types import Commands
 from forelog.log.position import Position, make_position
 from forelog.log.stream import Bound, PositionLike, Stream
 from forelog.log.walk import OnCorruption
@@ -53,7 +54,7 @@ def read_commands(
 def commands_of(block: Block) -> Iterator[tuple[Position, int, Command | BadCommand]]:
     """The wanted commands of a block. All of them must be taken before the next block is asked for."""
     scan, first = block.scan, block.first
-    columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
+    columns = kernel.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
     ids, view = columns.ids, block.buffer
     for row, kind in enumerate(columns.types):
         command: Command | BadCommand

@@ -41,7 +41,7 @@ from forelog import kernel
 from forelog.errors import BadCommand
 from forelog.formats import Block
 from forelog.formats.commands.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.log.loader import load, pieces_of
 from forelog.jobs.machine.limits import ATTEMPTS_MAX, TIME_NS_MAX
 from forelog.jobs.machine.machine import Machine
@@ -176,7 +176,7 @@ class Replay:
     def apply_block(self, block: Block) -> None:
         """The next commands of the log, a block of them at a time."""
         scan, first = block.scan, block.first
-        columns = kernel.active.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
+        columns = kernel.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
         pieces = pieces_of(columns, data)
         while row < rows:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from forelog.formats.commands.encoding import job_head
+from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, job_head
 from forelog.jobs.machine.queue import Job
-from forelog.kernel.plain.commands import COMPLETE, DELETE, EXPIRE, FAIL
 
 if TYPE_CHECKING:
     from forelog.log.position import Positions

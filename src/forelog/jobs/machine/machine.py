@@ -29,12 +29,12 @@ True
 from __future__ import annotations
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED, varint
+from forelog.formats.commands import fields
+from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.machine.ledger import Batch, Ledger, held_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
 from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
 from forelog.jobs.machine.wheel import Timer, Wheel
-from forelog.kernel.plain.commands import COMPLETE, DELETE, EXPIRE, FAIL, START_ATTEMPT, TIMEOUT_ATTEMPT
 
 __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
 
@@ -43,9 +43,9 @@ QUEUES_IDLE_MAX = 10_000
 QUEUE_BYTES = 1024  # that a queue takes in memory
 FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
 _MS_NS = 1_000_000
-_encode = kernel.active.job_encode
+_encode = kernel.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
-_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((TIMEOUT_ATTEMPT,))
+_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((fields.TIMEOUT_ATTEMPT,))
 
 
 class Machine(Ledger):
@@ -178,7 +178,7 @@ class Machine(Ledger):
             self._log(_TIMEOUT + job_id)
             self._settle(job, now_ns, True)
             return DONE
-        self._log((_COMPLETE if success else _FAIL) + job_id + varint(len(result)) + result)
+        self._log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
         if job.volatile:
             self._answer(job, False)
             self._end(job)

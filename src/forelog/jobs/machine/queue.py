@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, merge, nsmallest
 from itertools import chain, islice
 
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
 
 __all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter", "new_job"]

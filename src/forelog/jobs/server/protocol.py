@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
 from forelog.jobs.machine.machine import DONE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Job, Leaser, Waiter
@@ -68,7 +68,7 @@ _OUT_BYTES_MAX = 1 << 20
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
-_next_line = kernel.active.next_line
+_next_line = kernel.next_line
 
 # How many words a command has beside its name, and what a bad size is called: its payload's size is the last one.
 _SIZED = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from forelog import kernel
-from forelog.formats.commands.encoding import NOT_SCHEDULED
+from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.queue import COMPLETED, Job, Queue
 from forelog.times import format_time
 
 _SECOND_NS = 1_000_000_000
 _KNOWN_MAX = 4096
 _known_numbers: dict[int, bytes] = {}
-_text = kernel.active.uuid_text
+_text = kernel.uuid_text
 
 OK = b"+OK\r\n"
 TIMEOUT = b"-TIMEOUT\r\n"

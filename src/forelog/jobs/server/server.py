@@ -119,7 +119,7 @@ class Server(Turns):
         self._loop = asyncio.get_running_loop()
         self.call_soon = self._loop.call_soon
         with contextlib.suppress(OSError):  # there are such sets on Linux only
-            self.sockets = kernel.active.SocketSet()
+            self.sockets = kernel.SocketSet()
             self._loop.add_reader(self.sockets.fileno(), self.read)
         factory = cast(Callable[[], asyncio.Protocol], lambda: Connection(self))
         accept = factory

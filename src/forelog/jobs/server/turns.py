@@ -34,7 +34,7 @@ logger = logging.getLogger("forelog")
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 _clock = time.perf_counter
-_send = kernel.active.socket_send
+_send = kernel.socket_send
 
 
 class Connection:

@@ -26,7 +26,7 @@ from forelog.jobs.server.replies import (
 from forelog.times import parse_time
 
 _ZERO, _NINE = b"09"
-_parse = kernel.active.uuid_parse
+_parse = kernel.uuid_parse
 
 
 def parse_id(text: bytes) -> bytes | None:

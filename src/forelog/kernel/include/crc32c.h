@@ -15,6 +15,7 @@
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE 1
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -108,8 +109,9 @@ static void crc32c_init(void) {
         for (uint32_t byte = 0; byte < 256; byte++)
             crc32c_zeros[slice][byte] = crc32c_portable(byte << (8 * slice), zeros, CRC32C_LANE_BYTES);
 #if defined(CRC32C_HARDWARE) && defined(__x86_64__)
-    __builtin_cpu_init();
-    crc32c_has_hardware = __builtin_cpu_supports("sse4.2") != 0;
+    /* Not by __builtin_cpu_supports(): it needs a library of gcc's that other compilers come without. */
+    unsigned int a, b, c, d;
+    crc32c_has_hardware = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
 #elif defined(CRC32C_HARDWARE)
     crc32c_has_hardware = 1;
 #endif

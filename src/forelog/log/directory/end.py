@@ -40,16 +40,24 @@ from typing import NamedTuple
 
 from forelog import kernel
 from forelog.files import File
-from forelog.kernel.plain.append import END_COMMITTED, END_INTENDED, checked_offset
 from forelog.log.directory.place import Place
 
 NAME = "append.end"
 WORDS = 8
 _MAGIC, _BOOT, _LAST, _SEGMENT, _FIRST = 0, 1, 3, 4, 7
+END_COMMITTED, END_INTENDED = 5, 6  # the kernel stores these two with every write
 _LAYOUT = struct.Struct("=8s16s5Q")
 _MAGIC_BYTES = b"CLEND\0\0\1"
 _LOOKS_MAX = 16
 _OFFSET_MASK = (1 << 48) - 1
+
+
+def checked_offset(offset: int) -> int:
+    """An offset of up to 48 bits, with a check in the sixteen bits above it.
+
+    The factor is any odd number with many bits set. The kernel computes the same.
+    """
+    return offset | offset * 0x9E3779B97F4A7C15 & 0xFFFF000000000000
 
 
 class End(NamedTuple):
@@ -171,5 +179,5 @@ def visible_bytes(directory: Place, number: int, file: File) -> int:
 @functools.lru_cache(maxsize=16)
 def boot_digest(boot_id: str) -> bytes:
     """A boot's name, in sixteen bytes."""
-    parts = (kernel.active.crc32c(f"{salt}{boot_id}".encode()) for salt in "abcd")
+    parts = (kernel.crc32c(f"{salt}{boot_id}".encode()) for salt in "abcd")
     return b"".join(part.to_bytes(4, "big") for part in parts)

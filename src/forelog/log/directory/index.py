@@ -39,7 +39,7 @@ from itertools import pairwise
 
 from forelog import kernel
 from forelog.files import Files, removed_on_failure, write_all
-from forelog.kernel.plain import TIME_MAX, TIME_MIN
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 
 MARK_BYTES = 65_536
 """A mark for the first record at or past each multiple of this."""
@@ -95,7 +95,7 @@ class SegmentIndex:
         """The same for a column of ascending record offsets."""
         if not self.runs:
             return offsets
-        column: array[int] = kernel.active.relocate(offsets, self.runs)
+        column: array[int] = kernel.relocate(offsets, self.runs)
         return column
 
     def mark_before(self, time_ns: int) -> int:
@@ -157,12 +157,12 @@ def encode_index(index: SegmentIndex) -> bytes:
         len(index.marks) // 2,
     )
     body = head + _flip(index.runs).tobytes() + _flip(index.marks).tobytes()
-    return body + kernel.active.crc32c(body).to_bytes(4, "big")
+    return body + kernel.crc32c(body).to_bytes(4, "big")
 
 
 def decode_index(data: bytes) -> SegmentIndex | None:
     """None if the bytes are not a whole and right index."""
-    if len(data) < _LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.active.crc32c(data[:-4]):
+    if len(data) < _LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.crc32c(data[:-4]):
         return None
     magic, version, segment, physical, logical, records, first, last, tail, runs, marks = _LAYOUT.unpack_from(data)
     if magic != b"CLIX" or version != 1 or len(data) != _LAYOUT.size + 16 * (runs + marks) + 4:

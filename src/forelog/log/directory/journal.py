@@ -99,7 +99,7 @@ class Journal:
         _HEAD.pack_into(entry, 0, _MAGIC, _VERSION, self._round, segment, start, count)
         if file.read_into(entry[_HEAD.size : checked], start) != count:
             return False
-        entry[checked : checked + 4] = kernel.active.crc32c(entry[:checked]).to_bytes(4, "big")
+        entry[checked : checked + 4] = kernel.crc32c(entry[:checked]).to_bytes(4, "big")
         entry[checked + 4 :] = bytes(size - checked - 4)
         try:
             self._file.write_synced(entry, self._place)
@@ -226,7 +226,7 @@ def _entries(data: bytes) -> Iterator[Entry]:
             or before not in (None, (version, number, segment, offset))
         ):
             return
-        if int.from_bytes(data[end : end + 4], "big") != kernel.active.crc32c(data[place:end]):
+        if int.from_bytes(data[end : end + 4], "big") != kernel.crc32c(data[place:end]):
             return
         yield Entry(segment, offset, data[place + _HEAD.size : end])
         before = version, number, segment, offset + count

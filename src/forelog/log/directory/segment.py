@@ -18,7 +18,7 @@ from typing import Any
 
 from forelog.files import File, write_all
 from forelog.formats import Block
-from forelog.kernel.plain import TIME_MAX, TRUNCATED
+from forelog.kernel.types import TIME_MAX, TRUNCATED
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import visible_bytes
 from forelog.log.directory.foreign import foreign_index

@@ -43,7 +43,7 @@ def trace(directory: Directory, position: Position) -> str | None:
             return _CUT if by_another else None
         if reader.file.size() < position.offset:
             return _CUT
-        return f"{kernel.active.crc32c(tail_before(reader.file, position.offset)):08x}"
+        return f"{kernel.crc32c(tail_before(reader.file, position.offset)):08x}"
     finally:
         reader.close()
 

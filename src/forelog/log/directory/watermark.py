@@ -67,11 +67,11 @@ class Mark(NamedTuple):
 
 def _encode(mark: Mark) -> bytes:
     body = _LAYOUT.pack(b"CLSY", 1, mark.opening, mark.segment, mark.offset, mark.boot, mark.closed)
-    return body + kernel.active.crc32c(body).to_bytes(4, "big")
+    return body + kernel.crc32c(body).to_bytes(4, "big")
 
 
 def _decode(data: bytes) -> Mark | None:
-    if len(data) != _BYTES or int.from_bytes(data[-4:], "big") != kernel.active.crc32c(data[:-4]):
+    if len(data) != _BYTES or int.from_bytes(data[-4:], "big") != kernel.crc32c(data[:-4]):
         return None
     magic, version, opening, segment, offset, boot, closed = _LAYOUT.unpack_from(data)
     return Mark(opening, segment, offset, boot, bool(closed)) if magic == b"CLSY" and version == 1 else None
@@ -129,7 +129,7 @@ def read_own_from(directory: Place) -> int | None:
 
 def _read_own_from(file: File) -> int | None:
     data = read_exactly(file, _OWN_LAYOUT.size + 4, _OWN)
-    if len(data) < _OWN_LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.active.crc32c(data[:-4]):
+    if len(data) < _OWN_LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.crc32c(data[:-4]):
         return None
     magic, version, segment = _OWN_LAYOUT.unpack_from(data)
     return segment if (magic, version) == (b"CLTO", 1) else None
@@ -184,7 +184,7 @@ class Watermark:
     def note_own_from(self, segment: int) -> None:
         """From this segment on every record is ours: on disk when this returns."""
         body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
-        self._file.write_at(body + kernel.active.crc32c(body).to_bytes(4, "big"), _OWN)
+        self._file.write_at(body + kernel.crc32c(body).to_bytes(4, "big"), _OWN)
         self._file.sync()
         self.own_from = segment
 

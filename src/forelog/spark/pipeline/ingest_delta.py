@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from forelog.errors import BadOption, MissingExtra, TableDamaged
-from forelog.files import OSFiles
+from forelog.files import OSFiles, sync_file
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ def _app(about: About) -> str:
 def _sync(folder: str) -> None:
     """Make the last version durable, which deltalake leaves to the operating system."""
     last = max(name for name in os.listdir(folder) if name.endswith(".json"))
-    descriptor = os.open(f"{folder}/{last}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    OSFiles().sync_dir(folder)
+    sync_file(OSFiles(), f"{folder}/{last}")
 
 
 def _schema(about: About) -> pa.Schema:

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
-from forelog.files import OSFiles
+from forelog.files import OSFiles, sync_file
 from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
 from forelog.log.walk import Defect, OnCorruption
@@ -288,13 +288,7 @@ class _Part:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
-        descriptor = os.open(self._staged, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-            size = os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
-        OSFiles().sync_dir(os.path.dirname(self._staged))
+        size = sync_file(OSFiles(), self._staged)
         return DataFile(
             path=os.path.join(self._place, self._name),
             rows=self._rows,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from forelog.files import OSFiles
+from forelog.files import OSFiles, sync_file
 
 
 class SyncedFiles(PyArrowFileIO):
@@ -48,12 +47,7 @@ class _Synced:
         if self._stream.closed:
             return
         self._stream.close()
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        OSFiles().sync_dir(os.path.dirname(self._path))
+        sync_file(OSFiles(), self._path)
 
     def __enter__(self) -> _Synced:
         return self

@@ -1,108 +1,50 @@
-"""Loops over bytes, in plain Python.
-
-This is the compiled kernel's twin: the same functions with the same results, used where nothing could be
-compiled, and the oracle that the compiled ones are tested against. Here are those for columns; those for records
-in the captain format are in `_kernel_captain_py`, those for M3's commit log in `_kernel_m3_py`, those for messages
-in `_kernel_messages_py`, those for MQTT in `_kernel_mqtt_py`, those for a broker in `_kernel_broker_py`, those for
-a job server's commands in `_kernel_commands_py`, those for msgpack in `_kernel_msgpack_py`, and what scans of all
-formats share in `_kernel_scan`.
-
-No I/O, no policy, and no trust: whatever the bytes say, nothing outside of the buffer is read and nothing
-larger than it is allocated.
-"""
+"""What is done with columns of records: the oracle for `log/columns.pxi`."""
 
 from __future__ import annotations
 
 from array import array
 from typing import Any
 
-from forelog.kernel.plain.append import AppendCore
-from forelog.kernel.plain.broker import (
-    message_columns,
-    messages_flags,
-    mqtt_deliver,
-    rows_where,
-    topic_codes,
-)
-from forelog.kernel.plain.captain import (
-    CRC_BYTES,
-    RECORD_BYTES_MIN,
-    TIME_BYTES,
-    UNIX_EPOCH_SECONDS,
-    captain_encode,
-    captain_encode_many,
-    captain_find,
-    captain_hop,
-    captain_scan,
-)
-from forelog.kernel.plain.commands import (
-    Commands,
-    commands_decode,
-    even_pieces,
-    job_encode,
-    next_line,
-    pieces,
-    pieces_after,
-    uuid_parse,
-    uuid_text,
-    uuid_texts,
-)
-from forelog.kernel.plain.crc import crc32c, crc32c_hardware, crc32c_portable
-from forelog.kernel.plain.inbox import Inbox
-from forelog.kernel.plain.m3 import (
-    M3Checker,
-    M3Decoder,
-    M3Encoder,
-    m3_chunks,
-    m3_find,
-    m3_hop,
-    m3_message,
-    m3_scan,
-    m3_time,
-)
-from forelog.kernel.plain.messages import (
-    message_split,
-    messages_columns,
-    messages_encode,
-    messages_encode_many,
-    messages_find,
-    messages_hop,
-    messages_scan,
-)
-from forelog.kernel.plain.messages_json import messages_json
-from forelog.kernel.plain.mqtt import mqtt_encode_publish, mqtt_pubacks, mqtt_publishes, mqtt_split
-from forelog.kernel.plain.msgpack import msgpack_array
-from forelog.kernel.plain.queue import BoundedQueue, Gate, open_first
-from forelog.kernel.plain.sockets import SocketSet, socket_send
-from forelog.kernel.types import (
-    BAD_CRC,
-    BAD_LENGTH,
-    BAD_TIME,
-    END,
-    FOUND,
-    LIMIT,
-    NEED_MAX,
-    TIME_MAX,
-    TIME_MIN,
-    TRUNCATED,
-    Scan,
-)
+from forelog.kernel.types import TIME_MAX, TIME_MIN
 
-__all__ = [
-    "BAD_CRC", "BAD_LENGTH", "BAD_TIME", "COMPILED", "CRC_BYTES", "END", "FOUND", "LIMIT", "NEED_MAX",
-    "RECORD_BYTES_MIN", "TIME_BYTES", "TIME_MAX", "TIME_MIN", "TRUNCATED", "UNIX_EPOCH_SECONDS", "AppendCore",
-    "BoundedQueue", "Commands", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "Scan",
-    "SocketSet", "ascends", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
-    "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
-    "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
-    "m3_scan", "m3_time", "message_columns", "message_split", "messages_columns", "messages_encode",
-    "messages_encode_many", "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan",
-    "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split",
-    "msgpack_array", "next_line", "open_first", "pieces", "pieces_after", "relocate", "rows_where", "select",
-    "socket_send", "time_run", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts",
-]  # fmt: skip
 
-COMPILED = False
+def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
+    """Ranges of a buffer, as bytes."""
+    view = memoryview(buffer).cast("B")
+    if len(starts) != len(ends):
+        raise ValueError(f"{len(starts)} starts and {len(ends)} ends")
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"range {i} lies outside of its buffer")
+    return [bytes(view[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def pieces_after(
+    buffer: Any, starts: array[int], ends: array[int], first: int, last: int, head: bytes
+) -> list[bytes]:
+    """What comes after a head in each range from `first` on, up to one that doesn't begin with it, or `last`."""
+    view = memoryview(buffer).cast("B")
+    rows = min(len(starts), len(ends))
+    if not 0 <= first <= last <= rows:
+        raise ValueError(f"rows {first}..{last} of {rows}")
+    found = []
+    for i in range(first, last):
+        start, end = starts[i], ends[i]
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"range {i} lies outside of its buffer")
+        data = bytes(view[start:end])
+        if not data.startswith(head):
+            break
+        found.append(data[len(head) :])
+    return found
+
+
+def even_pieces(buffer: Any, size: int) -> list[bytes]:
+    """A buffer in pieces of one size."""
+    view = memoryview(buffer).cast("B")
+    if size < 1 or len(view) % size:
+        raise ValueError(f"{len(view)} bytes are no pieces of {size}")
+    return [bytes(view[at : at + size]) for at in range(0, len(view), size)]
 
 
 def gather(

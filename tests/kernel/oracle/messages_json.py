@@ -18,15 +18,9 @@ import struct
 from array import array
 from typing import Any
 
-from forelog.kernel.plain.messages import (
-    element_children,
-    element_content,
-    element_head,
-    is_map,
-    is_text,
-    skip_properties,
-)
+from forelog.formats.messages.msgpack import element_children, element_content, element_head, is_map, is_text
 from forelog.kernel.types import END
+from tests.kernel.oracle.messages import skip_properties
 
 
 def messages_json(buffer: Any, starts: array[int], ends: array[int]) -> tuple[array[int], bytes]:

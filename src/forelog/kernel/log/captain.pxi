@@ -1,5 +1,18 @@
 # Records of the captain format. Included by _kernel.pyx.
 
+def payload_bytes(payload):
+    if PyBytes_CheckExact(payload):
+        return payload
+    if isinstance(payload, str):
+        raise TypeError(f"a payload is bytes, and {payload[:40]!r} is a text: text.encode() makes bytes of it")
+    return bytes(memoryview(payload))
+
+
+def varint(uint64_t number):
+    cdef unsigned char out[10]
+    return PyBytes_FromStringAndSize(<char *>out, put_varint(out, number))
+
+
 cdef inline Py_ssize_t varint_bytes(uint64_t number) noexcept nogil:
     cdef Py_ssize_t n = 1
     while number >= 0x80:

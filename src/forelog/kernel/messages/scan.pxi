@@ -388,38 +388,6 @@ def messages_find(buffer, int64_t start, int64_t stop, bint final):
     return found
 
 
-def messages_columns(buffer, array offsets, int64_t base, Py_ssize_t first, Py_ssize_t last):
-    """Where the topics and the properties of scanned messages start and end."""
-    cdef _View view = _View(buffer)
-    check_column(offsets)
-    if not 0 <= first <= last <= len(offsets):
-        raise ValueError(f"rows {first}..{last} of {len(offsets)}")
-    cdef Py_ssize_t count = last - first, row
-    cdef array topic_starts = new_column(count), topic_ends = new_column(count)
-    cdef array properties_starts = new_column(count), properties_ends = new_column(count)
-    cdef int64_t *offset = items(offsets)
-    cdef int64_t *a = items(topic_starts)
-    cdef int64_t *b = items(topic_ends)
-    cdef int64_t *c = items(properties_starts)
-    cdef int64_t *d = items(properties_ends)
-    cdef MessagePlaces m
-    cdef int64_t at = 0
-    cdef bint fine = True
-    with nogil:
-        for row in range(count):
-            at = offset[first + row] - base
-            if not 0 <= at <= view.size or get_message_places(view.data, at, view.size, &m) != END:
-                fine = False
-                break
-            a[row] = m.topic
-            b[row] = m.topic_end
-            c[row] = m.properties
-            d[row] = m.properties_end
-    if not fine:
-        raise ValueError(f"there is no message at byte {at}")
-    return topic_starts, topic_ends, properties_starts, properties_ends
-
-
 def message_split(frame):
     """Topic, payload and encoded properties of one message, which a scan has found right."""
     cdef _View view = _View(frame)

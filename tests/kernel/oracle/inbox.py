@@ -17,30 +17,18 @@ in them, and what each publisher is to be answered once they are safe.
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
 from forelog.errors import TimeOutOfRange
-from forelog.kernel.plain.broker import message_columns, messages_flags
-from forelog.kernel.plain.messages import MESSAGE_TIME_MAX, messages_encode, skip_properties
-from forelog.kernel.plain.mqtt import LIMIT, NOT_PLAIN, mqtt_publishes
-from forelog.kernel.types import END, check_range
+from forelog.formats.messages.format import MESSAGE_TIME_MAX
+from forelog.kernel.types import END, NOT_PLAIN, PACKETS_MAX, Drained
+from tests.kernel.oracle.broker import message_columns, messages_flags
+from tests.kernel.oracle.messages import messages_encode, skip_properties
+from tests.kernel.oracle.mqtt import mqtt_publishes
+from tests.kernel.oracle.shared import check_range
 
 RUN_BYTES_MAX = 16 << 20
 """No more than these are made at once, but for one larger message: small packets could become large messages."""
-
-
-class Drained(NamedTuple):
-    """Messages of the log, back to back, with bounds in `data`; their flags are those of `messages_flags`."""
-
-    data: bytes
-    starts: array[int]
-    topic_starts: array[int]
-    topic_ends: array[int]
-    payload_starts: array[int]
-    payload_ends: array[int]
-    flags: bytes
-    runs: list[tuple[Any, bytes]]
-    """Whose they are, run by run, and the acknowledgements to send when `data` is safe."""
 
 
 class Inbox:
@@ -97,7 +85,7 @@ class Inbox:
             is_plain = found.property_starts[row] == found.property_ends[row]
             if not is_plain or (row and len(self._data) - self._run_start + len(frame) > RUN_BYTES_MAX):
                 end = found.payload_ends[row - 1] if row else start
-                reason, need = LIMIT if is_plain else NOT_PLAIN, 0
+                reason, need = PACKETS_MAX if is_plain else NOT_PLAIN, 0
                 break
             self._add(frame, packet_id != 0)
         count = len(self) - self._run_row

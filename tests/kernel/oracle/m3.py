@@ -33,54 +33,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import adler32
 
-from forelog.kernel.plain.m3_entries import (
-    CHUNK_HEAD_BYTES,
+from forelog.formats.m3.format import CHUNK_HEAD_BYTES
+from forelog.kernel.types import BAD_CRC, BAD_LENGTH, END, FOUND, LIMIT, TIME_MIN, TRUNCATED, Item, Scan
+from tests.kernel.oracle.m3_entries import (
     ENTRY_HEAD,
     INFO_HEAD,
-    MESSAGE_BYTES_MAX,
     METADATA_HEAD,
     TAGS_MAGIC,
-    Entries,
     M3Checker,
     M3Decoder,
     m3_parse_metadata,
     m3_time,
 )
-from forelog.kernel.types import (
-    BAD_CRC,
-    BAD_LENGTH,
-    END,
-    FOUND,
-    LIMIT,
-    TIME_MIN,
-    TRUNCATED,
-    Scan,
-    check_range,
-    varint,
-)
+from tests.kernel.oracle.shared import check_range, varint
 
 __all__ = [
-    "CHUNK_HEAD_BYTES",
-    "MESSAGE_BYTES_MAX",
-    "Entries",
-    "Item",
-    "M3Checker",
-    "M3Decoder",
-    "M3Encoder",
-    "m3_chunks",
-    "m3_find",
-    "m3_hop",
-    "m3_message",
-    "m3_metadata",
-    "m3_parse_metadata",
-    "m3_scan",
-    "m3_time",
-]
+    "M3Checker", "M3Decoder", "M3Encoder", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_metadata",
+    "m3_parse_metadata", "m3_scan", "m3_time",
+]  # fmt: skip
 
 _TIME_REACH = 64  # a LogInfo and an entry up to its time are shorter
-
-Item = tuple[bytes, int, float, int, bytes | None, int | None]
-"""Metadata, timestamp, value, unit, annotation, and when it was created, if not with its batch."""
 
 
 # -- chunks

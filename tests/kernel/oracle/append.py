@@ -1,4 +1,4 @@
-"""An append while nothing special is due. Part of the plain-Python kernel."""
+"""An append while nothing special is due. The oracle for `log/append.pxi`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
-from forelog.kernel.plain.captain import captain_encode, captain_encode_many
-from forelog.kernel.plain.queue import REENTERED
-from forelog.kernel.types import read_clock
-
-END_COMMITTED, END_INTENDED = 5, 6
-"""Words of an end mark (log/directory/end.py) that are stored with every write."""
-
-
-def checked_offset(offset: int) -> int:
-    """An offset of up to 48 bits as an end mark has it, with a check in the sixteen bits above it.
-
-    The factor is any odd number with many bits set.
-    """
-    return offset | offset * 0x9E3779B97F4A7C15 & 0xFFFF000000000000
+from forelog.kernel.types import REENTERED
+from forelog.log.directory.end import END_COMMITTED, END_INTENDED, checked_offset
+from tests.kernel.oracle.captain import captain_encode, captain_encode_many
+from tests.kernel.oracle.shared import read_clock
 
 
 class Shared(Protocol):

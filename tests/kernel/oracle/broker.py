@@ -9,7 +9,7 @@ that each take and give columns::
     rows_where         the rows whose topic was chosen
     mqtt_deliver       these rows as PUBLISH packets
 
->>> from forelog.kernel.plain.messages import messages_encode_many
+>>> from tests.kernel.oracle.messages import messages_encode_many
 >>> items = [(b"attic", b"21", b"\\x81\\xa3qos\\x01"), (b"b", b"22", b"\\x80")]
 >>> data, starts = messages_encode_many(items, 1)
 >>> found = message_columns(data, starts, 0, 0, 2)
@@ -26,18 +26,12 @@ b'\\x01\\x00'
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
-from forelog.kernel.plain.messages import (
-    element_children,
-    element_content,
-    element_head,
-    is_map,
-    is_text,
-    message_places,
-)
-from forelog.kernel.plain.mqtt import mqtt_encode_publish
-from forelog.kernel.types import END
+from forelog.formats.messages.msgpack import element_children, element_content, element_head, is_map, is_text
+from forelog.kernel.types import END, MessageColumns
+from tests.kernel.oracle.messages import message_places
+from tests.kernel.oracle.mqtt import mqtt_encode_publish
 
 FLAG_QOS = 3
 FLAG_RETAIN = 4
@@ -46,17 +40,6 @@ FLAG_OTHER = 8
 FLAG_EXPIRY = 16
 
 _PLAIN_KEYS = (b"qos", b"retain", b"from", b"id")
-
-
-class MessageColumns(NamedTuple):
-    """Where the parts of messages lie in the buffer."""
-
-    topic_starts: array[int]
-    topic_ends: array[int]
-    payload_starts: array[int]
-    payload_ends: array[int]
-    property_starts: array[int]
-    property_ends: array[int]
 
 
 def _check_columns(count: int, *columns: array[int]) -> None:

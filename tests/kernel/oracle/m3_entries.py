@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
-from forelog.kernel.types import END, LIMIT, Scan, check_range
-
-CHUNK_HEAD_BYTES = 12
-MESSAGE_BYTES_MAX = 64 << 20
-"""No length that a file gives is followed further than this: a decoder holds one message at a time."""
+from forelog.formats.m3.format import CHUNK_HEAD_BYTES, MESSAGE_BYTES_MAX
+from forelog.kernel.types import END, LIMIT, Entries, Scan
+from tests.kernel.oracle.shared import check_range
 
 # Why a decoder stopped. The numbers go on from those of scans.
 BAD_MESSAGE_LENGTH = 10  # a length that is no number, or too large
@@ -183,37 +181,6 @@ def m3_time(buffer: Any, start: int, stop: int, before: int) -> int:
             break
         at += length
     return before
-
-
-class Entries(NamedTuple):
-    """Entries as columns, and where and why decoding stopped before the last chunk's end, if it did."""
-
-    series: array[int]
-    """Rows of the decoder's series."""
-    timestamps: array[int]
-    values: array[float]
-    units: bytes
-    created: array[int]
-    annotated: bytes
-    """1 for each entry that has an annotation."""
-    annotation_offsets: array[int]
-    """int32, one more than entries."""
-    annotations: bytes
-    offsets: array[int]
-    """Of the chunk in which each entry begins."""
-    row: int
-    """The chunk to go on with: `last`, unless a message can't be read."""
-    reason: int
-    offset: int
-    """Of the chunk in which the message begins that can't be read."""
-    place: int
-    """Where it begins in that chunk's data."""
-    unknown: int
-    """How many entries were left out because their series isn't known."""
-    unknown_offset: int
-    lost: int
-    """How many chunks were passed over because they begin inside of a message whose beginning is gone."""
-    lost_offset: int
 
 
 class _Columns:

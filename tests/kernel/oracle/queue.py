@@ -1,4 +1,4 @@
-"""A bounded queue that is entered without a lock of its caller's, and gates. Part of the plain-Python kernel."""
+"""A bounded queue, and gates: the oracle for `log/queue.pxi` and `log/gate.pxi`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import threading
 from collections import deque
 from typing import Any
 
-REENTERED = (
-    "an append from inside of another append of the same thread, as by a signal handler, a logging handler or "
-    "a clock: hand it to another thread"
-)
+from forelog.kernel.types import REENTERED
 
 
 class BoundedQueue:

@@ -5,7 +5,7 @@
     | version 1 | seconds 8 | nanos 4 | zone 2 | length 1-10 | payload | crc 4 |
       '------------- TIME, 15 bytes ---------'   LEB128                  CRC-32C of all before it
 
->>> from forelog.kernel import plain as kernel
+>>> from tests.kernel import oracle as kernel
 >>> record = kernel.captain_encode(b"hello", 1_000_000_000)
 >>> scan = kernel.captain_scan(record, 0, len(record), 0, 100)
 >>> list(scan.offsets), list(scan.times), record[scan.starts[0] : scan.ends[0]]
@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from forelog.kernel.plain.crc import crc32c
+from forelog.formats.captain import RECORD_BYTES_MIN, UNIX_EPOCH_SECONDS
 from forelog.kernel.types import (
     BAD_CRC,
     BAD_LENGTH,
@@ -33,15 +33,12 @@ from forelog.kernel.types import (
     TIME_MIN,
     TRUNCATED,
     Scan,
-    check_range,
-    payload_bytes,
-    varint,
 )
+from tests.kernel.oracle.crc import crc32c
+from tests.kernel.oracle.shared import check_range, payload_bytes, varint
 
 TIME_BYTES = 15
 CRC_BYTES = 4
-RECORD_BYTES_MIN = TIME_BYTES + 1 + CRC_BYTES
-UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where captain's seconds start
 _UNIX_SECONDS_MAX = CLOCK_SECONDS_MAX
 _U64_MAX = 2**64 - 1
 

@@ -13,72 +13,35 @@ checked as strictly as by `broker/mqtt/decode.py`; what it stops at is for that 
 >>> messages = mqtt_publishes(wire + wire[:5], 0, 20, 4, 1000)
 >>> wire[messages.topic_starts[0] : messages.topic_ends[0]], list(messages.packet_ids), messages.acks
 (b'attic', [7], b'@\\x02\\x00\\x07')
->>> messages.end, REASON_WORDS[messages.reason], messages.need
-(15, 'incomplete', 10)
+>>> messages.end, messages.reason == INCOMPLETE, messages.need
+(15, True, 10)
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
 
-from forelog.kernel.types import check_range, varint
-
-ALL, LIMIT, INCOMPLETE, BAD_LENGTH, TOO_LARGE, NOT_PLAIN, BAD_PUBLISH = range(7)
-REASON_WORDS = (
-    "all",  # everything up to `stop` was taken
-    "limit",  # as many packets as were asked for
-    "incomplete",  # `need` more bytes are needed, or more: as far as can be told by now
-    "length",  # a packet's length has more than four bytes
-    "large",  # a packet is larger than it may be; nothing of it need be there yet
-    "other",  # no PUBLISH, or one that isn't plain: QoS 2, retained, a topic alias, a topic that starts with $
-    "publish",  # a PUBLISH that is malformed or that the protocol forbids
+from forelog.kernel.types import (
+    ALL,
+    BAD_PACKET_LENGTH,
+    BAD_PUBLISH,
+    INCOMPLETE,
+    NOT_PLAIN,
+    PACKETS_MAX,
+    TOO_LARGE,
+    Packets,
+    Pubacks,
+    Publishes,
 )
+from tests.kernel.oracle.shared import check_range, varint
+
 REMAINING_MAX = 0x0FFF_FFFF
 """The largest number in four bytes of seven bits."""
 
 _PUBLISH = 3
 _MINIMUM_OF_BYTES = (0, 0, 1 << 7, 1 << 14, 1 << 21)
 _FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION, _ALIAS, _USER = 1, 2, 3, 8, 9, 0x23, 0x26
-
-
-class Packets(NamedTuple):
-    """Where packets lie: each from `starts` to `ends`, what comes after its length from `bodies`."""
-
-    firsts: bytes
-    starts: array[int]
-    bodies: array[int]
-    ends: array[int]
-    end: int
-    """Where it stopped, and why; `need` is 0 but for an incomplete packet."""
-    reason: int
-    need: int
-
-
-class Publishes(NamedTuple):
-    """Messages as columns of bounds in the buffer; their flags are the lower halves of their first bytes."""
-
-    flags: bytes
-    topic_starts: array[int]
-    topic_ends: array[int]
-    property_starts: array[int]
-    property_ends: array[int]
-    payload_starts: array[int]
-    payload_ends: array[int]
-    packet_ids: array[int]
-    """0 at QoS 0."""
-    acks: bytes
-    """The PUBACKs of those of QoS 1, in order."""
-    end: int
-    reason: int
-    need: int
-
-
-class Pubacks(NamedTuple):
-    """The packet ids of a run of PUBACKs, and where it ends."""
-
-    packet_ids: array[int]
-    end: int
 
 
 class _Stop(Exception):
@@ -98,7 +61,7 @@ def _number(view: memoryview, at: int, stop: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return number, at + i + 1
-    raise _Stop(BAD_LENGTH)
+    raise _Stop(BAD_PACKET_LENGTH)
 
 
 def _frame(view: memoryview, start: int, stop: int, packet_bytes_max: int) -> tuple[int, int]:
@@ -119,7 +82,7 @@ def mqtt_split(buffer: Any, start: int, stop: int, packet_bytes_max: int, packet
     at, reason, need = start, ALL, 0
     while at < stop:
         if len(firsts) >= packets_max:
-            reason = LIMIT
+            reason = PACKETS_MAX
             break
         try:
             body, end = _frame(view, at, stop, packet_bytes_max)
@@ -144,7 +107,7 @@ def mqtt_publishes(
     at, reason, need = start, ALL, 0
     while at < stop:
         if len(flags) >= packets_max:
-            reason = LIMIT
+            reason = PACKETS_MAX
             break
         try:
             row = _publish(view, at, stop, version, packet_bytes_max)

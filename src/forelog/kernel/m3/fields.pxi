@@ -120,34 +120,6 @@ cdef inline int get_bytes(
     return 0
 
 
-cdef int check_tags(const unsigned char *tags, int64_t size) noexcept nogil:
-    cdef int64_t at = 4, i
-    if size < 4 or tags[0] != 0x75 or tags[1] != 0x27:
-        return BAD_TAGS
-    for i in range(2 * <int64_t>load_u16_le(tags + 2)):
-        if size - at < 2:
-            return BAD_TAGS
-        at += 2 + load_u16_le(tags + at)
-        if at > size:
-            return BAD_TAGS
-    return 0 if at == size else BAD_TAGS
-
-
-cdef int check_metadata(const unsigned char *metadata, int64_t size) noexcept nogil:
-    cdef const unsigned char *p = metadata + 4
-    cdef const unsigned char *stop = metadata + size
-    cdef const unsigned char *data
-    cdef int64_t length
-    cdef uint64_t shard
-    if size < 4 or memcmp(metadata, METADATA_HEAD, 4) != 0:
-        return BAD_METADATA
-    if get_bytes(&p, stop, &data, &length) or get_bytes(&p, stop, &data, &length):
-        return BAD_METADATA
-    if get_uint(&p, stop, UINT32_MAX, &shard) or get_bytes(&p, stop, &data, &length) or p != stop:
-        return BAD_METADATA
-    return check_tags(data, length) if length else 0
-
-
 cdef inline bint is_message_head(const unsigned char *p) noexcept nogil:
     return memcmp(p, ENTRY_HEAD, 4) == 0 or memcmp(p, INFO_HEAD, 4) == 0
 

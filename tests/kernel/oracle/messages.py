@@ -24,26 +24,29 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from forelog.errors import TimeOutOfRange
-from forelog.kernel.plain.crc import crc32c
-from forelog.kernel.types import BAD_CRC, BAD_LENGTH, BAD_TIME, END, FOUND, LIMIT, TRUNCATED, Scan, check_range
+from forelog.formats.messages.format import (
+    MESSAGE_TIME_MAX,
+    PAYLOAD_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+)
+from forelog.formats.messages.msgpack import (
+    PROPERTIES_DEPTH_MAX,
+    element_children,
+    element_content,
+    element_head,
+    is_map,
+    is_text,
+)
+from forelog.kernel.types import BAD_CRC, BAD_LENGTH, BAD_TIME, END, FOUND, LIMIT, TRUNCATED, Scan
+from tests.kernel.oracle.crc import crc32c
+from tests.kernel.oracle.shared import check_range
 
 MESSAGE_HEAD = 0x95
-MESSAGE_BYTES_MIN = 7
-TOPIC_BYTES_MAX = 65_535
-PAYLOAD_BYTES_MAX = 257 << 20
-PROPERTIES_BYTES_MAX = 1 << 20
-PROPERTIES_DEPTH_MAX = 16
-MESSAGE_TIME_MAX = 2**62 - 1
 BAD_TOPIC = 7  # the topic is no UTF-8
 BAD_PROPERTIES = 8  # the properties are no map with texts as keys, or too large or too deep
 
 _NOT_AN_ITEM = "a message is a tuple of topic, payload and properties, all bytes: see Messages.item()"
-_HEADS = {
-    0xC0: 1, 0xC2: 1, 0xC3: 1, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xC7: 3, 0xC8: 4, 0xC9: 6, 0xCA: 5, 0xCB: 9, 0xCC: 2,
-    0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9, 0xD4: 2, 0xD5: 2, 0xD6: 2, 0xD7: 2, 0xD8: 2,
-    0xD9: 2, 0xDA: 3, 0xDB: 5, 0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5,
-}  # fmt: skip
-_SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 
 
 class Places(NamedTuple):
@@ -89,42 +92,6 @@ def _sized(view: memoryview, at: int, stop: int, largest: int, *, text: bool) ->
         return TRUNCATED, 0, start
     length = int.from_bytes(view[at + 1 : start], "big")
     return (BAD_LENGTH, 0, 0) if length > largest else (END, start, start + length)
-
-
-def element_head(marker: int) -> int:
-    """How many bytes an element of msgpack has before its content; 0 for what is no element."""
-    return 1 if marker < 0xC0 or marker >= 0xE0 else _HEADS.get(marker, 0)
-
-
-def element_content(view: Any, at: int) -> int:
-    """How many bytes of content follow an element's head."""
-    marker = view[at]
-    if 0xA0 <= marker <= 0xBF:
-        return int(marker & 0x1F)
-    if 0xD4 <= marker <= 0xD8:
-        return 1 << int(marker - 0xD4)
-    return int.from_bytes(view[at + 1 : at + 1 + _SIZED.get(marker, 0)], "big")
-
-
-def element_children(view: Any, at: int) -> int:
-    """How many elements a map or an array has inside, both keys and values; -1 for anything else."""
-    marker = int(view[at])
-    if 0x80 <= marker <= 0x8F:
-        return 2 * (marker & 0x0F)
-    if 0x90 <= marker <= 0x9F:
-        return marker & 0x0F
-    if 0xDC <= marker <= 0xDF:
-        count = int.from_bytes(view[at + 1 : at + _HEADS[marker]], "big")
-        return 2 * count if marker >= 0xDE else count
-    return -1
-
-
-def is_map(marker: int) -> bool:
-    return 0x80 <= marker <= 0x8F or marker in (0xDE, 0xDF)
-
-
-def is_text(marker: int) -> bool:
-    return 0xA0 <= marker <= 0xBF or 0xD9 <= marker <= 0xDB
 
 
 def _element(view: Any, place: int, limit: int, stop: int) -> tuple[int, int, int]:
@@ -283,25 +250,6 @@ def messages_find(buffer: Any, start: int, stop: int, final: bool) -> int:
                 return place
         at = raw.find(MESSAGE_HEAD, at + 1)
     return -1
-
-
-def messages_columns(
-    buffer: Any, offsets: array[int], base: int, first: int, last: int
-) -> tuple[array[int], array[int], array[int], array[int]]:
-    """Where the topics and the properties of scanned messages start and end."""
-    view = memoryview(buffer).cast("B")
-    if not 0 <= first <= last <= len(offsets):
-        raise ValueError(f"rows {first}..{last} of {len(offsets)}")
-    columns = array("q"), array("q"), array("q"), array("q")
-    for offset in offsets[first:last]:
-        at = offset - base
-        found = message_places(view, at, len(view)) if 0 <= at <= len(view) else Places(BAD_LENGTH)
-        if found.reason != END:
-            raise ValueError(f"there is no message at byte {at}")
-        places = found.topic, found.topic_end, found.payload_end, found.properties_end
-        for column, place in zip(columns, places, strict=True):
-            column.append(place)
-    return columns
 
 
 def message_split(frame: Any) -> tuple[str, bytes, bytes]:

@@ -1,5 +1,9 @@
 # An append while nothing special is due. Included by _kernel.pyx.
 
+from operator import index as _index
+
+_EXPECTED_TIME = "expected a time in the years 1678 to 2261. Set it right; nothing was written"
+
 cdef extern from "time.h" nogil:
     ctypedef long time_t
     struct timespec:
@@ -48,6 +52,16 @@ cdef inline object new_pair(object kind, object first, object second):
     Py_INCREF(second)
     PyTuple_SET_ITEM(pair, 1, second)
     return pair
+
+
+def read_clock(clock):
+    try:
+        now = _index(clock())
+    except OverflowError:  # the system's, past the year 2262
+        raise TimeOutOfRange(f"the clock says more than 64 bits hold: {_EXPECTED_TIME}") from None
+    if not CLOCK_MIN <= now <= CLOCK_MAX:
+        raise TimeOutOfRange(f"the clock says {now} nanoseconds since 1970: {_EXPECTED_TIME}")
+    return now
 
 
 cdef enum:
