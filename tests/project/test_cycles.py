@@ -21,20 +21,8 @@ KNOWN: set[frozenset[str]] = {
     ),
     frozenset(
         {
-            "forelog.cli.pipeline.ingest",
-            "forelog.cli.pipeline.results",
-        }
-    ),
-    frozenset(
-        {
             "forelog.commitlog.aio",
             "forelog.commitlog.log",
-        }
-    ),
-    frozenset(
-        {
-            "forelog.copies.sources",
-            "forelog.copies.store.fetch",
         }
     ),
     frozenset(
