@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+PYTHONS ?= 3.11 3.12 3.13 3.14
 CRASH_SECONDS ?= 60
 CRASH_SEED ?= 0
 EXPLORE_SECONDS ?= 60
@@ -14,7 +15,7 @@ SANITIZE_SECONDS ?= 600
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
+.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -26,6 +27,16 @@ demo: $(VENV)/.ready
 ## make test    set up, then run every test
 test: $(VENV)/.ready
 	$(RUN) -m tests
+
+## make matrix  every test on every Python from 3.11 on that is installed, on PATH or in pyenv, each in .venv-3.X
+matrix:
+	@failed=; for version in $(PYTHONS); do \
+	    python=$$(python$$version -c 'import sys; print(sys.executable)' 2>/dev/null || \
+	        ls -d $(HOME)/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	    if [ -z "$$python" ]; then echo "Python $$version is not installed: left out"; continue; fi; \
+	    echo "Python $$version: $$python"; \
+	    $(MAKE) test PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
+	done; [ -z "$$failed" ] || { echo "tests failed on Python$$failed"; exit 1; }
 
 ## make check   ruff, mypy, and the formatting
 check: $(VENV)/.ready
@@ -124,12 +135,13 @@ pipeline: $(VENV)/.ready
 
 ## make clean   remove what the others made
 clean:
-	rm -rf $(VENV) build dist site demo *.egg-info src/*.egg-info src/forelog/kernel/*.c src/forelog/kernel/*.so src/forelog/jobs/*/*.c src/forelog/jobs/*/*.so
+	rm -rf $(VENV) .venv-3.* build dist site demo *.egg-info src/*.egg-info src/forelog/kernel/*.c src/forelog/kernel/*.so src/forelog/jobs/*/*.c src/forelog/jobs/*/*.so
 
 $(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/forelog/kernel/*.pyx src/forelog/kernel/*/*.pxi src/forelog/kernel/include/*.h src/forelog/jobs/*/*.py src/forelog/jobs/*/*.pxd)
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@$(RUN) setup.py compiler 2>/dev/null || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/compiler.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(RUN) -c "from forelog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
 	@touch $@

@@ -102,7 +102,7 @@ def lacks_for_spark() -> str:
     """What is missing to start Spark, and how to get it; nothing if nothing is."""
     try:
         if importlib.util.find_spec("pyspark") is None:
-            raise MissingExtra("Spark is not installed: pip install '.[spark]' in forelog's folder")
+            raise MissingExtra.needed("pyspark", by="the demo", extra="spark")
         from forelog.spark.java import java_home
 
         java_home()

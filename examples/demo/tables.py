@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from examples.demo.proof import EVENT
 from examples.demo.writers import ITEMS
 from forelog.spark.pipeline import jobs as job_pipeline
+from forelog.spark.pipeline.input import JOB_COLUMNS, read_log
 from forelog.spark.pipeline.replay import latest
-from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,10 +41,10 @@ _ITEM_AT = 4
 
 def tables(spark: SparkSession, logs: Path, killed_ns: int) -> dict[str, DataFrame]:
     """Every table, not computed yet."""
-    commands = read_table(spark, str(logs / "jobs"), JOB_COLUMNS, codec="commands").cache()
-    messages = read_table(spark, str(logs / "broker/messages"), ["time", "topic"], codec="messages").cache()
-    points = read_table(spark, str(logs / "meters"), ["tags", "timestamp", "value"], codec="datapoints").cache()
-    records = read_table(spark, str(logs / "stock"), ["segment", "offset", "time", "payload"])
+    commands = read_log(spark, str(logs / "jobs"), JOB_COLUMNS, codec="commands").cache()
+    messages = read_log(spark, str(logs / "broker/messages"), ["time", "topic"], codec="messages").cache()
+    points = read_log(spark, str(logs / "meters"), ["tags", "timestamp", "value"], codec="datapoints").cache()
+    records = read_log(spark, str(logs / "stock"), ["segment", "offset", "time", "payload"])
     events = records.where(F.substring("payload", 1, 1) == F.lit(bytes([EVENT]))).cache()
     lives = job_pipeline.jobs(commands).cache()
     at_the_kill = latest(events, killed_ns, key=slice(_ITEM_AT, _ITEM_AT + len(ITEMS[0])))

@@ -54,7 +54,7 @@ def check_number(
     most: float = TIMER_SECONDS_MAX,
     or_none: str | None = None,
 ) -> None:
-    """The same for a number that needn't be whole; with `above` it must be more than `least`."""
+    """check_whole() for any number; with `above` it must be more than `least`."""
     if value is None and or_none is not None:
         return
     if not isinstance(value, int | float) or isinstance(value, bool):

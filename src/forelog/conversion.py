@@ -45,9 +45,13 @@ class ConvertReport(NamedTuple):
     """What a conversion did."""
 
     target: str
+    """The new log."""
     records: int
+    """How many records or entries it has."""
     segments: int
+    """How many segments."""
     byte_count: int
+    """The size of these."""
     skipped: int
     """Places in the source that can't be read."""
     torn: bool

@@ -13,10 +13,10 @@
     ├── LogFull                 there are no segment numbers left
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
     ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
-    ├── BadPosition             a text is no position, or a position is in no log like this (also a ValueError)
+    ├── BadPosition             a text isn't a position, or a position can't be in this log (also a ValueError)
     ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
     ├── ConvertFailed           a log can't be converted as asked; nothing is left of the attempt
-    ├── BadCommand              a record is no command of a job server, or a command is none (also a ValueError)
+    ├── BadCommand              a record isn't a command, or a command has an impossible value (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
     ├── RestoreFailed           a state can't be restored as asked; nothing is left of the attempt
     │   └── PlaceTaken          there is something where the new log was to be
@@ -34,7 +34,7 @@
     │   ├── ServerFailed        it can't do it now
     │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
     │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
-    │   ├── BadReply            what answers is no job server
+    │   ├── BadReply            what answers isn't a job server
     │   └── BatchFailed         some commands of a batch have failed, and others may have not
     ├── BadOption               no such option for Spark, or no such value of one (also a ValueError)
     ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
@@ -44,12 +44,13 @@
     ├── SparkFailure            Spark failed in a way that isn't about a log
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
-`SkipSegment` is no error: a cleaning function raises it to leave the current segment as it is.
+`SkipSegment` isn't an error: a cleaning function raises it to leave the current segment as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 __all__ = [
     "AppenderClosed",
@@ -167,7 +168,7 @@ class TimeOutOfRange(ForelogError, ValueError):
 
 
 class BadPosition(ForelogError, ValueError):
-    """A text is no position, or a position is in no log like this."""
+    """A text isn't a position, or a position can't be in this log."""
 
 
 class TargetTaken(ForelogError, FileExistsError):
@@ -179,7 +180,7 @@ class ConvertFailed(ForelogError):
 
 
 class BadCommand(ForelogError, ValueError):
-    """A record's payload is no command of a job server, or a command has a value that can't be written.
+    """A record's payload isn't a command of a job server, or a command has a value that can't be written.
 
     `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`), and `offset` where
     in the payload the field begins that is to blame; None when writing.
@@ -278,7 +279,7 @@ class JobTimeout(JobError, TimeoutError):
 class ServerFailed(JobError):
     """The server can't do it now.
 
-    `unknown` tells whether the command may have been done all the same.
+    `unknown` says whether the command may have been done nevertheless.
     """
 
     def __init__(self, message: str, *, unknown: bool = False) -> None:
@@ -293,7 +294,7 @@ class ServerReadOnly(ServerFailed):
 class ConnectionLost(JobError, ConnectionError):
     """There is no connection to the server, or it broke. The next call connects again.
 
-    `unknown` tells whether the command may have been done all the same.
+    `unknown` says whether the command may have been done nevertheless.
     """
 
     def __init__(self, message: str, *, unknown: bool = False) -> None:
@@ -302,7 +303,7 @@ class ConnectionLost(JobError, ConnectionError):
 
 
 class BadReply(JobError):
-    """What answers is no job server, or something between garbles it."""
+    """What answers isn't a job server, or something in between garbles it."""
 
 
 class BatchFailed(JobError):
@@ -339,6 +340,12 @@ class SparkFailure(ForelogError):
 
 class MissingExtra(ForelogError, ImportError):
     """An optional dependency isn't installed."""
+
+    @classmethod
+    def needed(cls, package: str, *, by: str, extra: str) -> Self:
+        """The error for a missing package, which says what needs it and how to install it."""
+        how = f"pip install 'forelog[{extra}]', or '.[{extra}]' in forelog's folder"
+        return cls(f"{package} is not installed, and {by} needs it: {how}")
 
 
 class SkipSegment(Exception):

@@ -41,7 +41,7 @@ def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 from an RFC 3339 text, an aware datetime, `-15m`, or nanoseconds themselves.
 
     Also from `@SECONDS`, which is what `format_time` makes of years that RFC 3339 hasn't. A time of day needs its
-    zone, because there is no telling which was meant; a plain date is its start in UTC.
+    zone, because which one was meant can't be known; a plain date is its start in UTC.
     """
     if isinstance(value, bool):
         raise TypeError("a time is a text, a datetime or an integer of nanoseconds, not a bool")

@@ -189,7 +189,7 @@ def test_a_generation_that_is_not_whole_is_told(run: Run, bank) -> None:
 def test_a_time_before_what_the_log_has_is_told(run: Run, bank, when: str) -> None:
     result = run("state", "inspect", bank[0], "--as-of", when)
     assert (result.code, result.out) == (2, "")
-    assert "begins with generation 2, whole since 000000002:" in result.err
+    assert "its oldest whole generation is 2, committed at 000000002:" in result.err
 
 
 def test_a_position_inside_of_a_record_counts_what_begins_before_it(run: Run, bank) -> None:
@@ -206,7 +206,7 @@ def test_a_position_past_the_end_is_told(run: Run, bank, tmp_path: Path, words) 
     for when in ("000000099:8", f"{bank[1][-1].segment:09}:99999"):
         result = run("state", *words, "--as-of", when)
         assert (result.code, result.out) == (2, "")
-        assert f"it can't tell its state as of {when}" in result.err
+        assert f"there is no state as of {when}" in result.err
     end = open_source(str(path)).end()
     assert json.loads(run("state", "inspect", path, "--as-of", end, "--json").out)["events"] == 5
 
@@ -300,7 +300,7 @@ def test_a_restore_makes_a_new_log_only(run: Run, bank, tmp_path: Path) -> None:
 def test_a_restore_that_fails_leaves_nothing(bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all = segment.write_all
     monkeypatch.setattr(segment, "write_all", lambda file, data: write_all(file, data[:-1]))
-    with pytest.raises(RestoreFailed, match="not what is on the disk"):
+    with pytest.raises(RestoreFailed, match="the disk does not have what was written"):
         restore(bank[0], tmp_path / "new")
     assert os.listdir(tmp_path) == ["bank"]
 

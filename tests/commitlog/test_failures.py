@@ -13,7 +13,7 @@ import pytest
 
 from forelog import Stream
 from forelog.commitlog import CommitLog, read_entries
-from forelog.commitlog.log import Event
+from forelog.commitlog.log import Control
 from forelog.errors import AppenderFailed, ForelogError, WriteFailed
 from forelog.formats.m3 import M3, Datapoint, Series
 from forelog.testing import CrashDisk
@@ -337,13 +337,13 @@ def test_what_was_written_before_a_failure_in_the_same_round_is_not_acknowledged
     disk = CrashDisk()
     log = CommitLog("log", files=disk, on_failure="ignore")
     log.write(b"zero")
-    entries = [log.entry_of(b"1"), log._event(Event.ROTATE), log.entry_of(b"2"), log._event(Event.ROTATE)]
-    entries.append(log.entry_of(b"3"))
+    entries = [log.write_of(b"1"), log._control(Control.ROTATE), log.write_of(b"2"), log._control(Control.ROTATE)]
+    entries.append(log.write_of(b"3"))
     fault = disk.fail(lambda operation: syncs(operation) and operation.path.endswith("000000001.log"))
     log._write_round(entries)
     assert all(entry.error is not None for entry in entries if entry.items)
     fault.stop()
-    log._write_round([log.entry_of(b"reopens it")])
+    log._write_round([log.write_of(b"reopens it")])
     log.write(b"four")
     log.close()
     assert payloads_of(disk)[-1] == b"four"

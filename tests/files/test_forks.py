@@ -21,7 +21,7 @@ from forelog.commitlog import CommitLog
 from forelog.files import OSFiles
 from forelog.jobs import LocalServer
 from forelog.state import PersistentDict
-from forelog.copies.slots import Copies
+from forelog.copies.slots import Slots
 path = sys.argv[1]
 held = {opening}
 if os.fork() == 0:
@@ -87,7 +87,7 @@ def test_a_child_that_outlives_its_killed_parent_keeps_no_cleaner_out(tmp_path, 
 
 
 def test_a_child_that_outlives_its_killed_parent_keeps_no_other_lock(tmp_path, orphan):
-    orphan("Copies(path)")
+    orphan("Slots(path)")
     files.OSFiles().lock(f"{tmp_path}/append.lock", exclusive=True, timeout=0).release()
     orphan("OSFiles().lock(path + '/lock', exclusive=True, timeout=0)")  # as an ingested table's is taken
     files.OSFiles().lock(f"{tmp_path}/lock", exclusive=True, timeout=0).release()

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from forelog.log import aio
-from forelog.log.commit import Entry, GroupCommit
+from forelog.log.commit import GroupCommit, Request
 
 
 @pytest.fixture(autouse=True)
@@ -31,22 +31,22 @@ class Recorder:
         self.seconds = seconds
         self.busy = threading.Lock()
 
-    def __call__(self, entries: list[Entry]) -> None:
+    def __call__(self, requests: list[Request]) -> None:
         assert self.busy.acquire(blocking=False), "two rounds at once"
         try:
             time.sleep(self.seconds)
-            payloads = [payload for entry in entries for payload in entry.items]
+            payloads = [payload for request in requests for payload in request.items]
             self.rounds.append(payloads)
-            for entry in entries:
-                entry.result = (len(self.rounds), tuple(entry.items))
+            for request in requests:
+                request.result = (len(self.rounds), tuple(request.items))
             if b"fail" in payloads:
                 raise OSError(5, "broken")
         finally:
             self.busy.release()
 
 
-def entry(items: list[bytes]) -> Entry:
-    return Entry(items, sum(map(len, items)))
+def request(items: list[bytes]) -> Request:
+    return Request(items, sum(map(len, items)))
 
 
 def run_threads(count: int, work) -> None:
@@ -66,7 +66,7 @@ def test_every_thread_gets_its_own_result(pause):
         rng = random.Random(name)
         for i in range(60):
             payload = b"%d-%d" % (name, i)
-            assert commit.submit(entry([payload]))[1] == (payload,)
+            assert commit.submit(request([payload]))[1] == (payload,)
             if pause:
                 time.sleep(rng.random() * pause)
 
@@ -82,7 +82,7 @@ def test_a_lone_writer_waits_for_nobody():
     results: list = []
 
     def work(_: int) -> None:
-        results.extend(commit.submit(entry([b"x"]))[0] for _ in range(5))
+        results.extend(commit.submit(request([b"x"]))[0] for _ in range(5))
 
     run_threads(1, work)
     assert results == [1, 2, 3, 4, 5]
@@ -92,14 +92,14 @@ def test_a_lone_writer_waits_for_nobody():
 def test_the_main_thread_never_leads():
     leaders: list[str] = []
 
-    def note(entries: list[Entry]) -> None:
+    def note(requests: list[Request]) -> None:
         leaders.append(threading.current_thread().name)
-        for one in entries:
+        for one in requests:
             one.result = 1
 
     commit: GroupCommit = GroupCommit(note)
     for _ in range(3):
-        commit.submit(entry([b"x"]))
+        commit.submit(request([b"x"]))
     assert leaders == ["forelog-commit"] * 3
 
 
@@ -107,7 +107,7 @@ def test_threads_that_never_come_back_leave_nobody_waiting():
     recorder = Recorder()
     commit = GroupCommit(recorder)
     for _ in range(30):
-        run_threads(24, lambda name: commit.submit(entry([b"%d" % name])))
+        run_threads(24, lambda name: commit.submit(request([b"%d" % name])))
     assert sum(map(len, recorder.rounds)) == 30 * 24
 
 
@@ -118,19 +118,19 @@ def test_an_error_reaches_everyone_of_its_round_and_nobody_else():
     def work(name: int) -> None:
         for i in range(40):
             try:
-                commit.submit(entry([b"fail" if (name, i) == (3, 20) else b"fine"]))
+                commit.submit(request([b"fail" if (name, i) == (3, 20) else b"fine"]))
             except OSError:
                 failed.append(name)
 
     run_threads(16, work)
     assert 1 <= len(failed) <= 16
-    assert commit.submit(entry([b"fine"]))
+    assert commit.submit(request([b"fine"]))
 
 
 def test_a_round_is_bounded_and_its_leader_served_in_a_later_one():
     recorder = Recorder(0.001)
     commit = GroupCommit(recorder)
-    run_threads(12, lambda name: commit.submit(entry([bytes([name]) * (6 << 20)])))
+    run_threads(12, lambda name: commit.submit(request([bytes([name]) * (6 << 20)])))
     assert max(sum(map(len, payloads)) for payloads in recorder.rounds) <= 16 << 20
     assert sum(map(len, recorder.rounds)) == 12
 
@@ -141,14 +141,14 @@ def test_tasks_and_threads_share_rounds():
 
     def submit_all() -> None:
         for _ in range(50):
-            commit.submit(entry([b"t"]))
+            commit.submit(request([b"t"]))
 
     threads = [threading.Thread(target=submit_all) for _ in range(4)]
 
     async def work(name: int) -> None:
         for i in range(20):
             payload = b"%d-%d" % (name, i)
-            assert (await aio.submit(commit, entry([payload])))[1] == (payload,)
+            assert (await aio.submit(commit, request([payload])))[1] == (payload,)
 
     async def main() -> None:
         await asyncio.gather(*(work(n) for n in range(40)))
@@ -168,7 +168,7 @@ def test_a_cancelled_task_harms_nobody_and_closing_serves_who_waits():
     commit = GroupCommit(recorder)
 
     async def main() -> None:
-        tasks = [asyncio.create_task(aio.submit(commit, entry([b"%d" % i]))) for i in range(10)]
+        tasks = [asyncio.create_task(aio.submit(commit, request([b"%d" % i]))) for i in range(10)]
         await asyncio.sleep(0)
         tasks[3].cancel()
         closing = asyncio.create_task(aio.in_thread(commit.close, ValueError("closed")))
@@ -241,7 +241,7 @@ def test_what_is_posted_is_committed_or_refused_and_never_forgotten():
             for i in range(50):
                 payload = b"%d-%d" % (name, i)
                 try:
-                    commit.post(entry([payload]))
+                    commit.post(request([payload]))
                 except ValueError:
                     return
                 posted.append(payload)
@@ -259,17 +259,17 @@ def test_what_is_posted_is_committed_or_refused_and_never_forgotten():
 def test_an_append_from_inside_of_a_commit_is_refused():
     seen: list[str] = []
 
-    def commit_and_append(entries: list[Entry]) -> None:
+    def commit_and_append(requests: list[Request]) -> None:
         for call in (commit.submit, commit.post):
             try:
-                call(entry([b"inner"]))
+                call(request([b"inner"]))
             except RuntimeError as error:
                 seen.append(str(error))
-        for one in entries:
+        for one in requests:
             one.result = 1
 
     commit: GroupCommit = GroupCommit(commit_and_append)
-    assert commit.submit(entry([b"outer"])) == 1
+    assert commit.submit(request([b"outer"])) == 1
     assert len(seen) == 2
     assert "from inside of another append" in seen[0]
 
@@ -277,6 +277,6 @@ def test_an_append_from_inside_of_a_commit_is_refused():
 def test_where_rounds_are_slow_everyone_shares_them():
     recorder = Recorder(0.01)
     commit = GroupCommit(recorder)
-    run_threads(16, lambda name: [commit.submit(entry([b"%d-%d" % (name, i)])) for i in range(12)])
+    run_threads(16, lambda name: [commit.submit(request([b"%d-%d" % (name, i)])) for i in range(12)])
     sizes = sorted(map(len, recorder.rounds))
     assert sizes[len(sizes) // 2] > 8, "half of the writers wait for the other half"

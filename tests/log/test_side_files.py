@@ -182,7 +182,7 @@ def test_opening_again_and_again_on_a_full_disk_leaves_no_pieces_of_evidence() -
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_small_file_that_could_not_be_replaced_is_as_before(operation: str) -> None:
-    from forelog.copies.mirror import read_file, replace_file
+    from forelog.copies.snapshot import read_file, replace_file
 
     disk = CrashDisk()
     disk.make_dir("copy")

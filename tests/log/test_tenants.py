@@ -11,10 +11,10 @@ import pytest
 from forelog import ForelogError, HeaderMismatch, Stream, UnknownFormat
 from forelog.broker import Broker, MessageLogWriter
 from forelog.commitlog import CommitLog
-from forelog.copies.mirror import FORMAT
 from forelog.files import OSFiles
 from forelog.formats.commands.commands import MAGIC
 from forelog.formats.m3 import Datapoint, Series
+from forelog.formats.state import FORMAT
 from forelog.jobs import LocalServer
 from forelog.log.directory import tenants
 from forelog.log.directory.tenants import tenant_of
@@ -77,7 +77,8 @@ def replica(path: Path) -> None:
 
 
 def table(path: Path) -> None:
-    from forelog.spark.pipeline.ingest_table import Table, format_of
+    from forelog.spark.tables.formats import format_of
+    from forelog.spark.tables.table import Table
 
     path.parent.mkdir(exist_ok=True)
     with Table(str(path), format_of("parquet")).writing():
@@ -89,7 +90,7 @@ def batches(path: Path) -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from forelog.spark.options import write_options
-    from forelog.spark.writing import ForelogWriter, Written
+    from forelog.spark.writer import ForelogWriter, Written
 
     schema = StructType([StructField("payload", BinaryType())])
     writer = ForelogWriter(write_options({"path": str(path)}), schema, overwrite=False)

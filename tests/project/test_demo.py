@@ -99,7 +99,7 @@ def test_without_spark_the_demo_says_so_and_ends_well(tmp_path):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Nothing that was acknowledged is lost." in result.stdout
-    assert "pip install '.[spark]' in forelog's folder" in result.stdout
+    assert "pip install 'forelog[spark]', or '.[spark]' in forelog's folder" in result.stdout
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["logs"]
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
 
 import forelog
 from forelog import errors, testing
 
+SOURCE = Path(forelog.__file__).parent
 PUBLIC = """
 Appender Backup CleanReport Cleaner Cursor Defect KeepLast KeepLatest Metrics OlderThan Position Record Recovery
 Repair SegmentInfo Stream SyncPolicy VerifyReport apply_repairs plan_repair prometheus_collector verify
@@ -59,6 +65,22 @@ def test_everything_public_says_what_it_is_for():
             for attribute, member in vars(thing).items():
                 if not attribute.startswith("_") and inspect.isfunction(member):
                     assert inspect.getdoc(member), f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize("package", ["log", "formats", "commitlog", "messages"])
+def test_every_field_of_what_is_handed_out_says_what_it_is(package):
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        for kind in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(kind, ast.ClassDef) or kind.name.startswith("_") or path.name == "fields.py":
+                continue
+            marks = map(ast.unparse, [*kind.decorator_list, *kind.bases])
+            if not any("dataclass" in mark or mark == "NamedTuple" for mark in marks):
+                continue
+            for field, following in pairwise([*kind.body, ast.Pass()]):
+                if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
+                    said = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                    name = ast.unparse(field.target)
+                    assert said or name.startswith("_"), f"{path.name}: {kind.name}.{name} has no docstring"
 
 
 def test_every_error_is_in_the_tree_and_under_the_base():

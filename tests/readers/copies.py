@@ -12,9 +12,8 @@ import signal
 from pathlib import Path
 
 from forelog import Stream
-from forelog.copies.mirror import FORMAT
 from forelog.copies.slots import whole_slot
-from forelog.state.replay import EVENT
+from forelog.formats.state import EVENT, FORMAT
 from tests.readers.ledger import Noted, read_ledger
 from tests.readers.pair import Pair, Plan, joined
 from tests.readers.records import Seen, as_seen

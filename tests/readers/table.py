@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from forelog import Position
 from forelog.spark.pipeline.ingest import Ingest, Plan
 from forelog.spark.pipeline.ingest_run import run_here
-from forelog.spark.pipeline.ingest_table import load_state
+from forelog.spark.tables.commits import load_state
 from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, as_seen

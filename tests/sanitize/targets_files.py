@@ -14,11 +14,11 @@ from forelog import kernel
 from forelog.broker.log.history import History
 from forelog.copies import lineage, wire
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import Resume, Snapshot, read_snapshot
 from forelog.copies.server.receiver import Receiver
-from forelog.copies.slots import Copies, read_identity
+from forelog.copies.slots import Slots, read_identity
+from forelog.copies.snapshot import Resume, Snapshot, read_snapshot
 from forelog.copies.store import manifest
-from forelog.copies.targets import parse_address
+from forelog.copies.wire import parse_address
 from forelog.errors import BadFrame, BadPosition, ForelogError, ReplicaError, TimeOutOfRange
 from forelog.formats import Captain, named_format
 from forelog.formats.m3 import Series
@@ -257,13 +257,13 @@ def replica_copies(data: bytes) -> None:
     with ours, theirs:
         theirs.sendall(data[: 64 << 10])
         theirs.shutdown(socket.SHUT_WR)
-        copies = Copies("copies", disk)
+        slots = Slots("copies", disk)
         try:
-            Receiver(wire.Link(ours, who="a primary"), copies, threading.Lock()).run()
+            Receiver(wire.Link(ours, who="a primary"), slots, threading.Lock()).run()
         finally:
-            copies.close()
-            whole = copies.whole is not None and not copies.whole.damaged
-            again = Copies("copies", disk)
+            slots.close()
+            whole = slots.whole is not None and not slots.whole.damaged
+            again = Slots("copies", disk)
             again.close()
             if whole and again.whole is None:
                 raise Finding("a whole copy isn't there any more after it was closed")

@@ -10,15 +10,15 @@ from forelog import Stream, kernel
 from forelog.commitlog.check import check_entries
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import FORMAT
 from forelog.errors import ForelogError
 from forelog.formats import Format, named_format
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, WRITER
 from forelog.log.directory.index import SegmentIndex, encode_index, map_name
 from forelog.log.position import Position
 from forelog.log.repair import apply_repairs
 from forelog.log.verify import verify
 from forelog.state.events import EventCodec
-from forelog.state.replay import BEGIN, COMMIT, EVENT, WRITER, Replayer
+from forelog.state.replay import Replayer
 from forelog.testing import CrashDisk
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target

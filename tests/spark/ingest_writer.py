@@ -11,7 +11,7 @@ import sys
 import time
 
 from forelog import Record, Stream
-from forelog.spark.pipeline.ingest_table import load_state
+from forelog.spark.tables.commits import load_state
 
 
 def main() -> None:

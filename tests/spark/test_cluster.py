@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 JOB = """
 import sys, time
 from forelog.spark import columnar_jar, register
-from forelog.spark.shipping import package_zip
+from forelog.spark.package import package_zip
 from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import BooleanType
 

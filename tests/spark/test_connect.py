@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from forelog.spark import register
-from forelog.spark.shipping import package_zip
+from forelog.spark.package import package_zip
 
 address, folder = sys.argv[1], Path(sys.argv[2])
 spark = SparkSession.builder.remote(address).getOrCreate()

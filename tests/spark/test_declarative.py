@@ -11,8 +11,8 @@ for needed in ("yaml", "grpc", "pandas"):
 from examples.command_pipeline import run as example  # noqa: E402
 from examples.command_pipeline.make_log import append_jobs  # noqa: E402
 
+from forelog.spark.pipeline.input import JOB_COLUMNS, read_log  # noqa: E402
 from forelog.spark.pipeline.jobs import jobs, queue_stats  # noqa: E402
-from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table  # noqa: E402
 
 BRONZE, SILVER, GOLD = (f"spark-warehouse/{name}" for name in ("bronze", "silver", "gold"))
 
@@ -32,7 +32,7 @@ def test_each_run_takes_what_is_new_and_gold_is_what_the_pipeline_says(spark, tm
         assert sum(map(rows, files(folder) - before)) == more
         assert rows(folder / BRONZE) == rows(folder / SILVER) == written
         before = files(folder)
-        commands = read_table(spark, str(log), JOB_COLUMNS, codec="commands")
+        commands = read_log(spark, str(log), JOB_COLUMNS, codec="commands")
         expected = [row.asDict() for row in queue_stats(jobs(commands)).collect()]
         assert by_queue(pq.read_table(folder / GOLD).to_pylist()) == by_queue(expected)
 

@@ -14,7 +14,8 @@ from forelog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  #
 from forelog.errors import BadOption, DataLoss, TableDamaged  # noqa: E402
 from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
-from forelog.spark.pipeline.ingest_table import load_state, partition_folder, settled  # noqa: E402
+from forelog.spark.tables.commits import load_state, partition_folder  # noqa: E402
+from forelog.spark.tables.table import settled  # noqa: E402
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
 DAY_NS = 86_400 * 10**9

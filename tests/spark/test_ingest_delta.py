@@ -7,7 +7,9 @@ import pytest
 from forelog import Stream
 from forelog.errors import BadOption, TableDamaged
 from forelog.formats.commands.commands import Add, encode
-from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
+from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.table import settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
 

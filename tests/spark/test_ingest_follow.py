@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 from forelog import Stream
 from forelog.cli import main
 from forelog.spark.pipeline.ingest import read_table
-from forelog.spark.pipeline.ingest_table import load_state
+from forelog.spark.tables.commits import load_state
 from tests.spark.test_ingest import append, numbers, visible
 
 WAIT_SECONDS = 120

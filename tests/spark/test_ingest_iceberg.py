@@ -15,11 +15,13 @@ from forelog import Stream
 from forelog.errors import BadOption, CatalogFailed
 from forelog.formats.commands.commands import Add, Delete, encode
 from forelog.spark.codecs import codec_of
-from forelog.spark.pipeline import ingest_iceberg
 from forelog.spark.pipeline.ingest import Ingest, Plan
-from forelog.spark.pipeline.ingest_iceberg import place_of
 from forelog.spark.pipeline.ingest_run import run_here
-from forelog.spark.pipeline.ingest_table import format_of, load_state, settled
+from forelog.spark.tables import iceberg
+from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.table import settled
 from forelog.spark.types import arrow_schema
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry
 from tests.spark.test_ingest import Clock, append, ingest, visible
@@ -28,7 +30,8 @@ from tests.spark.test_ingest_kill import killed
 
 def opened(tmp_path, name: str = "default.t", catalog: str = "iceberg.db"):
     """The table, as whoever knows nothing of forelog opens it."""
-    return SqlCatalog("default", uri=f"sqlite:///{tmp_path}/{catalog}").load_table(name)
+    with SqlCatalog("default", uri=f"sqlite:///{tmp_path}/{catalog}") as found:
+        return found.load_table(name)
 
 
 def rows(tmp_path) -> list[int]:
@@ -153,6 +156,7 @@ def test_a_commit_is_told_once_also_if_its_snapshot_is_gone_and_others_have_writ
         ingest(log.path, tmp_path / "t", table="iceberg", compact_below=0)
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
+    table.catalog.close()
     old = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(old).commit()
     state = load_state(str(tmp_path / "t"))
@@ -179,13 +183,14 @@ def test_a_merge_of_files_that_others_have_merged_is_not_told(tmp_path):
     assert load_state(target).last.kind == "compact"
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
+    table.catalog.close()
     assert ingest(log.path, target, table="iceberg").rows == 0
     assert rows(tmp_path) == list(range(80))
 
 
 def test_old_snapshots_are_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest_iceberg, "SNAPSHOTS_MAX", 6)
-    monkeypatch.setattr(ingest_iceberg, "_SNAPSHOTS_KEPT", 3)
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 6)
+    monkeypatch.setattr(iceberg, "_SNAPSHOTS_KEPT", 3)
     log = Stream(str(tmp_path / "log"))
     for n in range(9):
         append(log, 10 * n, 10 * n + 10)
@@ -218,12 +223,14 @@ def test_a_table_that_was_dropped_is_told_and_not_begun_anew(tmp_path):
     last = opened(tmp_path).metadata_location
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/iceberg.db")
     catalog.drop_table("default.t")
+    catalog.close()
     append(log, 20, 30)
     with pytest.raises(CatalogFailed, match="is gone"):
         ingest(log.path, target, table="iceberg")
     with pytest.raises(CatalogFailed, match="is gone"):
         format_of("iceberg").current(str(target), load_state(str(target)))
-    catalog.register_table("default.t", last)
+    with catalog:
+        catalog.register_table("default.t", last)
     ingest(log.path, target, table="iceberg")
     assert rows(tmp_path) == list(range(30))
 
@@ -254,8 +261,10 @@ def test_where_a_table_is_unless_it_is_named():
 def test_a_table_of_others_is_left_alone(tmp_path):
     log = Stream(str(tmp_path / "log"))
     append(log, 0, 10)
-    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/iceberg.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("default")
-    catalog.create_table("default.t", pa.schema([("a", pa.int32())]))
+    with SqlCatalog(
+        "default", uri=f"sqlite:///{tmp_path}/iceberg.db", warehouse=f"file://{tmp_path}/w"
+    ) as catalog:
+        catalog.create_namespace("default")
+        catalog.create_table("default.t", pa.schema([("a", pa.int32())]))
     with pytest.raises(BadOption, match=r"has a table default\.t already"):
         ingest(log.path, tmp_path / "t", table="iceberg")

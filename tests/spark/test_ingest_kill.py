@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 from forelog import Stream
-from forelog.spark.pipeline.ingest_table import Table, format_of, load_state
+from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.table import Table
 from tests.spark.test_ingest import Clock, append, committed, numbers, visible
 
 STEPS = ["written", "prepared", "committed", "moved one", "moved", "announced", "emptied", "merged", "removed one"]
@@ -67,7 +69,8 @@ def seen(target: Path, table: str) -> list[int]:
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
-        found = SqlCatalog("default", uri=f"sqlite:///{target.parent}/iceberg.db").load_table("default.t")
+        with SqlCatalog("default", uri=f"sqlite:///{target.parent}/iceberg.db") as catalog:
+            found = catalog.load_table("default.t")
     except NoSuchTableError:
         return []
     return sorted(int(payload.split(b":")[0]) for payload in found.scan().to_arrow()["payload"].to_pylist())

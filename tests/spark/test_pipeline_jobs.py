@@ -23,8 +23,8 @@ from forelog.formats.commands.commands import (
     parse_id,
 )
 from forelog.jobs.log.replay import Replay
+from forelog.spark.pipeline.input import JOB_COLUMNS, read_log
 from forelog.spark.pipeline.jobs import jobs, poisoned, queue_rates, queue_stats, stuck
-from forelog.spark.pipeline.tables import JOB_COLUMNS, read_table
 from forelog.times import parse_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -107,7 +107,7 @@ def lives(spark, tmp_path_factory):
     path = tmp_path_factory.mktemp("jobs") / "log"
     script = [*SCRIPT[:-8], (89, add("c", at=89)), *SCRIPT[-8:]]
     write_commands(path, script)
-    return jobs(read_table(spark, str(path), JOB_COLUMNS, codec="commands")).cache()
+    return jobs(read_log(spark, str(path), JOB_COLUMNS, codec="commands")).cache()
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_the_state_machine_agrees(spark, tmp_path):
     for seed in range(3):
         commands, oracles[f"log{seed}"] = possible_commands(random.Random(seed), 400)
         write_commands(tmp_path / f"log{seed}", commands, segment_bytes=4000)
-    table = jobs(read_table(spark, str(tmp_path), JOB_COLUMNS, codec="commands", recursive=True))
+    table = jobs(read_log(spark, str(tmp_path), JOB_COLUMNS, codec="commands", recursive=True))
     for name, oracle in oracles.items():
         oracles[name] = {
             format_id(job.id): (outcomes[job.state], job.attempts, job.fails) for job in oracle.jobs.values()
@@ -246,5 +246,5 @@ def test_a_fail_that_is_not_the_last_one_is_told_from_a_timeout(spark, tmp_path)
     write_commands(
         tmp_path / "log", [(0, add("1", max_fails=4)), *((1 + i, step) for i, step in enumerate(steps))]
     )
-    (row,) = jobs(read_table(spark, str(tmp_path / "log"), JOB_COLUMNS, codec="commands")).collect()
+    (row,) = jobs(read_log(spark, str(tmp_path / "log"), JOB_COLUMNS, codec="commands")).collect()
     assert (row.attempts, row.fails, row.timeouts, row.outcome) == (3, 2, 1, "waiting")

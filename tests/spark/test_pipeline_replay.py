@@ -10,11 +10,12 @@ import pytest
 from forelog import Stream
 from forelog.formats.commands.commands import format_id, parse_id
 from forelog.jobs.log.reader import read_commands
-from forelog.jobs.log.replay import Job, State
+from forelog.jobs.log.replay import LoggedJob
 from forelog.jobs.log.replay import replay as fold_commands
+from forelog.jobs.machine.states import JobState
 from forelog.log.position import Position
+from forelog.spark.pipeline.input import REPLAY_COLUMNS, read_log
 from forelog.spark.pipeline.replay import latest, replay
-from forelog.spark.pipeline.tables import REPLAY_COLUMNS, read_table
 from tests.conftest import VECTORS
 from tests.jobs.test_replay import CASES, NOW_2090, fold
 from tests.jobs.vectors import edited
@@ -22,16 +23,16 @@ from tests.jobs.vectors import edited
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def as_job(row) -> Job:
-    return Job(
+def as_job(row) -> LoggedJob:
+    return LoggedJob(
         parse_id(row.id), row.name, row.ttr_ms, row.ttl_ms, row.created_ns, bytes(row.job_payload), row.priority,
-        row.max_attempts, row.max_fails, row.scheduled_ns, State[row.state.upper()], row.attempts, row.fails,
+        row.max_attempts, row.max_fails, row.scheduled_ns, JobState[row.state.upper()], row.attempts, row.fails,
         None if row.result is None else bytes(row.result), row.leased_ns,
     )  # fmt: skip
 
 
 def commands(spark, path, **options):
-    return read_table(spark, str(path), REPLAY_COLUMNS, codec="commands", **options)
+    return read_log(spark, str(path), REPLAY_COLUMNS, codec="commands", **options)
 
 
 def test_every_case_of_the_original_is_replayed_as_the_state_machine_does_it(spark, tmp_path):
@@ -78,7 +79,7 @@ def test_the_latest_record_of_each_key(spark, tmp_path):
         for i in range(300):
             log.append(b"%c\xff%d=%d=x" % (rng.choice(b"abc\xe4"), rng.randrange(6), i))
         log.append(b"no delimiter")
-    table = read_table(spark, str(tmp_path / "log"), ["segment", "offset", "time", "payload"]).cache()
+    table = read_log(spark, str(tmp_path / "log"), ["segment", "offset", "time", "payload"]).cache()
     with Stream(tmp_path / "log").cursor() as cursor:
         records = list(cursor)
     for as_of, size in ((None, 301), (records[100].position, 100), (Position(1, 0), 0)):

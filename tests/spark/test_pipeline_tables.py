@@ -10,8 +10,8 @@ from forelog import Stream
 from forelog.errors import BadOption, CorruptRecord, LogNotFound, SparkFailure, UnknownFormat
 from forelog.log.verify import verify as engine_verify
 from forelog.spark.pipeline.failures import find_failure
+from forelog.spark.pipeline.input import STATS_COLUMNS, read_log
 from forelog.spark.pipeline.stats import duplicates, gaps, sizes, stats, windows
-from forelog.spark.pipeline.tables import STATS_COLUMNS, read_table
 from forelog.spark.pipeline.verify import verify
 from forelog.times import parse_time
 
@@ -81,7 +81,7 @@ def records(spark, tmp_path_factory):
     write(root / "large", [b"%060d" % (i % 50) for i in range(60)], seconds)
     write(root / "small", [b"%d" % i for i in range(20)], list(range(0, 200, 10)))
     columns = (*STATS_COLUMNS, "payload")
-    return read_table(spark, str(root), columns, recursive=True).cache()
+    return read_log(spark, str(root), columns, recursive=True).cache()
 
 
 def test_logs_are_measured(records):
@@ -136,12 +136,12 @@ def failure(action) -> Exception:
 
 def test_the_error_behind_one_of_spark_is_found(spark, fleet, tmp_path):
     (tmp_path / "foreign").write_bytes(b"This is no log at all.")
-    found = failure(lambda: read_table(spark, str(tmp_path / "nowhere"), ["offset"]).count())
+    found = failure(lambda: read_log(spark, str(tmp_path / "nowhere"), ["offset"]).count())
     assert isinstance(found, LogNotFound)
     assert str(found).startswith(f"there is no log at {tmp_path / 'nowhere'}")
-    found = failure(lambda: read_table(spark, str(tmp_path / "foreign"), ["offset"]).count())
+    found = failure(lambda: read_log(spark, str(tmp_path / "foreign"), ["offset"]).count())
     assert isinstance(found, LogNotFound | UnknownFormat), found
-    found = failure(lambda: read_table(spark, str(fleet / "deep/flipped"), ["offset"]).count())
+    found = failure(lambda: read_log(spark, str(fleet / "deep/flipped"), ["offset"]).count())
     assert isinstance(found, CorruptRecord)
     assert "000000002.log" in str(found)
     reader = spark.read.format("forelog").option("cod", "x")

@@ -14,14 +14,16 @@ import pytest
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 from forelog.copies import lineage
-from forelog.copies.mirror import FORMAT, Mirror, Resume
+from forelog.copies.replica import Replica
 from forelog.copies.shipping import Target, View, ship
-from forelog.copies.slots import Copies
-from forelog.copies.store import storage
-from forelog.copies.store.remote import RemoteTarget
+from forelog.copies.slots import Slots
+from forelog.copies.snapshot import Resume
+from forelog.copies.store import bucket
+from forelog.copies.store.target import StoreTarget
 from forelog.copies.targets import DirectoryTarget
 from forelog.copies.wire import Address, Fields, Kind, connect, identity_fields, resume_fields
 from forelog.errors import ReplicaError, Superseded
+from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.state import PersistentDict, ReplicaServer
@@ -29,8 +31,8 @@ from forelog.testing import CrashDisk
 from tests.state import faulty
 from tests.state.faulty import faults
 from tests.state.keeping import converged, hello, restored, wait_until
-from tests.state.test_mirror import catch_up, twin
 from tests.state.test_remote import WHERE, fetched, send
+from tests.state.test_slots import catch_up, twin
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ class Rewritten:
 
     def __init__(self, things: PersistentDict, path: Path) -> None:
         self.log = self
-        self.identity, self.lineage, self.memory = things.log.identity, things.log.lineage, things.log.memory
+        self.identity, self.lineage, self.transfers = things.log.identity, things.log.lineage, things.log.transfers
         self.path = str(path)
         self._snapshot = things.log.view().snapshot
 
@@ -104,10 +106,10 @@ def test_a_log_that_was_rewritten_while_it_is_shipped_is_found_out(tmp_path, cap
     log, first, second = two_histories(tmp_path)
     put_files(log, first)
     where = str(tmp_path / "copy")
-    target: Target = DirectoryTarget(where, log, synced=True) if kind == "directory" else RemoteTarget(WHERE, log)
+    target: Target = DirectoryTarget(where, log, synced=True) if kind == "directory" else StoreTarget(WHERE, log)
     after = change(first, second)
     send(log, target, lambda: None, lambda: put_files(log, after))
-    assert "it was cut, repaired or rewritten. The copy is made anew" in caplog.text
+    assert "it was cut, repaired or rewritten. A new copy is made" in caplog.text
     with PersistentDict(log.path) as found:
         expected = dict(found)
     assert (restored(where) if kind == "directory" else fetched(tmp_path / "found")) == expected
@@ -123,7 +125,7 @@ def test_a_log_that_was_rewritten_while_its_copy_was_away_is_found_out_by_the_pr
     put_files(log, second)
     with caplog.at_level(logging.WARNING, "forelog"):
         send(log, target)
-    assert "doesn't have what a copy of it has" in caplog.text
+    assert "lacks what a copy of it has" in caplog.text
     with PersistentDict(log.path) as found:
         assert restored(tmp_path / "copy") == dict(found)
 
@@ -199,7 +201,7 @@ def test_a_log_that_has_forgotten_the_opening_that_its_copy_knows_is_refused(tmp
     with PersistentDict(path) as things:
         name = things.log.add_destination(where)
         wait_until(lambda: things.log.health().destinations[name].state == "superseded")
-        assert "doesn't remember any more" in things.log.health().destinations[name].error
+        assert "which this log has forgotten" in things.log.health().destinations[name].error
 
 
 def test_no_power_loss_takes_an_opening_that_a_copy_knows_of(tmp_path, crash_count):
@@ -245,12 +247,12 @@ def test_a_copy_is_of_a_younger_term_when_its_log_has_what_the_copy_has(tmp_path
         disk = CrashDisk()
         catch_up(things, disk)
         for continues in (False, True):
-            copies = Copies("copy", disk)
-            copies.adopt(things.log.identity._replace(term=2), continues=continues)
-            copies.close()
-            copies = Copies("copy", disk)
-            assert (copies.known().identity.term, copies.known().term) == (2, 2 if continues else 1)
-            copies.close()
+            slots = Slots("copy", disk)
+            slots.adopt(things.log.identity._replace(term=2), continues=continues)
+            slots.close()
+            slots = Slots("copy", disk)
+            assert (slots.known().identity.term, slots.known().term) == (2, 2 if continues else 1)
+            slots.close()
 
 
 # -- a replica's questions
@@ -323,7 +325,7 @@ def beside(folder: Path, kind: str, first: PersistentDict) -> PersistentDict:
     return second.open()
 
 
-def acknowledged(things: PersistentDict, target: RemoteTarget, key: str) -> set[str]:
+def acknowledged(things: PersistentDict, target: StoreTarget, key: str) -> set[str]:
     """The key, if it was acknowledged that it is in the copy."""
     position = things.log.update([key, key])
     try:
@@ -338,7 +340,7 @@ def acknowledged(things: PersistentDict, target: RemoteTarget, key: str) -> set[
 def test_whenever_a_second_primary_comes_to_a_store_nothing_that_was_acknowledged_is_missing(
     tmp_path, monkeypatch, creates, kind, connected
 ):
-    monkeypatch.setattr(storage, "_CREATES", {"faulty"} if creates else set())
+    monkeypatch.setattr(bucket, "_CREATES", {"faulty"} if creates else set())
 
     def run(moment: int) -> tuple[bool, int]:
         """The second one comes before an operation of the first one; whether there was such a one."""
@@ -347,11 +349,11 @@ def test_whenever_a_second_primary_comes_to_a_store_nothing_that_was_acknowledge
         faults.creates = creates
         sure: set[str] = set()
         with PersistentDict(str(folder / "first"), rotate_bytes=1 << 30) as first:
-            here = RemoteTarget(WHERE, first.log)
+            here = StoreTarget(WHERE, first.log)
             if connected:
                 sure |= acknowledged(first, here, "before")
             with contextlib.closing(beside(folder, kind, first)) as second:
-                there = RemoteTarget(WHERE, second.log)
+                there = StoreTarget(WHERE, second.log)
                 faults.done.clear()
 
                 def meanwhile(operation: str, name: str) -> None:
@@ -382,12 +384,12 @@ def test_whenever_a_second_primary_comes_to_a_store_nothing_that_was_acknowledge
 
 
 def test_a_store_that_does_not_refuse_to_write_twice_is_found_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_CREATES", {"faulty"})
+    monkeypatch.setattr(bucket, "_CREATES", {"faulty"})
     for creates in (True, False):
         faulty.empty()
         faults.creates = creates
         with PersistentDict(str(tmp_path / f"log-{creates}")) as things:
-            target = RemoteTarget(WHERE, things.log)
+            target = StoreTarget(WHERE, things.log)
             send(things, target)
             assert target._register.exclusive is creates
             names = [name for name in faulty.objects() if name.startswith("manifest")]
@@ -400,11 +402,11 @@ def test_a_store_that_does_not_refuse_to_write_twice_is_found_out(tmp_path, monk
 def test_a_copy_publishes_whole_records_only_and_takes_back_what_a_failed_sync_cut(tmp_path, monkeypatch):
     published: list[tuple[int, int, int]] = []
 
-    def publish(mirror: Mirror, number: int, size: int) -> None:
-        found = mirror._directory.files.stat(mirror._directory.segment_path(number))
+    def publish(replica: Replica, number: int, size: int) -> None:
+        found = replica._directory.files.stat(replica._directory.segment_path(number))
         published.append((number, size, found[0]))
 
-    monkeypatch.setattr(Mirror, "_publish", publish)
+    monkeypatch.setattr(Replica, "_publish", publish)
     disk = CrashDisk()
     with PersistentDict(str(tmp_path / "log"), segment_bytes=300, rotate_bytes=1 << 30) as things:
         for number in range(20):

@@ -13,7 +13,7 @@ from forelog.log.position import Position
 from forelog.state import Follower, PersistentDict, ReplicaServer
 from forelog.testing import CrashDisk
 from tests.state.keeping import Follows, converged, hello, wait_until
-from tests.state.test_mirror import catch_up, twin
+from tests.state.test_slots import catch_up, twin
 
 
 def state_of(things: PersistentDict, name: str) -> str:
@@ -139,7 +139,7 @@ def test_a_promotion_waits_for_what_the_replica_has_also_while_that_is_being_mad
         promoted = []
         thread = threading.Thread(target=lambda: promoted.append(follower.promote(follows.enumerate, timeout=30)))
         thread.start()
-        wait_until(lambda: server._logs["things"].copies.identity.term == 2)
+        wait_until(lambda: server._logs["things"].slots.identity.term == 2)
         follower.may_follow.set()
         thread.join()
         primary.close()

@@ -142,7 +142,7 @@ def test_what_a_failed_sync_cut_from_a_followers_copy_is_not_replayed_twice(kept
     follows = Fails(where, tmp_path / "follower", "")
     with follows.follower as follower:
         wait_until(lambda: follows.state == dict(things))
-        failing, sync = [follower._copies.whole._file], OSFile.sync
+        failing, sync = [follower._slots.whole._file], OSFile.sync
 
         def fail_once(file: OSFile) -> None:
             if file in failing:

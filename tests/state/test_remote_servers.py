@@ -18,8 +18,8 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from forelog.copies.sources import source_directory
-from forelog.copies.store.remote import fetch
+from forelog.copies.addresses import source_directory
+from forelog.copies.store.fetch import fetch
 from forelog.errors import ReplicaError, Superseded
 from forelog.state import PersistentDict
 

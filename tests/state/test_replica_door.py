@@ -216,7 +216,7 @@ def test_a_hello_of_nested_values_is_refused_without_a_traceback(tmp_path, opene
         socket.create_connection(server.address, 10) as talk,
     ):
         talk.sendall(frame_bytes(Kind.HELLO, body))
-        assert b"isn't a message of this protocol" in talk.recv(4096)
+        assert b"does not speak this protocol" in talk.recv(4096)
     assert "Traceback" not in caplog.text
     assert "refused from=127.0.0.1" in caplog.text
 
@@ -298,7 +298,7 @@ def test_a_follower_that_doesnt_read_keeps_no_copy_from_being_made_anew(tmp_path
         stuck = hello(server, "things", "follower")
         stuck.expect(Kind.WELCOME)
         time.sleep(0.5)  # the server sends until buffers are full
-        slot = server._logs["things"].copies.whole
+        slot = server._logs["things"].slots.whole
         lock = slot._directory.files.lock(f"{slot.path}/read.lock", exclusive=True, timeout=3)
         lock.release()
         stuck.close()
@@ -395,7 +395,7 @@ def test_tokens_that_are_reloaded_count_at_once_also_for_who_is_here(guarded, tm
     kept.send(Kind.FLUSH, b"\0")
     kept.expect(Kind.ACK)
     (tmp_path / "tokens").write_text("bank bank-w wirte")
-    with pytest.raises(BadTokens, match="line 1: 'wirte' is no right"):
+    with pytest.raises(BadTokens, match="line 1: 'wirte' is not a right"):
         guarded.reload(tokens=tmp_path / "tokens")
     kept.send(Kind.FLUSH, b"\0")
     kept.expect(Kind.ACK)
@@ -405,10 +405,10 @@ def test_tokens_that_are_reloaded_count_at_once_also_for_who_is_here(guarded, tm
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("bank", "line 1: it has 1 words"), ("# fine\n\nbank a read b", "line 3: it has 4 words"),
-        ("../x token", "line 1: '../x' names no logs"), ("b[a] token", "names no logs"), ("a/b token", "names no"),
+        ("bank", "line 1: it has 1 words"), ("# fine\n\nbank a read b", "line 3: it has 4 words"), ("../x token",
+        "line 1: '../x' can't match a log"), ("b[a] token", "can't match a log"), ("a/b token", "can't match"),
         ("bank t\u00f6ken", "ASCII"), ("bank sha256:12", "64 digits"), ("bank SHA256:" + "0" * 64, "64 digits"),
-        ("", "has no token"), ("# only words", "has no token"), ("bank token Read", "'Read' is no right"),
+        ("", "has no token"), ("# only words", "has no token"), ("bank token Read", "'Read' is not a right"),
     ],
 )  # fmt: skip
 def test_a_file_of_tokens_that_isnt_right_is_refused_with_the_line(tmp_path, text, what):
@@ -476,7 +476,7 @@ def test_nobody_ends_the_terms_of_a_copy(tmp_path):
         assert "its epoch is" in refused(hello(server, "new", "primary", beyond))
         for term in (2**33, EPOCH_MAX):
             assert "term" in refused(hello(server, "new", "primary", Identity.new()._replace(term=term)))
-        assert server._logs["things"].copies.identity == first
+        assert server._logs["things"].slots.identity == first
         ahead = first._replace(term=1 + TERM_STEP_MAX, word=new_word())
         primary(server, "things", ahead).close()
         answer = hello(server, "things", "promote")
@@ -539,7 +539,7 @@ def test_logs_of_before_the_start_count(tmp_path):
 
 
 def test_many_small_segments_count_as_what_they_take_up(tmp_path):
-    from forelog.copies.mirror import FORMAT
+    from forelog.formats.state import FORMAT
 
     record = FORMAT.encode(b"x", 1)
     with ReplicaServer(str(tmp_path / "copies"), log_bytes_max=1 << 20) as server:

@@ -18,13 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forelog import Stream
-from forelog.copies.mirror import FORMAT
 from forelog.copies.shipping import _chunk
 from forelog.copies.slots import whole_slot
 from forelog.copies.targets import DirectoryTarget
 from forelog.errors import AppenderClosed, BadEvent, LockTimeout, WriteFailed
-from forelog.state import EventCodec, PersistentDict, StateLog
-from forelog.state import log as state_log
+from forelog.formats.state import FORMAT
+from forelog.state import EventCodec, PersistentDict, StateLog, enumeration
 from forelog.testing import CrashDisk
 
 
@@ -341,10 +340,10 @@ def test_an_update_during_an_enumeration_is_in_its_place(tmp_path):
 
 def test_an_enumeration_pauses_for_those_who_update_and_only_without_a_lock(tmp_path, monkeypatch):
     app, pauses = App(str(tmp_path / "state")), []
-    monkeypatch.setattr(state_log, "TURN_SECONDS", 0)
-    monkeypatch.setattr(state_log, "PAUSES_MAX", 1e9)
-    monkeypatch.setattr(state_log, "QUIET_SECONDS", 1e9)
-    monkeypatch.setattr(state_log.time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
+    monkeypatch.setattr(enumeration, "TURN_SECONDS", 0)
+    monkeypatch.setattr(enumeration, "PAUSES_MAX", 1e9)
+    monkeypatch.setattr(enumeration, "QUIET_SECONDS", 1e9)
+    monkeypatch.setattr(enumeration.time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
 
     def enumerate_all(log) -> None:
         for number in log.each(list(app.users)):
@@ -435,7 +434,7 @@ def test_what_cannot_be_replayed_stops_it_with_its_position(tmp_path):
     assert caught.value.position < position
     with Stream.open(path).appender() as raw:
         raw.append(b"\x01\x04User\xc1")
-    with pytest.raises(BadEvent, match="are no User"):
+    with pytest.raises(BadEvent, match="are not a valid User"):
         App(path).log.open()
 
 

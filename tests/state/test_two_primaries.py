@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from forelog.copies.store.remote import fetch
-from forelog.copies.targets import make_target
+from forelog.copies.addresses import make_target
+from forelog.copies.store.fetch import fetch
 from forelog.errors import NotReplicated, Superseded
 from forelog.state import Identity, PersistentDict, ReplicaServer
 from tests.state import faulty
@@ -397,8 +397,8 @@ def clone(things: PersistentDict, path: Path) -> Iterator[PersistentDict]:
     second = PersistentDict(str(path), rotate_bytes=1 << 30)
     second.log._next_lineage = lambda found: things.log.lineage
     with contextlib.closing(second.open()):
-        for place, sent in things.log.memory._all:
-            vars(second.log.memory.new(place)).update(copy.deepcopy(vars(sent)))
+        for place, sent in things.log.transfers._all:
+            vars(second.log.transfers.new(place)).update(copy.deepcopy(vars(sent)))
         yield second
 
 

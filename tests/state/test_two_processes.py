@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-from forelog.copies.store.remote import fetch
+from forelog.copies.store.fetch import fetch
 from forelog.state import PersistentDict
 from tests.state.keeping import Follows, Process, Replica, restored, wait_until
 from tests.state.test_remote_servers import s3

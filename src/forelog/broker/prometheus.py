@@ -24,9 +24,7 @@ def prometheus_collector(broker: Broker) -> Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     except ImportError as error:
-        raise MissingExtra(
-            "prometheus_client is not installed: pip install '.[metrics]' in forelog's folder"
-        ) from error
+        raise MissingExtra.needed("prometheus_client", by="prometheus_collector()", extra="metrics") from error
 
     class BrokerCollector(Collector):
         def collect(self) -> Iterator[Any]:

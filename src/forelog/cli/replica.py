@@ -19,7 +19,7 @@ from forelog.copies.server.server import (
     WAITING_PER_ADDRESS_MAX,
     ReplicaServer,
 )
-from forelog.copies.targets import PORT
+from forelog.copies.wire import PORT
 
 
 def parser() -> argparse.ArgumentParser:

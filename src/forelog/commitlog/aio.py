@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from forelog.log import aio
 from forelog.log.position import Position
 
 if TYPE_CHECKING:
     from forelog.commitlog.log import CommitLog, Write
+    from forelog.formats.m3 import Series
+    from forelog.log.appender import Payload
 
 
 class AsyncCommitLog:
@@ -24,14 +26,30 @@ class AsyncCommitLog:
         self.queue_length = log.queue_length
         self.snapshot = log.snapshot
 
+    @overload
+    async def write(self, payload: Payload, /) -> Position | None: ...
+    @overload
+    async def write(
+        self,
+        series: Series,
+        datapoint: tuple[int, float],
+        unit: int = ...,
+        annotation: bytes | None = None,
+        *,
+        created_ns: int | None = None,
+    ) -> Position | None: ...
+    @overload
+    async def write(
+        self, topic: str, payload: Payload = b"", properties: Mapping[str, Any] | None = None
+    ) -> Position | None: ...
     async def write(self, *args: Any, **kwargs: Any) -> Position | None:
         """CommitLog.write()."""
-        positions = await self._put(self.log.entry_of(*args, **kwargs))
+        positions = await self._put(self.log.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     async def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
         """CommitLog.write_batch()."""
-        return await self._put(self.log.entry_of_batch(items))
+        return await self._put(self.log.write_of_batch(items))
 
     async def rotate_logs(self) -> str:
         """CommitLog.rotate_logs()."""
@@ -45,9 +63,9 @@ class AsyncCommitLog:
         """CommitLog.close()."""
         await aio.in_thread(self.log.close)
 
-    async def _put(self, entry: Write) -> Sequence[Position] | None:
-        if not entry.synced:
-            await aio.post(self.log.commit, entry)
+    async def _put(self, write: Write) -> Sequence[Position] | None:
+        if not write.synced:
+            await aio.post(self.log.commit, write)
             return None
-        positions: Sequence[Position] = await aio.submit(self.log.commit, entry)
+        positions: Sequence[Position] = await aio.submit(self.log.commit, write)
         return positions

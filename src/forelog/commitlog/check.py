@@ -37,7 +37,7 @@ class EntriesReport(Summary):
     defects: list[Defect] = field(default_factory=list)
     """The first thousand messages that can't be read, in chunks that can."""
     torn: Defect | None = None
-    """What lies at the end of the last file and is no whole entry."""
+    """What lies at the end of the last file and isn't a whole entry."""
 
 
 def check_entries(
@@ -69,7 +69,8 @@ def check_entries(
 def check_file(stream: Stream, number: int, *, last: bool) -> tuple[list[Defect], Defect | None]:
     """The messages of one file that can't be read, and its torn end, which only the last one has.
 
-    For who holds the read lock. Each file names its own series: together they say what `check_entries` says.
+    The caller holds the read lock. Each file names its own series: all files together give what `check_entries`
+    gives.
     """
     until = None if last else Position(number + 1, 0)
     walk = EntryWalk(stream, start=Position(number, 0), until=until, on_corruption="skip")

@@ -14,7 +14,7 @@ from its start: reading from a position in the middle of a file decodes what lie
 >>> for position, entry in read_entries(Stream.open(folder)):
 ...     print(position, entry.series.id, entry.datapoint.value, entry.annotation)
 000000001:0 b'cpu' 0.5 b'first'
-000000001:122 b'mem' 0.25 None
+000000001:91 b'mem' 0.25 None
 >>> for batch in scan_datapoints(Stream.open(folder), ["id", "value"]):
 ...     print(batch.to_pydict())
 {'id': [b'cpu', b'mem'], 'value': [0.5, 0.25]}
@@ -33,7 +33,7 @@ from forelog.errors import CorruptRecord, UnknownFormat
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.formats.m3 import Entry
 from forelog.formats.m3.columns import COLUMNS, DEFAULT_COLUMNS, EntryColumns, datapoints_schema
-from forelog.formats.m3.entries import EntryBlock, EntryDecoder, Fault
+from forelog.formats.m3.entries import BadMessage, EntryBlock, EntryDecoder
 from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.position import Position
 from forelog.log.seek import TimeOrder, find_segment
@@ -101,7 +101,7 @@ class EntryWalk:
         self._decoder.finish()
 
     def revalidate(self) -> None:
-        """After time without a lock: look anew at files that may have been replaced."""
+        """Call it after time without the lock: files may have been replaced."""
         if self._walk is not None:
             self._walk.revalidate()
 
@@ -122,7 +122,7 @@ class EntryWalk:
 
     @property
     def torn(self) -> Defect | None:
-        """The end of the last file, if it is no whole entry."""
+        """The end of the last file, if it isn't a whole entry."""
         if self._walk is None:
             return None
         decoder, torn = self._decoder, self._walk.torn
@@ -168,20 +168,20 @@ class EntryWalk:
         """Whether what comes after an entry that is too late is too late as well."""
         return self._order is not None and self._order.holds(segment) and self._order.holds_to_the_end
 
-    def _note(self, fault: Fault) -> None:
-        position, path = Position(self._decoder.segment, fault.offset), self._decoder.path
+    def _note(self, bad: BadMessage) -> None:
+        position, path = Position(self._decoder.segment, bad.offset), self._decoder.path
         if self._on_corruption == "raise":
             raise CorruptRecord(
-                f"damaged message ({fault.reason}) in the chunk at {position}, byte {fault.physical_offset} of "
-                f"{path}{': found ' + fault.data.hex(' ') if fault.data else ''}. Read on with "
+                f"damaged message ({bad.reason}) in the chunk at {position}, byte {bad.physical_offset} of "
+                f"{path}{': found ' + bad.data.hex(' ') if bad.data else ''}. Read on with "
                 "on_corruption='skip'",
                 position=position,
-                reason=fault.reason,
+                reason=bad.reason,
                 path=path,
-                physical_offset=fault.physical_offset,
-                data=fault.data,
+                physical_offset=bad.physical_offset,
+                data=bad.data,
             )
-        defect = Defect(position, fault.reason, path, fault.physical_offset, fault.byte_count, torn=False)
+        defect = Defect(position, bad.reason, path, bad.physical_offset, bad.byte_count, torn=False)
         if len(self._defects) < DEFECTS_MAX:
             self._defects.append(defect)
         logger.warning("%s %s", "skipped" if self._on_corruption == "skip" else "stopped at", defect)

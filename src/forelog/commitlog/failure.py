@@ -10,27 +10,31 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import Literal
 
 logger = logging.getLogger("forelog")
 
 
 class FailurePolicy(enum.StrEnum):
-    """What happens after a write or a sync has failed. Whoever waits for it gets the error, always."""
+    """What happens after a write or a sync has failed. A producer that waits for it always gets the error."""
 
     STOP = "stop"
-    """Every write from then on raises the error, until the log is reopened. Reading goes on."""
+    """Every later write raises the error, until the log is reopened. Reading still works."""
     DIE = "die"
     """The process ends at once, with exit status 74 (EX_IOERR) and a line on standard error."""
     CALLBACK = "callback"
-    """`failure_callback(error)` decides, on the writer's thread: true to go on, anything else to stop."""
+    """`failure_callback(error)` decides, on the writer's thread: true to continue, anything else to stop."""
     IGNORE = "ignore"
-    """Go on with the next write. Failed writes under `behind` are lost, counted and logged."""
+    """Continue with the next write. Failed writes under `behind` are lost, counted and logged."""
+
+
+OnFailure = FailurePolicy | Literal["stop", "die", "callback", "ignore"]
 
 
 class Reaction:
     """A policy that has been checked."""
 
-    def __init__(self, policy: FailurePolicy | str, callback: Callable[[Exception], object] | None) -> None:
+    def __init__(self, policy: OnFailure, callback: Callable[[Exception], object] | None) -> None:
         try:
             self._policy = FailurePolicy(policy)
         except ValueError:
@@ -41,7 +45,7 @@ class Reaction:
         self._callback = callback
 
     def goes_on(self, path: str, error: Exception) -> bool:
-        """Whether the log goes on after an error; under `die` it doesn't return."""
+        """Whether the log continues after an error; under `die` it doesn't return."""
         if self._policy is FailurePolicy.DIE:
             _die(path, error)
         logger.error("%s: %s (on_failure=%s)", path, error, self._policy)

@@ -7,12 +7,11 @@
     task -------'    writes and events    |   \\--> spare           open and empty, for the next rotation
                                           `------> old segment     sealed in the background
 
-Producers put writes into a queue and go on (`behind`), or wait until they are on stable storage (`wait`).
+Producers put writes into a queue and continue (`behind`), or wait until they are on stable storage (`wait`).
 One writer at a time takes everything that is queued, writes it with one system call, and syncs it once for
-all who wait. Which thread that is doesn't matter: a producer that waits anyway, or one of the log's own;
-there is never more than one.
+all producers that wait. The writer is the thread of a waiting producer, or one of the log's own.
 
-A rotation is an event in the queue, so that it has its place in the order of writes.
+A rotation is queued too: it has its place in the order of writes.
 
 >>> import tempfile
 >>> with CommitLog(tempfile.mkdtemp(), strategy="wait") as log:
@@ -30,19 +29,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, overload
 from weakref import WeakSet
 
 from forelog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
-from forelog.commitlog.failure import FailurePolicy, Reaction
+from forelog.commitlog.failure import FailurePolicy, OnFailure, Reaction
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
 from forelog.files import Files, OSFiles
-from forelog.formats import Format, named_format
-from forelog.log.appender import BATCH_BYTES_MAX, Appender
-from forelog.log.commit import ROUND_BYTES_MAX, Entry, GroupCommit
+from forelog.formats import Format, FormatName, named_format
+from forelog.log.appender import BATCH_BYTES_MAX, Appender, Payload
+from forelog.log.commit import ROUND_BYTES_MAX, GroupCommit, Request
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Positions
@@ -50,6 +49,7 @@ from forelog.log.stream import PathLike, Stream
 
 if TYPE_CHECKING:
     from forelog.commitlog.aio import AsyncCommitLog
+    from forelog.formats.m3 import Series
 
 logger = logging.getLogger("forelog")
 
@@ -70,17 +70,34 @@ class Strategy(enum.StrEnum):
     """When it is queued; it is written at once, and synced by size and by interval."""
 
 
-class Event(enum.Enum):
+class Options(TypedDict, total=False):
+    """The options of a CommitLog that its files don't have."""
+
+    strategy: Strategy | Literal["wait", "behind"]
+    queue_max_writes: int
+    queue_max_bytes: int
+    queue_timeout: float | None
+    flush_bytes: int
+    flush_interval_ms: float
+    segment_bytes: int | None
+    on_failure: OnFailure
+    failure_callback: Callable[[Exception], object] | None
+    timeout: float | None
+    clock: Callable[[], int] | None
+    mode: int | None
+
+
+class Control(enum.Enum):
     """What stands in the queue among the writes."""
 
     ROTATE = enum.auto()
     FLUSH = enum.auto()
 
 
-class Write(Entry[Any]):
-    """An entry of the queue: writes, or an event."""
+class Write(Request[Any]):
+    """What stands in the queue: writes, or a control."""
 
-    event: Event | None = None
+    control: Control | None = None
     synced = False
     """Whether it is settled only by a sync."""
 
@@ -121,15 +138,15 @@ class CommitLog:
         self,
         path: PathLike,
         *,
-        format: str | Format = "captain",  # noqa: A002 - the name that users know
-        strategy: Strategy | str = Strategy.WAIT,
+        format: FormatName | Format = "captain",  # noqa: A002 - the name that users know
+        strategy: Strategy | Literal["wait", "behind"] = Strategy.WAIT,
         queue_max_writes: int = QUEUE_MAX_WRITES,
         queue_max_bytes: int = QUEUE_MAX_BYTES,
         queue_timeout: float | None = None,
         flush_bytes: int = FLUSH_BYTES,
         flush_interval_ms: float = FLUSH_INTERVAL_MS,
         segment_bytes: int | None = None,
-        on_failure: FailurePolicy | str = FailurePolicy.STOP,
+        on_failure: OnFailure = FailurePolicy.STOP,
         failure_callback: Callable[[Exception], object] | None = None,
         timeout: float | None = None,
         files: Files | None = None,
@@ -178,8 +195,8 @@ class CommitLog:
         _opened.add(self)
 
     @classmethod
-    def open(cls, path: PathLike, *, files: Files | None = None, **options: Any) -> Self:
-        """An existing log, in the format that its files are in."""
+    def open(cls, path: PathLike, *, files: Files | None = None, **options: Unpack[Options]) -> Self:
+        """An existing log, in the format that its files are in; options are as of CommitLog."""
         stream = Stream.open(path, files=files)
         folder = stream.format.folder
         place = os.path.dirname(stream.path) if folder and os.path.basename(stream.path) == folder else stream.path
@@ -197,34 +214,50 @@ class CommitLog:
 
     # -- producers
 
+    @overload
+    def write(self, payload: Payload, /) -> Position | None: ...
+    @overload
+    def write(
+        self,
+        series: Series,
+        datapoint: tuple[int, float],
+        unit: int = ...,
+        annotation: bytes | None = None,
+        *,
+        created_ns: int | None = None,
+    ) -> Position | None: ...
+    @overload
+    def write(
+        self, topic: str, payload: Payload = b"", properties: Mapping[str, Any] | None = None
+    ) -> Position | None: ...
     def write(self, *args: Any, **kwargs: Any) -> Position | None:
         """Write one item: a payload, or a series, a datapoint, and optionally a unit and an annotation.
 
         Under `wait` it returns the write's position once that is on stable storage, else None once it is
         queued.
         """
-        positions = self._put(self.entry_of(*args, **kwargs))
+        positions = self._put(self.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
         """Write items that stay together: payloads, or (series, datapoint[, unit, annotation]) each."""
-        return self._put(self.entry_of_batch(items))
+        return self._put(self.write_of_batch(items))
 
     def rotate_logs(self) -> str:
         """Go on in a new segment, in order with the writes; the path of it.
 
-        Writers go on at once. The caller waits until what was written before is synced and the new segment
+        Writers continue at once. The caller waits until what was written before is synced and the new segment
         has its name. A segment without writes is not rotated: it is the one that is returned.
         """
         with self._rotating:
             self._appender.wait_ready()  # or the writer would, with everyone else's writes behind it
-            path: str = self.commit.submit(self._event(Event.ROTATE))
+            path: str = self.commit.submit(self._control(Control.ROTATE))
             self._appender.wait_sealed()
         return path
 
     def flush(self) -> None:
         """Return when everything that was written before is on stable storage."""
-        self.commit.submit(self._event(Event.FLUSH))
+        self.commit.submit(self._control(Control.FLUSH))
 
     def active_logs(self) -> list[str]:
         """The segments that are open: the one that is written, and before it one that is being sealed."""
@@ -259,42 +292,42 @@ class CommitLog:
 
         return AsyncCommitLog(self)
 
-    def entry_of(self, *args: Any, **kwargs: Any) -> Write:
+    def write_of(self, *args: Any, **kwargs: Any) -> Write:
         """What write() puts into the queue."""
         item = self._format.item(*args, **kwargs)
-        return self._entry([item], self._format.item_bytes(item))
+        return self._made([item], self._format.item_bytes(item))
 
-    def entry_of_batch(self, items: Iterable[Any]) -> Write:
+    def write_of_batch(self, items: Iterable[Any]) -> Write:
         """What write_batch() puts into the queue."""
         if isinstance(items, bytes | bytearray | memoryview | str):
             raise TypeError(f"items is one {type(items).__name__}: expected several, or use write()")
         item = self._format.item
         batch = [item(*one) if isinstance(one, tuple) else item(one) for one in items]
-        return self._entry(batch, sum(map(self._format.item_bytes, batch)))
+        return self._made(batch, sum(map(self._format.item_bytes, batch)))
 
-    def _entry(self, items: list[Any], size: int) -> Write:
+    def _made(self, items: list[Any], size: int) -> Write:
         if size > BATCH_BYTES_MAX:
             raise RecordTooLarge(
                 f"{len(items)} items take up to {size} bytes in one write: the limit is {BATCH_BYTES_MAX}"
             )
         if self._error is not None:
             self._check_usable()
-        entry = Write(items, size)
-        entry.synced = self._waits
-        return entry
+        write = Write(items, size)
+        write.synced = self._waits
+        return write
 
-    def _event(self, event: Event) -> Write:
+    def _control(self, control: Control) -> Write:
         self._check_usable()
-        entry = Write((), 0)
-        entry.event = event
-        entry.synced = event is Event.FLUSH
-        return entry
+        write = Write((), 0)
+        write.control = control
+        write.synced = control is Control.FLUSH
+        return write
 
-    def _put(self, entry: Write) -> Sequence[Position] | None:
-        if not entry.synced:
-            self.commit.post(entry)
+    def _put(self, write: Write) -> Sequence[Position] | None:
+        if not write.synced:
+            self.commit.post(write)
             return None
-        positions: Positions = self.commit.submit(entry)
+        positions: Positions = self.commit.submit(write)
         return positions
 
     def _check_usable(self) -> None:
@@ -303,36 +336,36 @@ class CommitLog:
 
     # -- the writer: one thread at a time
 
-    def _write_round(self, entries: list[Entry[Any]]) -> None:
-        """Write what producers handed in, in runs between events; then sync once for all who wait."""
-        writes = cast(list[Write], entries)
+    def _write_round(self, requests: list[Request[Any]]) -> None:
+        """Write what producers handed in, in runs between controls; then sync once for all that wait."""
+        writes = cast(list[Write], requests)
         run: list[Write] = []
         for write in writes:
-            if write.event is None:
+            if write.control is None:
                 run.append(write)
                 continue
             self._attempt(self._append, run)
             run = []
-            if write.event is Event.ROTATE:
+            if write.control is Control.ROTATE:
                 self._attempt(self._rotate, [write])
         self._attempt(self._append, run)
         self._attempt(self._sync, [write for write in writes if write.synced and write.error is None])
         if self._appender.unsynced_bytes >= self._flush_bytes and self._flush_due.empty():
             self._flush_due.put(None)
         if self._appender.failed is not None and self._error is None:
-            self._reopen()  # only now: what this round has written is with the old one, and was told so
+            self._reopen()  # only now: this round was written with the old one
 
     def _append(self, run: list[Write]) -> None:
-        items = run[0].items if len(run) == 1 else [item for entry in run for item in entry.items]
+        items = run[0].items if len(run) == 1 else [item for write in run for item in write.items]
         positions = self._appender.append_many(items)
         self.metrics.measure("batch_writes", len(items))
         if not self._waits:
             self._unsynced_writes += len(items)
             return
         row = 0
-        for entry in run:
-            entry.result = positions[row : row + len(entry.items)]
-            row += len(entry.items)
+        for write in run:
+            write.result = positions[row : row + len(write.items)]
+            row += len(write.items)
 
     def _rotate(self, events: list[Write]) -> None:
         self._appender.roll()
@@ -345,7 +378,7 @@ class CommitLog:
         self.metrics.observe("write", time.perf_counter() - waiting[0].begun)
 
     def _attempt(self, work: Callable[[list[Write]], None], writes: list[Write]) -> None:
-        """Do it; if it fails, every one of the writes gets the error, and the policy says how to go on."""
+        """Do it. If it fails, each of the writes gets the error, and the policy says what happens next."""
         if not writes:
             return
         try:
@@ -366,7 +399,7 @@ class CommitLog:
         self.metrics.add(writes_lost=lost)
 
     def _reopen(self) -> None:
-        """Go on after a failed sync, as the policy says: only reopening tells what is on disk."""
+        """Continue after a failed sync, as the policy says: only reopening finds out what is on disk."""
         if self._closing:
             return
         try:
@@ -382,7 +415,7 @@ class CommitLog:
                 self._flush_due.get(timeout=self._flush_interval)
             if self._closing or self._error is not None or not self._appender.unsynced_bytes:
                 continue
-            # On this thread, not on the writer's: writes go on meanwhile.
+            # On this thread, not on the writer's: writes continue meanwhile.
             count = self._unsynced_writes
             try:
                 self._appender.sync()
@@ -390,7 +423,7 @@ class CommitLog:
             except (ForelogError, OSError):
                 # The reaction is the writer's, which alone may replace the appender: it will find the same.
                 with contextlib.suppress(AppenderFailed, AppenderClosed):
-                    self.commit.post(self._event(Event.FLUSH))
+                    self.commit.post(self._control(Control.FLUSH))
 
     def _gauges(self) -> dict[str, int]:
         return {"queue_length": self.commit.queue.writes, "queue_bytes": self.commit.queue.bytes}
@@ -432,7 +465,7 @@ class CommitLog:
         except (ForelogError, OSError) as error:
             failed = failed or error
         if failed is not None and self._error is None:
-            # Nobody writes any more whom it could be told: who closes the log is.
+            # No later write could report it: close() does.
             self._count_lost([])
             self._reaction.goes_on(self.path, failed)
             self._error = failed

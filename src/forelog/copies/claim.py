@@ -1,18 +1,18 @@
 """Whether a primary may write to a copy.
 
-A copy only ever grows. Within a term, nothing in it is replaced by a history that lacks it. So of two primaries
-of one log, at most one gets acknowledgements, and what was acknowledged stays.
+A copy only grows. Within a term, a history never replaces records that it lacks. So of two primaries of one log,
+at most one gets acknowledgements, and what was acknowledged stays.
 
-- An older epoch is refused. So is the same epoch with another word: another opening writes this copy. Whoever
-  keeps the copy checks that (`refuse_other`).
-- A younger epoch of the same term must continue the opening that wrote the copy last: the log knows that
-  opening, and had everything that the copy has when the next one began (lineage.py). Otherwise the log is a
-  backup or a copied directory, and the copy has what it lacks.
-- The same opening, when it connects again, must have what the copy has, or have sent it. Otherwise the machine
-  was cloned, and its twin writes the copy.
-- A younger term is always taken. It was promoted: somebody decided that this log is the one to keep.
+- An older epoch is refused. So is the same epoch with another word: another opening writes this copy. The side
+  that keeps the copy checks this (`refuse_other`).
+- A younger epoch of the same term must continue the opening that wrote the copy last: the log knows that opening,
+  and had everything that the copy has when the next opening began (lineage.py). Otherwise the log is a backup or a
+  copied directory, and lacks what the copy has.
+- The same opening, when it connects again, must have what the copy has, or have sent it. Otherwise the machine was
+  cloned, and its twin writes the copy.
+- A younger term is always accepted. It was promoted: somebody decided to keep this log.
 
-The last bytes of the copy are compared with the log's, wherever the log still has them.
+The last bytes of the copy are compared with those of the log, if the log still has them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import Resume
-from forelog.copies.sent import Sent
 from forelog.copies.shipping import Owner, holds
+from forelog.copies.snapshot import Resume
+from forelog.copies.transfers import Transfer
 from forelog.errors import ReplicaError, Superseded
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.stream import Stream
@@ -36,18 +36,18 @@ _TO_KEEP = (
 
 
 class Known(NamedTuple):
-    """What a primary has to continue, if it is to write to a copy."""
+    """What a primary must continue before it may write to a copy."""
 
     identity: Identity | None
-    """The last opening that was let to write it; None if there was none."""
+    """The last opening that was accepted; None if there was none."""
     end: Resume | None = None
-    """Where a restore from it ends; None if it isn't whole."""
+    """Where the whole copy ends; None if there is none."""
     term: int = 0
-    """The term whose history it is, which is an older one until a promoted primary has sent everything."""
+    """The term whose history the copy has. After a promotion it is the old term until everything was sent."""
 
 
 def refuse_other(where: str, identity: Identity, known: Identity | None) -> None:
-    """Raise if a copy is of another log, or another opening has written it that isn't older than this one."""
+    """Raise if a copy is of another log, or was written by another opening that isn't older than this one."""
     if known is None:
         return
     if known.id != identity.id:
@@ -58,7 +58,7 @@ def refuse_other(where: str, identity: Identity, known: Identity | None) -> None
     if identity.epoch < known.epoch:
         raise Superseded(
             f"epoch {identity.term}.{identity.run} is over: {known.term}.{known.run} has written to {where}. The "
-            f"primary is {known.opening}, not {identity.opening}, and what this one wrote since isn't there"
+            f"primary is {known.opening}, not {identity.opening}. The copy lacks what this one wrote since"
         )
     if identity.epoch == known.epoch and identity.word != known.word:
         raise Superseded(
@@ -68,17 +68,17 @@ def refuse_other(where: str, identity: Identity, known: Identity | None) -> None
 
 
 class Claim:
-    """What a log can say for itself to a copy that it is to write to."""
+    """A log's claim to continue a copy."""
 
-    def __init__(self, owner: Owner, where: str, sent: Sent) -> None:
+    def __init__(self, owner: Owner, where: str, sent: Transfer) -> None:
         self._owner = owner
         self._where = where
         self._sent = sent
 
     def check(self, known: Known) -> bool:
-        """Raise Superseded or ReplicaError if this log must not go on with a copy.
+        """Raise Superseded or ReplicaError if this log must not write to a copy.
 
-        Returns whether the log has what the copy has. A promoted log needn't: it replaces the copy.
+        Returns whether the log has what the copy has. A promoted log may lack it: it replaces the copy.
         """
         mine, writer, end = self._owner.identity, known.identity, known.end
         refuse_other(self._where, mine, writer)
@@ -96,7 +96,7 @@ class Claim:
         opening = lineage.find(known)
         if opening is None:
             forgotten = bool(lineage.openings) and known.run < lineage.openings[0].run
-            why = "which this log doesn't remember any more" if forgotten else "which isn't in this log's history"
+            why = "which this log has forgotten" if forgotten else "which isn't in this log's history"
             raise Superseded(
                 f"{self._where} was last written by {known.opening}, {why}. This is {mine.opening}: another "
                 f"primary, of a backup or a copied directory. {_TO_KEEP}"
@@ -110,7 +110,7 @@ class Claim:
             )
 
     def _check_same(self, end: Resume | None) -> None:
-        if end is None or self._owner.memory.knows(end):
+        if end is None or self._owner.transfers.knows(end):
             return
         held, mine = self._holds(end), self._owner.identity
         if held or (held is None and self._may_have_sent(end)):
@@ -121,16 +121,16 @@ class Claim:
         )
 
     def _may_have_sent(self, end: Resume) -> bool:
-        """Whether a copy that ends in what the log has dropped can be ours. Its bytes can't be compared."""
+        """Whether this opening can have sent a copy that ends in records which the log has dropped."""
         view = self._owner.view()
         if view is None or end.position >= view.snapshot.begin:
             return False
-        # A copy that ends before what it has acknowledged has lost some: its disk has failed, or its power.
-        acknowledged = self._owner.memory.acknowledged(self._where)
+        # A copy that ends before what it has acknowledged has lost records: its disk or its power has failed.
+        acknowledged = self._owner.transfers.acknowledged(self._where)
         return end.position <= max(acknowledged, self._owner.lineage.began)
 
     def _holds(self, end: Resume) -> bool | None:
-        """Whether the log has the copy's last bytes; None if it can't tell."""
+        """Whether the log has the copy's last bytes; None if that is unknown."""
         view = self._owner.view()
         if view is None:
             return None
@@ -139,7 +139,7 @@ class Claim:
 
 
 def _is_rewritten(stream: Stream, number: int) -> bool:
-    """Whether a segment was cleaned by hand: then its bytes are elsewhere."""
+    """Whether a segment was cleaned by hand, so that its bytes have moved."""
     try:
         reader = SegmentReader(stream.directory, number)
     except FileNotFoundError:

@@ -1,39 +1,59 @@
-"""Where else a state log is kept: any number of copies, each kept up by a thread of its own.
+"""Where else a log is kept: any number of copies, each updated by a thread of its own.
 
-A destination that is slow or away holds up nothing and costs no memory: it reads the log at its own pace. It is
-marked unhealthy, with its error and since when, tried again, and goes on from where it was. Only who says
-`ack="received"` or `ack="synced"` has updates wait for it.
+A destination that is slow or away delays nothing and costs no memory, because its thread reads the log at its own
+pace. After an error the destination is unhealthy; its thread tries again, and resumes where it stopped. Updates
+wait for a destination only with `ack="received"` or `ack="synced"`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict, get_args
 from urllib.parse import urlsplit
 
 from forelog.bounds import check_number
+from forelog.copies.addresses import make_target
 from forelog.copies.shipping import Owner, Target, View, ship
-from forelog.copies.store.storage import shown
-from forelog.copies.targets import make_target
+from forelog.copies.store.bucket import shown
 from forelog.errors import ForelogError, NotReplicated, Superseded
 from forelog.log.position import Position
 
-__all__ = ["DestinationHealth", "Destinations", "Health"]
+__all__ = ["CopyOptions", "DestinationHealth", "Destinations", "Health"]
 
 logger = logging.getLogger("forelog")
 
 ACK_SECONDS = 10.0
-REMOTE_INTERVAL_SECONDS = 10.0
+STORE_INTERVAL_SECONDS = 10.0
 RETRY_SECONDS = (0.1, 5.0)  # before another attempt, at first and at most
 STOP_SECONDS = 5.0
-ACKS = ("none", "received", "synced")
+Ack = Literal["none", "received", "synced"]
+
+
+class CopyOptions(TypedDict, total=False):
+    """How a copy is kept up to date."""
+
+    ack: Ack
+    """What an update waits for: nothing, or until the copy has received it, or synced it."""
+    ack_timeout: float | None
+    """Seconds to wait before NotReplicated is raised; 10 by default, None to wait for ever."""
+    interval: float | None
+    """Seconds between two transfers: by default 0, or 10 for an object store."""
+    token: str | bytes | None
+    """The token for a replica server."""
+    tls: ssl.SSLContext | bool | None
+    """TLS for a replica server: True, or a context."""
+    storage_options: Mapping[str, Any] | None
+    """Options for fsspec."""
+    mode: int | None
+    """Permissions of the files of a new copy in a directory; 0o600 by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +61,25 @@ class DestinationHealth:
     """How a copy is doing."""
 
     where: str
+    """The address, without its password."""
     state: str
-    """`connecting`, `live`, `unhealthy`, or `superseded`, which is for good."""
+    """`connecting`, `live`, `unhealthy`, or `superseded`, which is final."""
     error: str | None
-    """Why it isn't live, if it has been tried."""
+    """Why it isn't live; None if it is, or was never reached."""
     error_seconds: float | None
-    """For how long."""
+    """How long it has had an error."""
     position: Position | None
-    """Up to where it has everything."""
+    """The position up to which it has everything."""
     lag_bytes: int
+    """Bytes of the log that it lacks."""
     lag_seconds: float
-    """Since it last had everything; 0 if it has."""
+    """Time since it last had everything; 0 if it has."""
     attempts: int
-    """To connect, since it was added."""
+    """Attempts to connect since it was added."""
 
     @property
     def healthy(self) -> bool:
-        """Whether it has everything, or is getting it."""
+        """Whether it has no error."""
         return self.error is None
 
 
@@ -66,17 +88,18 @@ class Health:
     """How a log is doing."""
 
     error: str | None
-    """Of the log itself: a failed sync, or an enumeration that raised."""
+    """The error of the log itself: a failed sync, or an enumeration that raised; None if there is none."""
     destinations: Mapping[str, DestinationHealth] = field(default_factory=dict)
+    """The health of each destination, by its name."""
 
     @property
     def healthy(self) -> bool:
-        """Whether all is well, everywhere."""
+        """Whether neither the log nor a destination has an error."""
         return self.error is None and all(one.healthy for one in self.destinations.values())
 
 
 class Destination:
-    """One copy, and the thread that keeps it up."""
+    """One copy, and the thread that updates it."""
 
     def __init__(
         self, source: Owner, where: str, target: Target, *, ack: str, ack_timeout: float | None, interval: float
@@ -97,7 +120,7 @@ class Destination:
         self._error_at = 0.0
         self._caught_up_at = time.monotonic()
         self._resting = False
-        """Whether it had everything when its thread last looked, and nothing was appended since."""
+        """Whether it had everything when the thread last looked, and nothing was appended since."""
         self._attempts = 0
         self._thread = threading.Thread(target=self._run, name=f"forelog-copy-{where}", daemon=True)
         self._thread.start()
@@ -119,7 +142,7 @@ class Destination:
                     caught_up=self._caught_up,
                     rest=self._rest if self._interval else None,
                 )
-            except Exception as error:  # whatever it is, the log is not to suffer from it
+            except Exception as error:  # no error of a copy may harm the log
                 self._failed(error)
                 if isinstance(error, Superseded):
                     break
@@ -148,13 +171,13 @@ class Destination:
         if self._stopping:
             return
         if not isinstance(error, OSError | ForelogError):
-            logger.error("%s: the copy isn't kept up", self.where, exc_info=error)
+            logger.error("%s: the copy isn't updated", self.where, exc_info=error)
         with self._changed:
             if self._error is None:
                 self._error_at = time.monotonic()
             if type(self._error) is not type(error):
                 level = logging.ERROR if isinstance(error, Superseded) else logging.WARNING
-                logger.log(level, "%s: the copy isn't kept up: %s", self.where, error)
+                logger.log(level, "%s: the copy isn't updated: %s", self.where, error)
             self._state = "superseded" if isinstance(error, Superseded) else "unhealthy"
             self._error = error
             self._changed.notify_all()
@@ -162,7 +185,7 @@ class Destination:
     # -- for the log
 
     def wake(self) -> None:
-        """Something was appended."""
+        """Note that something was appended."""
         if self._resting:  # until now it had everything
             self._caught_up_at, self._resting = time.monotonic(), False
         self._woken.set()
@@ -176,8 +199,8 @@ class Destination:
             raise Superseded(str(error)) from error
         if self.waits:
             raise NotReplicated(
-                f"{self.where} is to acknowledge updates, and is away: {error}. Nothing was written; it is tried "
-                "again, and remove_destination() goes on without it"
+                f"{self.where} has to acknowledge updates, and can't be reached: {error}. Nothing was written. "
+                "Wait for it, or continue without it by remove_destination()"
             ) from error
 
     def wait_for(self, position: Position) -> None:
@@ -195,7 +218,7 @@ class Destination:
                 self._changed.wait(left)
 
     def health(self, view: View | None) -> DestinationHealth:
-        """As of now."""
+        """How it is doing now."""
         lag = 0 if view is None else _lag(view, self._position)
         now = time.monotonic()
         error = self._error
@@ -211,7 +234,7 @@ class Destination:
         )
 
     def stop(self) -> None:
-        """Let it be, once it has what there is, as long as it gets on."""
+        """Stop the thread once it has caught up; wait only while it makes progress."""
         self._hurry.set()
         self._woken.set()
         seen, deadline = self._position, time.monotonic() + STOP_SECONDS
@@ -225,7 +248,7 @@ class Destination:
         self._woken.set()
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            self._target.close()  # it waits for the other side
+            self._target.close()  # ends a wait for the other side
             self._thread.join(STOP_SECONDS)
 
     def _lag(self) -> int:
@@ -234,7 +257,7 @@ class Destination:
 
 
 class Destinations:
-    """All destinations of a log. Empty, it is false, and costs an update nothing."""
+    """All destinations of a log. False while there are none: then they cost updates nothing."""
 
     def __init__(self, log: Owner) -> None:
         self._log = log
@@ -247,10 +270,10 @@ class Destinations:
 
     def add(
         self,
-        where: str,
+        where: str | os.PathLike[str],
         *,
         name: str | None = None,
-        ack: str = "none",
+        ack: Ack = "none",
         ack_timeout: float | None = ACK_SECONDS,
         interval: float | None = None,
         token: str | bytes | None = None,
@@ -259,20 +282,15 @@ class Destinations:
         mode: int | None = None,
         first: Callable[[], object] | None = None,
     ) -> str:
-        """A directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows; returns its name.
+        """Keep a copy at an address, and return its name. CopyOptions describes the options.
 
-        ack               what an update waits for: "none", "received", or "synced" by the copy
-        ack_timeout       for how long, in seconds, before NotReplicated is raised; None for ever
-        interval          seconds between two sendings; by default at once, and 10 for what fsspec reaches
-        token, tls        of a replica server; tls is True, or a context
-        storage_options   for fsspec
-        mode              of the files of a new copy in a directory, 0o600 by default
-        first             called once all of that is known to make sense, before the copy begins
+        `first` is called once the options have been checked, before the copy begins.
         """
-        if ack not in ACKS:
+        if ack not in get_args(Ack):
             raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
         check_number("ack_timeout", ack_timeout, or_none="to wait for ever")
         check_number("interval", interval, or_none="for the usual one")
+        where = os.fspath(where)
         told = shown(where)
         chosen = told if name is None else name
         remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")
@@ -296,14 +314,14 @@ class Destinations:
                 target,
                 ack=ack,
                 ack_timeout=ack_timeout,
-                interval=REMOTE_INTERVAL_SECONDS if interval is None and remote else interval or 0,
+                interval=STORE_INTERVAL_SECONDS if interval is None and remote else interval or 0,
             )
             self._all = {**self._all, chosen: destination}
             self._waited = [one for one in self._all.values() if one.waits]
         return chosen
 
     def remove(self, name: str) -> None:
-        """One of them goes."""
+        """Stop updating a destination."""
         with self._lock:
             if name not in self._all:
                 raise LookupError(f"there is no destination {name!r}: there are {sorted(self._all) or 'none'}")
@@ -313,29 +331,29 @@ class Destinations:
         destination.stop()
 
     def check(self) -> None:
-        """Raise if nothing may be appended now."""
+        """Raise if a destination forbids updates now."""
         for destination in self._all.values():
             destination.check()
 
     def told(self, position: Position) -> None:
-        """An update was appended: send it, and wait for who is to be waited for."""
+        """Note that an update was appended, and wait for the copies that must acknowledge it."""
         for destination in self._all.values():
             destination.wake()
         for destination in self._waited:
             destination.wait_for(position)
 
     def wake(self) -> None:
-        """Something was appended."""
+        """Note that something was appended."""
         for destination in self._all.values():
             destination.wake()
 
     def health(self, error: str | None) -> Health:
-        """Of all of them."""
+        """The health of the log, with its own error, and of all destinations."""
         view = self._log.view()
         return Health(error, {name: one.health(view) for name, one in self._all.items()})
 
     def close(self) -> None:
-        """Stop all, together."""
+        """Stop all destinations."""
         with self._lock:
             everyone, self._all, self._waited = list(self._all.values()), {}, []
         for destination in everyone:
@@ -343,7 +361,7 @@ class Destinations:
 
 
 def _lag(view: View, position: Position | None) -> int:
-    """How many bytes of a log lie after a position."""
+    """How many bytes of a log come after a position."""
     first = view.snapshot.begin
     begin = first if position is None or view.stream.segment_bytes(position.segment) is None else position
     total, number, start = 0, begin.segment, begin.offset

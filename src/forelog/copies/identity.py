@@ -1,10 +1,10 @@
-"""Whose log it is, and which of its primaries writes it.
+"""Which log it is, and which of its openings writes it.
 
-A log has an id, drawn when it is made, which all of its copies share. Each opening is a run of its own, and each
-promotion of a copy begins a new term; together they are the epoch, and the higher one is the younger primary. Each
-opening also draws a word. A log that was copied, restored or cloned can be opened twice with the same epoch, but
-not with the same word. Whoever keeps a copy remembers the last opening that wrote it, and refuses an older epoch,
-and the same epoch with another word (claim.py).
+A log draws an id when it is made, and all of its copies share it. Each opening is a new *run*, and each promotion
+of a copy begins a new *term*. Term and run together are the *epoch*: the higher epoch is the younger primary. Each
+opening also draws a random *word*. A log that was copied, restored or cloned can be opened twice with the same
+epoch, but not with the same word. A copy remembers the last opening that wrote it. It refuses an older epoch, and
+the same epoch with another word (claim.py).
 
 >>> first = Identity(bytes(16), 1, 1, bytes(8))
 >>> first.next_run().epoch > first.epoch, first.next_term().epoch > first.next_run().next_run().epoch
@@ -35,22 +35,26 @@ IDENTITY_BYTES = _LAYOUT.size
 EPOCH_MAX = 2**40
 """The highest term, and the highest run, that there can be."""
 TERM_STEP_MAX = 1000
-"""Terms that a primary may be ahead of a copy: as many promotions may have happened that the copy didn't see."""
+"""Terms that a primary may be ahead of a copy: the copy may have missed so many promotions."""
 _FIRST_TERM_MAX = 2**32
 
 
 def new_word() -> bytes:
-    """A word that nobody else has."""
+    """Draw a word that no other opening has."""
     return os.urandom(WORD_BYTES)
 
 
 class Identity(NamedTuple):
-    """A log's id, the epoch of an opening of it, and the word that this opening drew."""
+    """One opening of a log."""
 
     id: bytes
+    """The id of the log, and of all of its copies."""
     term: int
+    """How many promotions there were, plus one."""
     run: int
+    """The number of the opening in its term."""
     word: bytes
+    """A random word that only this opening has."""
 
     @classmethod
     def new(cls) -> Self:
@@ -58,16 +62,16 @@ class Identity(NamedTuple):
         return cls(os.urandom(16), 1, 1, new_word())
 
     def next_run(self) -> Identity:
-        """The same primary, opened again."""
+        """The identity of the next opening by the same primary."""
         return Identity(self.id, self.term, self.run + 1, new_word())
 
     def next_term(self) -> Identity:
-        """Another primary, which replaces this one."""
+        """The identity of another primary, which replaces this one."""
         return Identity(self.id, self.term + 1, 1, new_word())
 
     @property
     def epoch(self) -> tuple[int, int]:
-        """What tells the younger of two primaries."""
+        """Term and run: the higher one is the younger primary."""
         return self.term, self.run
 
     @property
@@ -76,12 +80,12 @@ class Identity(NamedTuple):
         return f"{self.term}.{self.run}-{self.word.hex()}"
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The identity as bytes."""
         return _LAYOUT.pack(*self)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """From bytes; struct.error if they are none."""
+        """The identity that these bytes are; struct.error if they are none."""
         return cls(*_LAYOUT.unpack(data))
 
     def __str__(self) -> str:
@@ -89,14 +93,14 @@ class Identity(NamedTuple):
 
 
 def check_term(where: str, identity: Identity, known: Identity | None) -> None:
-    """Raise ReplicaError if a primary's term is further ahead of a copy's than promotions can have brought it.
+    """Raise ReplicaError if a primary's term is too far ahead of a copy's.
 
-    Or whoever may write a copy once could end its history for ever, with a term that has none after it.
+    Without this limit, a single primary could end the history of a copy with the highest possible term.
     """
     most = _FIRST_TERM_MAX if known is None else min(known.term + TERM_STEP_MAX, EPOCH_MAX)
     if identity.term > most:
         so_far = "a new copy takes" if known is None else f"it is in term {known.term}, and takes"
         raise ReplicaError(
             f"{where} takes nothing from term {identity.term}: {so_far} terms up to {most}. If the term is right, "
-            "remove the copy there, and it is made anew"
+            "remove the copy there: a new one is made"
         )

@@ -1,11 +1,11 @@
-"""The openings that a log's history consists of.
+"""The openings that wrote a log, one after the other.
 
 Each opening writes a WRITER record: its identity, and the opening that it continues, with the position where the
-log ended then. The WRITER record at the start of a generation lists all openings of the term. So a log still knows
-them after it has dropped the generations that they wrote. A promotion begins a new list.
+log ended then. The WRITER record at the start of a generation lists all openings of the term, so a log knows them
+even after it has dropped what they wrote. A promotion begins a new list.
 
-A log contains everything that an opening wrote up to a position if that opening is in its list, and ended there or
-later. This is how a copy tells a primary that goes on from one that was restored from a backup (claim.py).
+If an opening is in the list and ended at or after a position, the log has everything that this opening wrote up to
+the position. So a copy can tell whether a primary continues it, or was restored from a backup (claim.py).
 
 ::
 
@@ -36,62 +36,63 @@ from forelog.log.position import Position
 __all__ = ["OPENINGS_MAX", "Lineage", "Opening", "decode", "is_encoded", "merged"]
 
 OPENINGS_MAX = 4096
-"""Openings that a log remembers: a copy that missed more of them is refused until a promotion."""
+"""Openings that a log remembers. If a copy missed more of them, the primary is refused until a promotion."""
 _OPENING = struct.Struct(">Q8sQQ")
 
 
 class Opening(NamedTuple):
-    """An opening that is over, and the position after the last record that it wrote."""
+    """An opening that has ended."""
 
     run: int
     word: bytes
     end: Position
+    """The position after the last record that it wrote."""
 
 
 class Lineage(NamedTuple):
-    """An opening, and those before it in its term."""
+    """An opening, and the earlier ones of its term."""
 
     identity: Identity
     began: Position
     """Where the log ended when it was opened."""
     openings: tuple[Opening, ...] = ()
-    """Ascending by run."""
+    """The earlier openings, by run."""
 
     def next(self, identity: Identity, end: Position, *others: Identity) -> Lineage:
-        """The lineage of the opening that follows, of a log that ends here.
+        """The lineage of the next opening of a log, which ends at a position.
 
-        `others` are openings that wrote nothing but were accepted by the copy that this log is.
+        `others` are openings that the log accepted as a copy, but that wrote nothing.
         """
         over = [Opening(one.run, one.word, end) for one in (self.identity, *others) if one.term == identity.term]
         before = self.openings if self.identity.term == identity.term else ()
         return Lineage(identity, end, merged(before, over))
 
     def find(self, known: Identity) -> Opening | None:
-        """An earlier opening of this term, if this log continues it."""
+        """The entry of an earlier opening; None if this log doesn't continue it."""
         for opening in reversed(self.openings):
             if known.term == self.identity.term and (opening.run, opening.word) == (known.run, known.word):
                 return opening
         return None
 
     def encode(self, *, whole: bool = False) -> bytes:
-        """What a WRITER record has: the openings that this one continues, or all that are known."""
+        """The content of a WRITER record: the openings that this one continues directly, or all with `whole`."""
         openings = [one for one in self.openings if whole or one.end == self.began]
         return self.identity.encode() + b"".join(_OPENING.pack(one.run, one.word, *one.end) for one in openings)
 
 
 def merged(openings: Iterable[Opening], more: Iterable[Opening]) -> tuple[Opening, ...]:
-    """All of them, once, the last ones if there are too many."""
+    """The openings of both lists, each once; only the last ones if there are too many."""
     found = {(one.run, one.word): one for one in (*openings, *more)}
     return tuple(sorted(found.values())[-OPENINGS_MAX:])
 
 
 def is_encoded(count: int) -> bool:
-    """Whether the content of a WRITER record may have so many bytes."""
+    """Whether the content of a WRITER record can have this size."""
     return count >= IDENTITY_BYTES and (count - IDENTITY_BYTES) % _OPENING.size == 0
 
 
 def decode(data: bytes) -> tuple[Identity, tuple[Opening, ...]]:
-    """The identity and the openings in a WRITER record; struct.error if it is none."""
+    """The identity and the openings in a WRITER record; struct.error if it isn't one."""
     openings = (
         Opening(run, word, Position(segment, offset))
         for run, word, segment, offset in _OPENING.iter_unpack(data[IDENTITY_BYTES:])

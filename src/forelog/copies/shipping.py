@@ -1,12 +1,11 @@
-"""From a log to a copy of it: whatever is appended is sent on, as far as the other side has got.
+"""From a log to a target: records are read from the log and sent on as they are appended.
 
-There is no queue: what is to be sent lies in the log. A copy that is slow or away costs no memory. One that has
-fallen so far behind that the log has dropped what comes next gets the last whole generation, and everything
-since.
+There is no queue: the log itself holds what is still to be sent, so a slow or missing copy costs no memory. If the
+log has dropped what a copy needs next, the copy gets the last whole generation, and everything after it.
 
-Before anything more is sent, the log is compared with what was sent last. If the log was cut, repaired or
-rewritten since, it doesn't have those bytes any more. This is logged, and the copy is made anew. What a copy
-acknowledges is compared with what was sent, too (sent.py).
+Before it sends, `ship` compares the log with what it sent last. If the log was cut, repaired or rewritten, those
+bytes are no longer there: this is logged, and a new copy is made. Acknowledgements are compared with what was sent
+too (transfers.py).
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import NamedTuple, Protocol
 
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import Resume, Snapshot, tail_before
-from forelog.copies.sent import Memory, Sent
+from forelog.copies.snapshot import Resume, Snapshot
+from forelog.copies.transfers import Transfer, Transfers
 from forelog.formats import Block
+from forelog.log.directory.place import tail_before
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
@@ -30,15 +30,17 @@ __all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
 logger = logging.getLogger("forelog")
 
 BURST_BYTES = 4 << 20  # sent before an acknowledgement is asked for
-APART_BYTES = 1 << 20  # the same where it is copied first
-IDLE_SECONDS = 1.0  # without anything new, before the other side is asked whether it is still there
+APART_BYTES = 1 << 20  # the same if it is copied first
+IDLE_SECONDS = 1.0  # without new records, until the other side is asked whether it is still there
 
 
 class Chunk(NamedTuple):
-    """Whole records, as their segment has them. The data is valid until the next chunk is asked for."""
+    """Whole records of one segment."""
 
     position: Position
+    """Where they begin."""
     data: memoryview
+    """Their bytes, valid until the next chunk is read."""
 
     @property
     def end(self) -> Position:
@@ -47,67 +49,67 @@ class Chunk(NamedTuple):
 
 
 class View(NamedTuple):
-    """A log as it is at the moment."""
+    """A log at this moment."""
 
     stream: Stream
     snapshot: Snapshot
-    """The last whole generation: what lies before it may be dropped at any time."""
+    """The last whole generation. What comes before it may be dropped at any time."""
     lineage: int = 0
-    """Changes when the log is another one, of which nothing that was sent holds any more."""
+    """A number that changes when another log takes its place, so that everything must be sent again."""
     before: Position | None = None
-    """Where what came before the snapshot has ended, if known: a copy that ends there has missed nothing."""
+    """Where the generation before the snapshot ended, if known: a copy that ends there has missed nothing."""
 
 
 class Source(Protocol):
-    """What is shipped."""
+    """A log that is shipped."""
 
     def view(self) -> View | None:
-        """The log, or None while it has no whole generation."""
+        """The log at this moment; None while it has no whole generation."""
 
 
 class Owner(Source, Protocol):
-    """The log that is shipped, and whose it is."""
+    """A log that is shipped by its primary."""
 
     @property
     def identity(self) -> Identity:
-        """Its id, and the epoch and word of its primary."""
+        """The opening of the log by this primary."""
 
     @property
     def lineage(self) -> Lineage:
-        """The openings that its history consists of."""
+        """This opening, and the openings that it continues."""
 
     @property
-    def memory(self) -> Memory:
-        """What this opening of it has sent to its copies."""
+    def transfers(self) -> Transfers:
+        """What this opening has sent to its copies."""
 
     @property
     def path(self) -> str:
-        """Its directory, or that of the copies which it is one of."""
+        """The log's directory. For a log in a slot of copies, the directory of both slots."""
 
 
 class Target(Protocol):
-    """Where it is shipped to. Whatever it raises ends the attempt; the next one begins with `connect`."""
+    """Where a log is shipped to. An error ends the attempt; the next one begins with `connect`."""
 
-    sent: Sent
-    """What it was sent, over all attempts."""
+    transfer: Transfer
+    """What was sent to it, over all attempts."""
 
     def connect(self) -> Resume | None:
-        """Get it ready. What it has, or None if it is to be given everything."""
+        """Connect, and return the end of the copy; None if everything must be sent."""
 
     def restart(self, position: Position) -> None:
-        """Everything comes again, from this position on."""
+        """Begin a new copy: everything is sent again, from this position on."""
 
     def send(self, chunk: Chunk) -> None:
-        """Records that follow those before."""
+        """Send records that follow the last ones."""
 
     def flush(self) -> Resume:
-        """Up to where a restore from it would get everything; 0:0 before the first `commit` after a restart."""
+        """Return the end of the whole copy; 0:0 before the first `commit` after a restart."""
 
     def commit(self, snapshot: Snapshot) -> None:
-        """It has a whole generation, and may forget what came before that."""
+        """Tell it that it has a whole generation, and may remove what came before."""
 
     def close(self) -> None:
-        """Let go of it. Closing again does nothing."""
+        """Disconnect. Closing again does nothing."""
 
 
 def ship(
@@ -121,23 +123,25 @@ def ship(
     rest: Callable[[], object] | None = None,
     apart: bool = False,
 ) -> None:
-    """Keep a target up with a source until told to stop, or until something raises.
+    """Send the records of a source to a target until `stopped` returns true, or an error is raised.
 
-    Whoever appends sets `woken`. When all was sent, `caught_up` gets the time of time.monotonic() up to which the
-    target has everything that was appended. Then a `rest` is taken: what is appended meanwhile goes together.
-    `apart` reads first and sends then: whoever takes its time to receive doesn't keep the log from being cleaned.
+    woken         set when records were appended
+    acknowledged  called with the end of the whole copy
+    caught_up     called with a time.monotonic(): the target has everything that was appended before
+    rest          called when everything was sent; records that are appended meanwhile are sent together
+    apart         read all of a burst before it is sent, so that a slow receiver doesn't delay cleaning
     """
     view = _wait_for_view(source, woken, stopped)
     if view is None:
         return
-    sent, resume = target.sent, target.connect()
+    sent, resume = target.transfer, target.connect()
     sent.begin(resume)
     lineage, told = view.lineage, None
     held = None if resume is None else holds(view.stream, resume)
     at = resume.position if resume is not None and resume.tail and held else None
     if resume is not None and held is False:
         logger.warning(
-            "%s doesn't have what a copy of it has up to %s. The copy is made anew",
+            "%s lacks what a copy of it has up to %s. A new copy is made",
             view.stream.path,
             resume.position,
         )
@@ -147,8 +151,8 @@ def ship(
         view = source.view() or view
         if at is not None and view.lineage == lineage and holds(view.stream, sent.end) is False:
             logger.error(
-                "%s no longer has what was sent of it up to %s: it was cut, repaired or rewritten. The copy is "
-                "made anew", view.stream.path, at
+                "%s no longer has what was sent of it up to %s: it was cut, repaired or rewritten. A new copy is "
+                "made", view.stream.path, at
             )  # fmt: skip
             at = None
         if at is None or view.lineage != lineage:
@@ -176,9 +180,9 @@ def ship(
 
 
 def _flush(target: Target) -> Position:
-    """What the target acknowledges, once it is known to be what it was sent."""
+    """What the target acknowledges, checked against what was sent."""
     found = target.flush()
-    target.sent.settle(found)
+    target.transfer.settle(found)
     return found.position
 
 
@@ -193,26 +197,26 @@ def _wait_for_view(source: Source, woken: threading.Event, stopped: Callable[[],
 
 
 class _Gone(Exception):
-    """What comes next has been dropped."""
+    """The log has dropped what comes next."""
 
 
 def _send(view: View, at: Position, target: Target, *, apart: bool) -> tuple[Position, bool]:
-    """Send up to a burst of what follows a position, and return where it ends, and whether there may be more.
+    """Send a burst of what follows a position. Returns where it ends, and whether there may be more.
 
-    While a log is read nothing is dropped from it: so this doesn't go on for long.
+    The log can't drop anything while it is read, so a burst is short.
     """
     chunks = iter(_copied(view, at)) if apart else _chunks(view, at, BURST_BYTES)
     sent = 0
     for chunk in chunks:
         target.send(chunk)
-        target.sent.add(*chunk)
+        target.transfer.add(*chunk)
         at = chunk.end
         sent += len(chunk.data)
     return at, sent >= (APART_BYTES if apart else BURST_BYTES)
 
 
 def _chunks(view: View, at: Position, byte_count: int) -> Iterator[Chunk]:
-    """What follows a position, until that is so much or all."""
+    """The records that follow a position, up to about so many bytes."""
     begun, read = at, 0
     for block in view.stream.blocks(start=at):
         if begun is at and block.segment != at.segment and at != view.before and _is_gone(view, at):
@@ -226,7 +230,7 @@ def _chunks(view: View, at: Position, byte_count: int) -> Iterator[Chunk]:
 
 
 def _copied(view: View, at: Position) -> list[Chunk]:
-    """The same, read before any of it is sent."""
+    """The records of a burst, copied before any of them is sent."""
     return [chunk._replace(data=memoryview(bytes(chunk.data))) for chunk in _chunks(view, at, APART_BYTES)]
 
 
@@ -241,7 +245,7 @@ def _is_gone(view: View, at: Position) -> bool:
 
 
 def holds(stream: Stream, end: Resume) -> bool | None:
-    """Whether a log has the same last bytes before a position; None if its segment isn't there."""
+    """Whether a log has the same bytes before a position; None if it doesn't have the segment."""
     try:
         file = stream.directory.open_segment(end.position.segment)
     except FileNotFoundError:

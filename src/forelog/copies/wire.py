@@ -1,29 +1,30 @@
-"""What a log, its replicas and their followers say to each other: frames, over a socket.
+"""Frames over a socket: what primaries, replica servers and followers send each other.
 
 ::
 
     frame   | length 4 | kind 1 | body |            length of kind and body, big-endian
 
-    HELLO       msgpack   who connects, to which log, and what it is or has
-    KNOWN       msgpack   to a primary: the last opening that has written the copy, and where the whole copy ends
+    HELLO       msgpack   who connects, to which log, in which role, and what it has
+    KNOWN       msgpack   to a primary: the last opening that wrote the copy, and where the whole copy ends
     CLAIM       msgpack   whether the primary's log continues that
     WELCOME     msgpack   what the other side has
     REFUSED     msgpack   why not; then the connection is closed
-    RESTART               all of it comes again: forget what isn't whole
+    RESTART               everything is sent again: begin a new copy
     DATA        | segment 8 | offset 8 | records |
     FLUSH       | 1 if synced, else 0 |                     asks for an ACK
-    ACK         | segment 8 | offset 8 | tail |             everything before this has arrived, or is synced; the
-                                                            last bytes before it
-    COMMITTED   | begin 8 8 | end 8 8 |                     a generation is whole: forget what came before
+    ACK         | segment 8 | offset 8 | tail |             everything up to this position has arrived, or is
+                                                            synced; the last bytes before it
+    COMMITTED   | begin 8 8 | end 8 8 |                     a generation is whole: remove what came before
 
-A length is looked at before anything is read or kept, and before a HELLO was accepted no frame may be longer than
-a few kilobytes. Every wait has an end.
+The length is checked before anything is read or kept. Until a HELLO was accepted, a frame may have a few kilobytes
+at most. Every wait has a time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import socket
 import ssl
 import struct
@@ -31,20 +32,37 @@ import threading
 import time
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from forelog.copies.identity import EPOCH_MAX, WORD_BYTES, Identity
-from forelog.copies.mirror import TAIL_BYTES, Resume, Snapshot
+from forelog.copies.snapshot import Resume, Snapshot
 from forelog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
+from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 from forelog.serving.tls import explain, tls_hint
 
-__all__ = ["FRAME_BYTES_MAX", "Address", "Frame", "Kind", "Link", "as_tls", "as_token", "connect", "need_msgspec"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "PORT",
+    "Address",
+    "Frame",
+    "Kind",
+    "Link",
+    "as_tls",
+    "as_token",
+    "connect",
+    "is_log_name",
+    "need_msgspec",
+    "parse_address",
+]
 
 VERSION = 2
+PORT = 7070
 HELLO_BYTES_MAX = 4096
 FRAME_BYTES_MAX = 64 << 20  # a frame has at least one whole record
-FREE_BYTES = (1 << 20) + (64 << 10)  # frames that are larger share a room
-QUIET_SECONDS = 30.0  # that an answer may take
+FREE_BYTES = (1 << 20) + (64 << 10)  # larger frames share a room
+QUIET_SECONDS = 30.0  # an answer may take so long
+_LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _HEAD = struct.Struct(">IB")
 _PLACE = struct.Struct(">QQ")
 _SNAPSHOT = struct.Struct(">QQQQ")
@@ -54,7 +72,7 @@ Body = bytes | bytearray
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -69,14 +87,14 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One of them."""
+    """One frame."""
 
     kind: Kind
     body: Body
 
 
 class Address(NamedTuple):
-    """Where a replica server is, and what the log is called there."""
+    """The address of a log on a replica server."""
 
     host: str
     port: int
@@ -87,8 +105,28 @@ class Address(NamedTuple):
         return f"replica://{host}:{self.port}/{self.log}"
 
 
+def parse_address(where: str) -> Address:
+    """Parse `replica://HOST:PORT/LOG`; ValueError if it isn't one."""
+    parts = urlsplit(where)
+    log = unquote(parts.path.strip("/"))
+    try:
+        port = parts.port or PORT
+    except ValueError:
+        port = 0
+    if parts.scheme != "replica" or not parts.hostname or not 0 < port < 65536 or not is_log_name(log):
+        raise ValueError(
+            f"{where!r} is not a replica: expected replica://HOST:PORT/LOG, where LOG is a plain name"
+        )
+    return Address(parts.hostname, port, log)
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a log may have this name on a replica server, where it is the name of a directory."""
+    return _LOG_NAME.fullmatch(name) is not None
+
+
 class Room:
-    """Bytes for the large frames of all connections together. Who finds none left waits."""
+    """Memory for the large frames of all connections together. A connection waits if there is none left."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -96,34 +134,34 @@ class Room:
         self._changed = threading.Condition()
 
     def take(self, count: int, deadline: float) -> None:
-        """Return when there is room for a frame; ReplicaError at the deadline. One always fits if it is alone."""
+        """Wait for room for a frame; ReplicaError at the deadline. A frame that is alone always fits."""
         with self._changed:
             while self._used and self._used + count > self._bytes_max:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise ReplicaError(
-                        f"there was no room for a frame of {count:,} bytes: those of others take up "
+                        f"there was no room for a frame of {count:,} bytes: other frames take up "
                         f"{self._used:,} of {self._bytes_max:,} bytes"
                     )
                 self._changed.wait(left)
             self._used += count
 
     def give(self, count: int) -> None:
-        """A frame was dealt with."""
+        """Give back the room of a frame."""
         with self._changed:
             self._used -= count
             self._changed.notify_all()
 
 
 class Link:
-    """A connection, as frames. One thread sends, one receives; `close` may come from any."""
+    """A connection that carries frames. One thread sends, one receives; any thread may close it."""
 
     def __init__(self, sock: socket.socket, *, who: str) -> None:
         self._socket = sock
         self.who = who
         self.frame_bytes_max = HELLO_BYTES_MAX
         self.room: Room | None = None
-        """Where large frames find room, with those of other connections."""
+        """The room for large frames, shared with other connections."""
         self._taken = 0
         sock.settimeout(QUIET_SECONDS)
         with contextlib.suppress(OSError):
@@ -132,7 +170,7 @@ class Link:
     # -- frames
 
     def send(self, kind: Kind, *parts: bytes | memoryview) -> None:
-        """A frame, within QUIET_SECONDS. An error means that the connection is of no use any more."""
+        """Send a frame within QUIET_SECONDS. After an error the connection can't be used any more."""
         data = memoryview(frame_bytes(kind, *parts))
         deadline = time.monotonic() + QUIET_SECONDS
         try:
@@ -145,7 +183,7 @@ class Link:
             raise self._last_words() or _lost(self.who, error) from error
 
     def _last_words(self) -> ReplicaError | None:
-        """Why the other side has closed, if it said so."""
+        """The reason that the other side sent before it closed, if any."""
         with contextlib.suppress(ReplicaError):
             while (frame := self.receive(0.1)) is not None:
                 if frame.kind is Kind.REFUSED:
@@ -153,9 +191,9 @@ class Link:
         return None
 
     def receive(self, timeout: float = QUIET_SECONDS) -> Frame | None:
-        """The next frame; None if the other side has closed between two. ReplicaError after `timeout` seconds.
+        """The next frame; None if the other side has closed in order. ReplicaError after `timeout` seconds.
 
-        The frame before it has been dealt with by now: what it took of the room is given back.
+        This also gives back the room that the frame before it took.
         """
         self._give_back()
         head = self._take(_HEAD.size, time.monotonic() + timeout, at_frame=True)
@@ -180,7 +218,7 @@ class Link:
         while len(body) < count:
             try:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-                chunk = self._socket.recv(min(count - len(body), 1 << 18))  # no more memory than has really come
+                chunk = self._socket.recv(min(count - len(body), 1 << 18))  # memory only for what has arrived
             except (OSError, ValueError) as error:
                 raise _lost(self.who, error) from error
             if not chunk:
@@ -193,11 +231,11 @@ class Link:
         return body
 
     def expect(self, kind: Kind, timeout: float = QUIET_SECONDS) -> Body:
-        """The body of the next frame, which has to be of this kind."""
+        """The body of the next frame, which must be of this kind."""
         return self.expect_any(kind, timeout=timeout).body
 
     def expect_any(self, *kinds: Kind, timeout: float = QUIET_SECONDS) -> Frame:
-        """The next frame, which has to be of one of these kinds."""
+        """The next frame, which must be of one of these kinds."""
         frame = self.receive(timeout)
         if frame is None:
             raise ReplicaError(f"{self.who} closed the connection")
@@ -205,11 +243,11 @@ class Link:
             raise refusal(self.who, frame.body)
         if frame.kind not in kinds:
             expected = " or ".join(kind.name for kind in kinds)
-            raise BadFrame(f"{self.who} sends {frame.kind.name} where {expected} was expected")
+            raise BadFrame(f"{self.who} sends {frame.kind.name}: expected {expected}")
         return frame
 
     def drain(self) -> None:
-        """After the last word: take what still comes, for a moment, or the other side may not get to read it."""
+        """After the last frame: read on for a moment, or the other side may lose that frame."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(0.5)
@@ -218,48 +256,48 @@ class Link:
                 pass
 
     def close(self) -> None:
-        """Cut it, also for a thread that waits on it."""
+        """Close the connection. A thread that waits for it gets an error."""
         self._give_back()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    # -- what frames say
+    # -- frames of each kind
 
     def send_fields(self, kind: Kind, **fields: Any) -> None:
-        """A frame whose body is a map."""
+        """Send a frame whose body is a map."""
         self.send(kind, pack(fields))
 
     def send_data(self, position: Position, data: bytes | memoryview) -> None:
-        """Records that begin at a position."""
+        """Send records that begin at a position."""
         self.send(Kind.DATA, _PLACE.pack(*position), data)
 
     def send_ack(self, end: Resume) -> None:
-        """Up to where everything is there."""
+        """Send an acknowledgement of everything up to an end."""
         self.send(Kind.ACK, _PLACE.pack(*end.position), end.tail)
 
     def send_committed(self, snapshot: Snapshot) -> None:
-        """A whole generation."""
+        """Send that a generation is whole."""
         self.send(Kind.COMMITTED, _SNAPSHOT.pack(*snapshot.begin, *snapshot.end))
 
 
 def frame_bytes(kind: Kind, *parts: bytes | memoryview) -> bytes:
-    """A frame as it is sent."""
+    """The bytes of a frame."""
     return b"".join((_HEAD.pack(1 + sum(map(len, parts)), kind), *parts))
 
 
 def parse_head(who: str, head: Body, bytes_max: int) -> tuple[Kind, int]:
-    """The kind of a frame, and the length of it with its kind, from its first five bytes."""
+    """The kind of a frame and its length, which includes the kind, from its first five bytes."""
     length, kind = _HEAD.unpack(head)
     if hint := tls_hint(head):
         raise BadFrame(f"{who} {hint}")
     if not 1 <= length <= bytes_max:
-        raise BadFrame(f"{who} sends a frame of {length:,} bytes: at most {bytes_max:,} are taken")
+        raise BadFrame(f"{who} sends a frame of {length:,} bytes: expected at most {bytes_max:,}")
     try:
         return Kind(kind), length
     except ValueError:
-        raise BadFrame(f"{who} sends a frame of kind {kind}, which there isn't") from None
+        raise BadFrame(f"{who} sends a frame of the unknown kind {kind}") from None
 
 
 def parse_place(body: Body) -> Position:
@@ -270,46 +308,44 @@ def parse_place(body: Body) -> Position:
 
 
 def parse_ack(body: Body) -> Resume:
-    """Up to where the other side has everything."""
+    """The end of what an ACK acknowledges."""
     position, tail = parse_place(body), body[_PLACE.size :]
     if len(tail) > TAIL_BYTES:
-        raise BadFrame(f"an acknowledgement has a tail of {len(tail)} bytes: at most {TAIL_BYTES} are taken")
+        raise BadFrame(f"an acknowledgement has a tail of {len(tail)} bytes: expected at most {TAIL_BYTES}")
     return Resume(position, bytes(tail))
 
 
 def parse_data(body: Body) -> tuple[Position, memoryview]:
-    """Where records belong, and the records."""
+    """The position of the records in a frame, and the records."""
     return parse_place(body), memoryview(body)[_PLACE.size :]
 
 
 def parse_snapshot(body: Body) -> Snapshot:
-    """A generation's begin and end."""
+    """The generation in a COMMITTED frame."""
     if len(body) != _SNAPSHOT.size:
-        raise BadFrame(f"a frame of {len(body)} bytes tells of no generation")
+        raise BadFrame(f"a frame of {len(body)} bytes has no generation")
     places = _SNAPSHOT.unpack(body)
     return Snapshot(Position(*places[:2]), Position(*places[2:]))
 
 
 def need_msgspec() -> None:
-    """Raise MissingExtra at once where each connection would fail without it."""
+    """Raise MissingExtra now, because every connection would fail without msgspec."""
     try:
         import msgspec  # noqa: F401
     except ImportError:
-        raise MissingExtra(
-            "msgspec is not installed, which replicas need: pip install '.[state]' in forelog's folder"
-        ) from None
+        raise MissingExtra.needed("msgspec", by="a connection to a replica server", extra="state") from None
 
 
 def as_token(token: str | bytes | None) -> str | None:
-    """A token as the protocol has it: a text."""
+    """A token as a string, as the protocol needs it."""
     try:
         return token.decode() if isinstance(token, bytes) else token
     except UnicodeDecodeError:
-        raise ValueError("the token's bytes are no UTF-8: expected a text, or bytes of one") from None
+        raise ValueError("the token's bytes are not UTF-8: expected a str, or a str as UTF-8") from None
 
 
 def as_tls(tls: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
-    """True is a context that trusts whom the system trusts."""
+    """A TLS context. True is one that trusts the system's authorities."""
     if isinstance(tls, bool):
         return ssl.create_default_context() if tls else None
     return tls
@@ -324,48 +360,48 @@ def pack(fields: dict[str, Any]) -> bytes:
 
 
 class Fields:
-    """A map from a frame. Each value in it that has a meaning here is of the type that it has to be."""
+    """The map in a frame, with the type of each known field checked."""
 
     def __init__(self, who: str, body: Body) -> None:
         try:
             self._found = _decoder().decode(body)
-        except Exception as error:  # of msgspec, or the interpreter's where values are nested too deeply
-            raise BadFrame(f"{who} sends what isn't a message of this protocol: {error}"[:300]) from None
+        except Exception as error:  # an error of msgspec, or RecursionError
+            raise BadFrame(f"{who} does not speak this protocol: {error}"[:300]) from None
         self._who = who
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A value, or the default where there is none."""
+        """The value of a field, or the default."""
         value = getattr(self._found, name)
         return default if value is None else value
 
     def need(self, name: str) -> Any:
-        """A value that has to be there."""
+        """The value of a field; BadFrame without one."""
         value = getattr(self._found, name)
         if value is None:
             raise BadFrame(f"{self._who} sends no {name}")
         return value
 
     def resume(self) -> Resume | None:
-        """Up to where the other side has everything, if it has anything."""
+        """The end of the copy on the other side; None if it has none."""
         segment = self.get("segment", 0)
         if not segment:
             return None
         return Resume(Position(segment, self.need("offset")), self.need("tail"))
 
     def identity(self) -> Identity | None:
-        """The log and the opening that this is about, if it names one."""
+        """The opening of a log that the frame names; None without one."""
         if self.get("id") is None:
             return None
         found = Identity(self.need("id"), self.need("term"), self.need("run"), self.need("word"))
         if len(found.id) != 16 or len(found.word) != WORD_BYTES:
-            raise BadFrame(f"{self._who} has no log's identity: its id or its word has a wrong length")
+            raise BadFrame(f"{self._who} sends no valid identity: its id or its word has a wrong length")
         if not (0 < found.term <= EPOCH_MAX and 0 < found.run <= EPOCH_MAX):
             epoch = f"{found.term}.{found.run}"
-            raise BadFrame(f"{self._who} has no log's identity: its epoch is {epoch}, at most {EPOCH_MAX} each")
+            raise BadFrame(f"{self._who} sends no valid identity: its epoch is {epoch}, at most {EPOCH_MAX} each")
         return found
 
     def need_identity(self) -> Identity:
-        """The log and the opening that this is about."""
+        """The opening of a log that the frame names; BadFrame without one."""
         found = self.identity()
         if found is None:
             raise BadFrame(f"{self._who} sends no id")
@@ -374,7 +410,7 @@ class Fields:
 
 @functools.cache
 def _decoder() -> Any:
-    """Of the maps of all frames: what they may have, and of which types."""
+    """Decodes the maps of all frames, and checks the types of their fields."""
     import msgspec
     from msgspec import Meta, msgpack
 
@@ -391,26 +427,26 @@ def _decoder() -> Any:
 
 
 def identity_fields(identity: Identity | None) -> dict[str, Any]:
-    """What Fields.identity reads."""
+    """An identity as fields, for Fields.identity."""
     return {} if identity is None else identity._asdict()
 
 
 def resume_fields(resume: Resume | None) -> dict[str, Any]:
-    """What Fields.resume reads."""
+    """The end of a copy as fields, for Fields.resume."""
     if resume is None:
         return {}
     return {"segment": resume.position.segment, "offset": resume.position.offset, "tail": resume.tail}
 
 
 def refusal(who: str, body: Body) -> ReplicaError:
-    """The error that a REFUSED frame tells of."""
+    """The error that a REFUSED frame reports."""
     fields = Fields(who, body)
-    why = f"{who} refuses: {fields.get('why', 'it says not why')}"
+    why = f"{who} refuses: {fields.get('why', 'without a reason')}"
     return Superseded(why) if fields.get("code", "") == "superseded" else ReplicaError(why)
 
 
 def connect(address: Address, tls: ssl.SSLContext | None, timeout: float = 10.0) -> Link:
-    """Reach a replica server."""
+    """Connect to a replica server."""
     sock = None
     try:
         sock = socket.create_connection(address[:2], timeout=timeout)

@@ -1,8 +1,8 @@
 """What a forked child must let go of.
 
 A child has its parent's descriptors, and with them its locks: `flock` belongs to the open file, which both share.
-A child that outlives its killed parent would keep everybody else out for as long as it lives. So whoever holds a
-lock registers with `let_go_in_children`, and is called in every child.
+A child that outlives its killed parent would keep everybody else out for as long as it lives. So everything that
+holds a lock registers with `let_go_in_children`, and is called in every child.
 
 >>> class Held:
 ...     def _forked(self):
@@ -29,9 +29,9 @@ class Inherited(Protocol):
 
 
 forking = threading.RLock()
-"""Held while a fork is under way: whoever holds it has time to open something and to register it.
+"""Held while a fork is under way. Hold it to open something and register it, with no fork in between.
 
-One that can be taken twice, because a signal handler may fork.
+It can be taken twice, because a signal handler may fork.
 """
 _inherited: WeakSet[Inherited] = WeakSet()
 

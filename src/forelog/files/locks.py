@@ -18,7 +18,7 @@ __all__ = ["OSLock", "take_lock"]
 
 logger = logging.getLogger("forelog")
 
-_SILENT_SECONDS = 2.0  # who waits longer for a lock is told so
+_SILENT_SECONDS = 2.0  # a longer wait for a lock is logged
 _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 

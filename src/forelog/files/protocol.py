@@ -40,7 +40,7 @@ class File(Protocol):
         """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
 
     def descriptor(self) -> int:
-        """The file descriptor that write() writes to, for who writes very often; -1 if there is none."""
+        """The file descriptor that write() writes to, for frequent writers; -1 if there is none."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; return how many bytes there were, short only at the end of the file."""
@@ -81,10 +81,10 @@ class Shared(Protocol):
     """
 
     def store(self, index: int, value: int) -> None:
-        """Set a word: whoever reads the file from now on finds it."""
+        """Set a word: every reader of the file finds it from now on."""
 
     def words(self) -> memoryview | None:
-        """The words in memory, for who stores very often; None if they are nowhere."""
+        """The words in memory, for frequent stores; None if they aren't in memory."""
 
     def close(self) -> None:
         """Release it, once; closing again does nothing."""
@@ -115,7 +115,7 @@ class Watch(Protocol):
         """A descriptor that becomes readable with a change, if there is one."""
 
     def drain(self) -> None:
-        """Forget changes told so far."""
+        """Forget the changes reported so far."""
 
     def close(self) -> None:
         """Release it."""
@@ -130,8 +130,8 @@ class Files(Protocol):
     def list_dir(self, path: str) -> list[str]:
         """The names in a directory, in any order. FileNotFoundError if there is none.
 
-        A listing takes time, and is no snapshot. It has every name that is there from its beginning to its end. A
-        name that is created or removed meanwhile may be in it or not, whatever the names created before or after
+        A listing takes time, and isn't a snapshot. It has every name that is there from its beginning to its end.
+        A name that is created or removed meanwhile may be in it or not, whatever the names created before or after
         it are: 9 may be there without 8. So may be a name that another file is renamed to meanwhile, although it
         always leads to one of the two. `Directory.numbers` is right in spite of that.
         """

@@ -41,7 +41,7 @@ class OSFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._direct: int | None = None
-        """The same file past the page cache; -1 if that can't be, None until it is wanted."""
+        """A descriptor of the file past the page cache; -1 if there can't be one, None until it is needed."""
         # A partial is called without a Python frame: this is the hot path of every append.
         self.write: Callable[[Any], int] = functools.partial(os.write, fd)
 
@@ -109,7 +109,7 @@ class OSFile:
             self._close_direct()
             os.close(fd)
 
-    def __del__(self) -> None:  # forgotten is no reason to leak
+    def __del__(self) -> None:  # a forgotten file mustn't leak
         if self._fd >= 0:
             self.close()
 
@@ -181,7 +181,7 @@ class OSFiles:
             os.close(fd)
 
     def open_read(self, path: str) -> File:
-        # Without O_NONBLOCK a pipe with a segment's name would hold up whoever reads the log.
+        # Without O_NONBLOCK a pipe with a segment's name would block every reader of the log.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if stat.S_ISDIR(os.fstat(fd).st_mode):  # opening one to read works, and only reading would fail
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Telling when something in a directory has changed: by the system, or by looking again and again."""
+"""Noticing that something in a directory has changed: by the system, or by looking again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["InotifyWatch", "PollWatch"]
 
 
 class PollWatch:
-    """Where nothing tells of changes: look again, at first soon, then every 50 ms."""
+    """Where the system reports no changes: look again, at first soon, then every 50 ms."""
 
     def __init__(self) -> None:
         self._pause = 0.001
@@ -33,7 +33,7 @@ class PollWatch:
 
 
 class InotifyWatch:
-    """Linux tells of every change in the directory, also by other processes."""
+    """Linux reports every change in the directory, also by other processes."""
 
     _EVENTS = 0x2 | 0x40 | 0x80 | 0x100 | 0x200  # modify, moved from, moved to, create, delete
 

@@ -10,9 +10,12 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
     m3/          M3's commit log: chunks of messages, with series and datapoints in them
     messages/    what a broker keeps: msgpack arrays, in files named by their first message's time
     commands/    what the records of a job server's command log say
+    state.py     a state log: captain, with four kinds of records
 """
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 from forelog.errors import UnknownFormat
 from forelog.formats.block import Block
@@ -20,12 +23,24 @@ from forelog.formats.captain import MAGIC, VERSION, Captain
 from forelog.formats.format import Checker, Encoder, Format
 from forelog.kernel.types import Scan
 
-__all__ = ["FORMATS", "Block", "Captain", "Checker", "Encoder", "Format", "Scan", "detect", "named_format"]
+__all__ = [
+    "FORMATS",
+    "Block",
+    "Captain",
+    "Checker",
+    "Encoder",
+    "Format",
+    "FormatName",
+    "Scan",
+    "detect",
+    "named_format",
+]
 
-FORMATS = ("captain", "m3", "messages")
+FormatName = Literal["captain", "m3", "messages"]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
-def named_format(name: str | Format = "captain", *, magic: int = MAGIC, version: int = VERSION) -> Format:
+def named_format(name: FormatName | Format = "captain", *, magic: int = MAGIC, version: int = VERSION) -> Format:
     """A format by its name, or the one that is given; `magic` and `version` are for captain, which has them."""
     if not isinstance(name, str):
         return name

@@ -14,8 +14,11 @@ class Block(NamedTuple):
     """Some records of one segment, as columns. The buffer is valid until the next block is asked for."""
 
     segment: int
+    """The segment's number."""
     path: str
+    """The segment's file."""
     buffer: memoryview
+    """The bytes that were read."""
     base: int
     """The physical offset of the buffer's first byte."""
     scan: Scan
@@ -23,8 +26,9 @@ class Block(NamedTuple):
     offsets: array[int]
     """The logical ones."""
     first: int
-    """The rows that are wanted are those from `first` up to, not including, `last`."""
+    """The first row that is wanted."""
     last: int
+    """The row after the last one that is wanted."""
     logical_end: int
     """The logical offset after the last wanted row."""
 

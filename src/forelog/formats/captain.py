@@ -64,7 +64,9 @@ class Captain:
     """The captain format with one log's magic number and version."""
 
     magic: int = MAGIC
+    """Says whose log it is."""
     version: int = VERSION
+    """The version of the log's content."""
 
     name: ClassVar[str] = "captain"
     header_bytes: ClassVar[int] = 8

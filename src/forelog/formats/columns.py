@@ -17,7 +17,7 @@ def load_pyarrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError as error:
-        raise MissingExtra("scan() needs pyarrow: pip install '.[arrow]' in forelog's folder") from error
+        raise MissingExtra.needed("pyarrow", by="scan()", extra="arrow") from error
     module: ModuleType = pyarrow
     return module
 

@@ -46,7 +46,7 @@ class Format(Protocol):
     """How long a segment's header is: where its first record starts."""
     record_bytes_min: ClassVar[int]
     record_tail_bytes_max: ClassVar[int]
-    """How many bytes a record may have beyond those that a scan says it needs, since only they tell."""
+    """How many bytes a record may have beyond those that a scan says it needs: only they have its length."""
     segment_number_max: ClassVar[int]
     numbered_by_time: ClassVar[bool]
     """Whether a segment's number is its first record's time; then no two records of a log have the same time."""
@@ -88,7 +88,7 @@ class Format(Protocol):
         """The first record at or past both bounds, by the heads of records alone."""
 
     def find(self, buffer: Any, start: int, stop: int, final: bool, /) -> int:
-        """Where records go on after damage, or -1."""
+        """Where the next record is after damage, or -1."""
 
     def next_number(self, number: int, time_ns: int) -> int:
         """The number of a segment after this one, whose first record will be of `time_ns`."""

@@ -1,6 +1,6 @@
 """Loads the kernel out of a zip. Python by itself loads no compiled module from there.
 
-`forelog.spark.shipping.package_zip` puts the compiled file into the zip, and beside it a module `_kernel` that
+`forelog.spark.package.package_zip` puts the compiled file into the zip, and beside it a module `_kernel` that
 only calls `load`.
 """
 

@@ -1,8 +1,9 @@
 """The segment that is appended to: synced, sealed, and replaced by the next.
 
-Who writes holds the core, the appender's lock; who syncs or closes a segment holds the sync lock; who takes
-or replaces the tail together with its offset holds the tail lock. In that order. A signal handler that syncs
-while its own thread does finds them held by itself, which the core refuses and the other two can bear.
+There are three locks, taken in this order. A writer holds the core, the appender's lock. The sync lock is held to
+sync or close a segment, and the tail lock to read or replace the tail together with its offset. A signal handler
+may interrupt a sync of its own thread and sync again: the core refuses that, the other two locks can be taken
+twice.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ActiveSegment:
         self.error: AppenderFailed | None = None
         """Why nothing more can be appended, once that is so."""
         self.told = True
-        """Whether whoever appends knows of it."""
+        """Whether a caller has got the error."""
         self.was_cut = False
         """Whether a write was cut off: then nothing more goes into this segment."""
         self._use(tail)
@@ -173,7 +174,7 @@ class ActiveSegment:
             with self._sync_lock:
                 if self.tail.file.size() != offset:
                     self.tail.file.truncate(offset)
-                    self.tail.file.sync()  # or a crash could bring back what the caller was told had failed
+                    self.tail.file.sync()  # or a crash could bring back what the caller knows as failed
                     self.was_cut = offset > self._directory.format.header_bytes
                 self._core.torn = False
                 self._core.rest_at = self.next_rest()
@@ -189,7 +190,7 @@ class ActiveSegment:
             pass
 
     def _try_sync_to(self, segment: int, offset: int, settle: bool) -> bool:
-        """The same, or False if the segment was swapped meanwhile."""
+        """sync_to(), or False if the segment was swapped meanwhile."""
         if self.spare is not None:
             self.spare.wait_named()  # nothing is safe before what came before it is
         with self._sync_lock:
@@ -287,7 +288,7 @@ class ActiveSegment:
             self._use(tail)
             self._note_mark(tail.number, tail.offset)
             old.file.close()
-        # Not renamed: who reads the old one must not take what comes for records of the old number.
+        # Not renamed: a reader of the old one would take what comes for records of the old number.
         with contextlib.suppress(OSError):  # one that is empty and stays behind does no harm
             self._directory.files.remove(self._directory.segment_path(old.number))
 

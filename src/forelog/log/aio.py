@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from forelog.files import Watch
-from forelog.log.commit import Entry, GroupCommit
+from forelog.log.commit import GroupCommit, Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,49 +22,51 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[list[Entry[Any]]], None]] = WeakKeyDictionary()
+Deliver = Callable[[list[Request[Any]]], None]
+
+_deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliver] = WeakKeyDictionary()
 
 
-def _delivery(loop: asyncio.AbstractEventLoop) -> Callable[[list[Entry[Any]]], None]:
+def _delivery(loop: asyncio.AbstractEventLoop) -> Deliver:
     """How results get to the tasks of a loop: all those of a round with one call into it."""
     if (known := _deliveries.get(loop)) is not None:
         return known
     reference = ref(loop)
 
-    def deliver(entries: list[Entry[Any]]) -> None:
+    def deliver(requests: list[Request[Any]]) -> None:
         running = reference()
         if running is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                running.call_soon_threadsafe(_settle, entries)
+                running.call_soon_threadsafe(_settle, requests)
 
     _deliveries[loop] = deliver
     return deliver
 
 
-def _settle(entries: list[Entry[Any]]) -> None:
-    for entry in entries:
-        future: asyncio.Future[Any] = entry.future
+def _settle(requests: list[Request[Any]]) -> None:
+    for request in requests:
+        future: asyncio.Future[Any] = request.future
         if future.done():
             continue  # its task was cancelled meanwhile
-        if entry.error is not None:
-            future.set_exception(entry.error)
+        if request.error is not None:
+            future.set_exception(request.error)
         else:
-            future.set_result(entry.result)
+            future.set_result(request.result)
 
 
-async def submit(commit: GroupCommit[T], entry: Entry[T]) -> T:
+async def submit(commit: GroupCommit[T], request: Request[T]) -> T:
     """GroupCommit.submit() for a task."""
     loop = asyncio.get_running_loop()
-    future = entry.future = loop.create_future()
-    entry.deliver = _delivery(loop)
-    await post(commit, entry)
+    future = request.future = loop.create_future()
+    request.deliver = _delivery(loop)
+    await post(commit, request)
     return cast(T, await future)
 
 
-async def post(commit: GroupCommit[T], entry: Entry[T]) -> None:
+async def post(commit: GroupCommit[T], request: Request[T]) -> None:
     """GroupCommit.post() for a task: if the queue is full, room is waited for on another thread."""
-    if not commit.post(entry, wait=False):
-        await in_thread(commit.post, entry)
+    if not commit.post(request, wait=False):
+        await in_thread(commit.post, request)
 
 
 async def wait_for_change(watch: Watch, timeout: float) -> None:

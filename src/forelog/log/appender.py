@@ -9,9 +9,9 @@ interval  synced every `sync_interval_ms`         survives power loss, less the 
 always    synced before append returns            survives power loss
 ========  ======================================  =============================================
 
-A failed or short write is undone by cutting the segment back to its last whole record. A failed sync
-can't be undone: nobody knows what is on disk, so the appender has *failed*, every later call raises, and
-only reopening, which reads what is really there, goes on.
+A failed or short write is undone by cutting the segment back to its last whole record. A failed sync can't be
+undone: nobody knows what is on disk. Then the appender has *failed*: every later call raises, until the log is
+reopened, which reads what is really there.
 
 >>> import forelog, tempfile
 >>> with forelog.Stream(tempfile.mkdtemp()).appender(sync="always") as log:
@@ -37,7 +37,7 @@ from forelog.bounds import TIMER_MS_MAX, check_whole
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge, WriteFailed
 from forelog.kernel.types import TIME_MAX
 from forelog.log.active import ActiveSegment
-from forelog.log.commit import Entry, GroupCommit
+from forelog.log.commit import GroupCommit, Request
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX
@@ -63,6 +63,10 @@ class SyncPolicy(enum.StrEnum):
     ALWAYS = "always"
 
 
+Sync = SyncPolicy | Literal["os", "interval", "always"]
+Visible = Literal["written", "synced"]
+
+
 _opened: WeakSet[Appender] = WeakSet()
 
 
@@ -83,13 +87,13 @@ class Appender:
         directory: Directory,
         metrics: Metrics,
         *,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
-        visible: Literal["written", "synced"] | None = None,
+        visible: Visible | None = None,
         timeout: float | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -203,9 +207,9 @@ class Appender:
         if self._commit is not None:
             fmt = self._directory.format
             item = fmt.item(payload)
-            entry = self._entry((item,), fmt.item_bytes(item))
-            entry.alone = True
-            return cast(Position, self._commit.submit(entry))
+            request = self._request((item,), fmt.item_bytes(item))
+            request.alone = True
+            return cast(Position, self._commit.submit(request))
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
@@ -224,7 +228,7 @@ class Appender:
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
-            return cast(Positions, self._commit.submit(self._entry_of(batch)))
+            return cast(Positions, self._commit.submit(self._request_of(batch)))
         found = self._core.append_many(batch)
         if found is not None:
             return Positions(*found)
@@ -237,9 +241,8 @@ class Appender:
     def append_encoded(self, data: bytes | memoryview, starts: array[int]) -> Positions:
         """Append records that are encoded already, their times in them, with one write and one sync.
 
-        `starts` says where in `data` each one begins. Times come after the last one that was appended, as
-        `next_time` tells; in a format whose segments are numbered by time each is later than the one before.
-        Nothing else is looked at: who encodes answers for what is in there.
+        `starts` has where in `data` each one begins. The first time is `next_time()` or later; in a format whose
+        segments are numbered by time each is later than the one before. Nothing else is checked.
         """
         begun = time.perf_counter()
         fmt, core = self._directory.format, self._core
@@ -286,7 +289,7 @@ class Appender:
         from forelog.log import aio
 
         if self._commit is not None:
-            return cast(Positions, await aio.submit(self._commit, self._entry_of(payloads)))
+            return cast(Positions, await aio.submit(self._commit, self._request_of(payloads)))
         if self._core.locked or self._core.offset >= self._segment_bytes:
             # Starting a segment syncs, and so may whoever holds the lock: not on the event loop's thread.
             return await aio.in_thread(self.append_many, payloads)
@@ -301,7 +304,7 @@ class Appender:
     def roll(self) -> Position:
         """Seal the current segment and start the next, unless it is empty; where the next record will be.
 
-        With a spare this takes no longer than an append: `wait_sealed` tells when the old segment is sealed.
+        With a spare this takes no longer than an append; `wait_sealed` waits until the old segment is sealed.
         """
         with self._core:
             self._check_usable()
@@ -346,13 +349,13 @@ class Appender:
         """The error that ended this appender, if one did."""
         return self.active.error
 
-    def _entry_of(self, payloads: Iterable[Payload]) -> Entry[Positions | Position]:
+    def _request_of(self, payloads: Iterable[Payload]) -> Request[Positions | Position]:
         """Payloads that may wait in a queue: no longer anyone else's to change."""
         fmt = self._directory.format
         items = [fmt.item(payload) for payload in payloads]
-        return self._entry(items, sum(map(fmt.item_bytes, items)))
+        return self._request(items, sum(map(fmt.item_bytes, items)))
 
-    def _entry(self, items: Sequence[object], size: int) -> Entry[Positions | Position]:
+    def _request(self, items: Sequence[object], size: int) -> Request[Positions | Position]:
         """Items of which so many bytes may become, if that isn't too much."""
         if size > self._batch_bytes_max:
             raise RecordTooLarge(
@@ -360,7 +363,7 @@ class Appender:
                 f"{self._batch_bytes_max}"
             )
         self._check_usable()
-        return Entry(items, size)
+        return Request(items, size)
 
     # -- with the core held
 
@@ -386,7 +389,7 @@ class Appender:
             )
 
     def _begin_batch(self, time_ns: int | None = None) -> int:
-        """Be in the segment in which a batch is to go, and tell the time of its first record."""
+        """Make sure that the batch's segment is the current one; returns the time of its first record."""
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
         full = filled and (core.offset >= self._segment_bytes or self.active.was_cut)
@@ -472,20 +475,20 @@ class Appender:
 
     # -- syncing
 
-    def _commit_round(self, entries: list[Entry[Positions | Position]]) -> None:
+    def _commit_round(self, requests: list[Request[Positions | Position]]) -> None:
         """Write what several writers handed in, at once, and sync it."""
-        payloads = [item for entry in entries for item in entry.items]
+        payloads = [item for request in requests for item in request.items]
         with self._core:
             positions = self._write_batch(payloads, checked=True)
             segment, offset = self._core.segment, self._core.offset
         self.active.sync_to(segment, offset)
         row = 0
-        for entry in entries:
-            after = row + len(entry.items)
-            entry.result = positions[row] if entry.alone else positions.part(row, after)
+        for request in requests:
+            after = row + len(request.items)
+            request.result = positions[row] if request.alone else positions.part(row, after)
             row = after
         # The one that waited longest; to note every one would cost a tenth of the throughput.
-        self._metrics.observe("append", time.perf_counter() - entries[0].begun)
+        self._metrics.observe("append", time.perf_counter() - requests[0].begun)
 
     def _sync_at_intervals(self, interval: float) -> None:
         while not self._stop_interval.wait(interval):
@@ -493,5 +496,5 @@ class Appender:
                 try:
                     self.sync()
                 except ForelogError:
-                    self.active.told = False  # except to who reads the program's log
+                    self.active.told = False  # only the program's log has it
                     return

@@ -39,8 +39,11 @@ class Backup:
     """What a backup has."""
 
     path: str
+    """The directory of the copy."""
     segments: int
+    """How many segments it has."""
     records: int
+    """How many records they have."""
     byte_count: int
     """Of its segments."""
     end: Position

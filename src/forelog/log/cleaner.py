@@ -1,9 +1,8 @@
 """Forgetting records that no longer matter.
 
-A cleaner visits every segment but the last, which belongs to the appender. It holds the read lock, so
-that no cursor reads meanwhile; appenders go on. A segment that loses some records is rewritten, one that
-loses all is removed, and positions stay valid: resuming from one goes on at the first record at or after
-it that survived.
+A cleaner visits every segment but the last, which belongs to the appender. It holds the read lock alone: no cursor
+reads meanwhile, appenders continue. A segment that loses some records is rewritten, one that loses all is removed.
+Positions stay valid: reading resumes at the first surviving record at or after a position.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -53,13 +52,19 @@ class CleanReport:
     """What a run of a cleaner did."""
 
     segments_visited: int = 0
+    """All but the last."""
     segments_rewritten: int = 0
+    """Those that lost some records."""
     segments_removed: int = 0
+    """Those that lost all."""
     segments_skipped: list[str] = field(default_factory=list)
     """Left as they are, because the function raised SkipSegment or because they are damaged."""
     records_dropped: int = 0
+    """Records that are gone."""
     records_kept: int = 0
+    """Records that are left in the segments that were visited."""
     bytes_dropped: int = 0
+    """Bytes of the records that are gone."""
 
 
 class Cleaner:

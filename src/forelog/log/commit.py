@@ -1,16 +1,15 @@
 """Group commit: many writers, one write and one sync.
 
-A writer puts what it has into a queue and waits. One of those that wait leads: it takes the whole queue,
-has it written and synced in one go, and releases everyone in it with their results. Whoever came
-meanwhile is led by one of their own number, so that the next round starts at once and carries all who
-arrived during the last. Under load one sync serves as many as there are writers; alone, a writer waits
-for nobody.
+A writer puts a request into a queue and waits. One of the waiting writers leads: it takes the whole queue, has it
+written and synced in one go, and releases all others with their results. Requests that arrive meanwhile make up
+the next round, which one of them leads and which starts at once. Under load one sync serves as many writers as
+there are; a single writer waits for nobody.
 
 Threads wait at a gate, a lock of their own; tasks have their results delivered; and some only leave their
-entry and go on. Where no thread can lead, one of the commit's own does. The main thread never leads: Python
+request and go on. Where no thread can lead, one of the commit's own does. The main thread never leads: Python
 interrupts it, and only it, between any two steps, and what it led would be left half done for everyone.
 
-The queue is bounded, by writes and by bytes: who finds it full waits for room, or is refused.
+The queue is bounded, by writes and by bytes: a writer that finds it full waits for room, or is refused.
 
 How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
 the interpreter's lock, at the price of several switches between processors each. So the leader opens a few
@@ -42,18 +41,18 @@ logger = logging.getLogger("forelog")
 
 QUEUE_WRITES_MAX = 65_536
 QUEUE_BYTES_MAX = 64 << 20
-ROUND_ENTRIES_MAX = 4096
+ROUND_REQUESTS_MAX = 4096
 ROUND_BYTES_MAX = 16 << 20
 _SLOW_SECONDS = 0.001  # from here on switching between threads costs little beside a round
 _OPENED_FIRST = 4  # at the end of a round; each of them opens another one
 _OPENED_MIN = 4  # fewer than this during a round, and those left over are let loose at once
 
 
-class Entry(Generic[T]):
+class Request(Generic[T]):
     """What one writer hands in, and what it gets back."""
 
-    deliver: Callable[[list[Entry[T]]], None] | None = None
-    """Called with all entries of a round that have the same one, when they are settled."""
+    deliver: Callable[[list[Request[T]]], None] | None = None
+    """Called with all requests of a round that have the same one, when they are settled."""
     future: Any = None
     """Where a task waits for the result."""
     gate: Gate | None = None
@@ -64,8 +63,8 @@ class Entry(Generic[T]):
     settled = False
     result: T | None = None
     error: Exception | None = None
-    under_way: Sequence[Entry[T]] = ()
-    """The entries of the round that this one's thread leads."""
+    under_way: Sequence[Request[T]] = ()
+    """The requests of the round that this one's thread leads."""
 
     def __init__(self, items: Sequence[Any], byte_count: int) -> None:
         self.items = items
@@ -76,16 +75,16 @@ class Entry(Generic[T]):
 class GroupCommit(Generic[T]):
     """Shares rounds of `commit` among threads and tasks.
 
-    `commit(entries)` makes all entries durable and sets each one's result or error, or raises: then every
-    entry of the round gets that error. Exactly one thread leads at a time: the one that found nobody
-    leading, then whoever the lead was passed to, under the mutex.
+    `commit(requests)` makes all requests durable and sets each one's result or error, or raises: then every
+    request of the round gets that error. Exactly one thread leads at a time: the one that found nobody
+    leading, then the one that the lead was passed to, under the mutex.
 
     `queue_timeout` is for how many seconds a writer waits for room in a full queue, None for ever.
     """
 
     def __init__(
         self,
-        commit: Callable[[list[Entry[T]]], None],
+        commit: Callable[[list[Request[T]]], None],
         *,
         queue_max_writes: int = QUEUE_WRITES_MAX,
         queue_max_bytes: int = QUEUE_BYTES_MAX,
@@ -94,58 +93,58 @@ class GroupCommit(Generic[T]):
         self._commit = commit
         self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes)
         self._queue_timeout = queue_timeout
-        self._mutex = threading.RLock()  # only so that a thread can tell that it is the one who holds it
+        self._mutex = threading.RLock()  # reentrant only so that a thread can find out that it holds it
         self._room = threading.Condition(self._mutex)
         self._waiting_for_room = 0
-        self._leader: Entry[T] | GroupCommit[T] | None = None
-        """The entry whose thread leads; this object itself for the commit's own thread; None for nobody."""
+        self._leader: Request[T] | GroupCommit[T] | None = None
+        """The request whose thread leads; this object itself for the commit's own thread; None for nobody."""
         self._committing = 0
         """The thread that is inside of `commit`."""
         self._line: deque[Gate] = deque()
-        """The gates of those whose entries are settled, not opened yet."""
+        """The gates of those whose requests are settled, not opened yet."""
         self._lined_up = 0
         """How many there were when the last round ended."""
         self._seconds = 0.0
         """How long the last round took."""
         self._crowd = 0
-        """How many entries were in the last round or waited for the next when it ended."""
+        """How many requests were in the last round or waited for the next when it ended."""
         self._thread: threading.Thread | None = None
         self._serving = False
         self._wake: SimpleQueue[None] = SimpleQueue()  # in C: an interrupt can't leave it locked
         self._refusal: Exception | None = None
 
-    def submit(self, entry: Entry[T]) -> T:
-        """Wait until a round that began after this call has settled the entry."""
+    def submit(self, request: Request[T]) -> T:
+        """Wait until a round that began after this call has settled the request."""
         self._refuse_reentry()
-        entry.is_main = threading.current_thread() is threading.main_thread()
-        entry.gate = gate = kernel.Gate()
+        request.is_main = threading.current_thread() is threading.main_thread()
+        request.gate = gate = kernel.Gate()
         try:
-            self._enter(entry)
+            self._enter(request)
             if self._leader is None:
-                self._take_lead(self if entry.is_main else entry, entry)
-            if self._leader is not entry:
+                self._take_lead(self if request.is_main else request, request)
+            if self._leader is not request:
                 self._wait(gate)
             else:
                 self._open_next()
-            while self._leader is entry:  # a full round may leave the leader's own entry for the next
-                self._round(entry)
+            while self._leader is request:  # a full round may leave the leader's own request for the next
+                self._round(request)
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
-            self._step_down(entry)
+            self._step_down(request)
             raise
-        if entry.error is not None:
-            raise entry.error
-        return cast(T, entry.result)
+        if request.error is not None:
+            raise request.error
+        return cast(T, request.result)
 
-    def post(self, entry: Entry[T], *, wait: bool = True) -> bool:
-        """Leave an entry for a later round; its `deliver`, if any, is called when it is settled.
+    def post(self, request: Request[T], *, wait: bool = True) -> bool:
+        """Leave a request for a later round; its `deliver`, if any, is called when it is settled.
 
         False if the queue is full and the caller can't wait for room.
         """
         self._refuse_reentry()
-        if not self._enter(entry, wait=wait):
+        if not self._enter(request, wait=wait):
             return False
         if self._leader is None:
-            self._take_lead(self, entry)
+            self._take_lead(self, request)
         return True
 
     def close(self, refusal: Exception) -> None:
@@ -154,7 +153,7 @@ class GroupCommit(Generic[T]):
             self._refusal = refusal
             self._room.notify_all()
             if self.is_committing():
-                return  # called from inside of a commit, which ends by itself
+                return  # called from inside of a commit, which ends soon
             if self._leader is None:
                 self._pass_on()  # what an interrupted thread has left
             self._room.wait_for(lambda: self._leader is None and not len(self.queue))
@@ -174,14 +173,14 @@ class GroupCommit(Generic[T]):
         if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
-    def _enter(self, entry: Entry[T], *, wait: bool = True) -> bool:
-        """Put the entry into the queue, mostly without the mutex: its holders would be in each other's way."""
+    def _enter(self, request: Request[T], *, wait: bool = True) -> bool:
+        """Put the request into the queue, mostly without the mutex: its holders would be in each other's way."""
         self._check_open()
-        if not self.queue.push(entry):
+        if not self.queue.push(request):
             if not wait:
                 return False
-            self._wait_for_room(entry)
-        if self._refusal is not None and self._withdraw(entry):
+            self._wait_for_room(request)
+        if self._refusal is not None and self._withdraw(request):
             self._check_open()
         return True
 
@@ -189,12 +188,12 @@ class GroupCommit(Generic[T]):
         if self._refusal is not None:
             raise self._refusal
 
-    def _wait_for_room(self, entry: Entry[T]) -> None:
+    def _wait_for_room(self, request: Request[T]) -> None:
         with self._mutex:
             self._waiting_for_room += 1
             try:
                 room = self._room.wait_for(
-                    lambda: self._refusal is not None or self.queue.push(entry), self._queue_timeout
+                    lambda: self._refusal is not None or self.queue.push(request), self._queue_timeout
                 )
             finally:
                 self._waiting_for_room -= 1
@@ -206,20 +205,20 @@ class GroupCommit(Generic[T]):
                 "the writers: write less, in larger batches, or give the queue more room"
             )
 
-    def _withdraw(self, entry: Entry[T]) -> bool:
-        """Closing refuses first, then waits until the queue is empty: an entry that is in it came too late.
+    def _withdraw(self, request: Request[T]) -> bool:
+        """Closing refuses first, then waits until the queue is empty: a request that is in it came too late.
 
         False if it isn't there any more: a leader has taken it, so that it came in time.
         """
         with self._mutex:
-            withdrawn = self.queue.remove(entry)
+            withdrawn = self.queue.remove(request)
             self._room.notify_all()
             return withdrawn
 
     # -- waiting
 
     def _wait(self, gate: Gate) -> None:
-        """Until a leader opens the gate: the entry is settled, or the next to lead."""
+        """Until a leader opens the gate: the request is settled, or the next to lead."""
         try:
             gate.wait(self._line)
         finally:
@@ -227,35 +226,35 @@ class GroupCommit(Generic[T]):
                 self._open_next()
 
     def _open_next(self) -> None:
-        """Open the gate of the next one whose entry is settled."""
+        """Open the gate of the next one whose request is settled."""
         kernel.open_first(self._line)
 
-    def _step_down(self, entry: Entry[T]) -> None:
+    def _step_down(self, request: Request[T]) -> None:
         """After an interrupt: settle what was under way, and pass the lead on."""
         with self._mutex:
-            gate, entry.gate = entry.gate, None
+            gate, request.gate = request.gate, None
             try:
                 self._line.remove(gate)  # type: ignore[arg-type]
             except (ValueError, IndexError):
-                self._open_next()  # whoever came through a gate opens the next
-            entries = list(entry.under_way)
-            if self._leader is entry:
+                self._open_next()  # each thread that comes through a gate opens the next
+            requests = list(request.under_way)
+            if self._leader is request:
                 self._committing = 0
-                _settle(entries, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
+                _settle(requests, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
                 self._pass_on()
-                self._release(entries)
+                self._release(requests)
             elif self._leader is None:
                 self._pass_on()
-        self._deliver(entries)
+        self._deliver(requests)
 
     # -- leading
 
-    def _take_lead(self, leader: Entry[T] | GroupCommit[T], entry: Entry[T]) -> None:
-        """Lead if nobody does and the entry still needs it."""
+    def _take_lead(self, leader: Request[T] | GroupCommit[T], request: Request[T]) -> None:
+        """Lead if nobody does and the request still needs it."""
         with self._mutex:
-            if self._leader is None and not entry.settled:
-                if leader is entry:
-                    self._leader, entry.gate = entry, None
+            if self._leader is None and not request.settled:
+                if leader is request:
+                    self._leader, request.gate = request, None
                 else:
                     self._lead_by_thread()
 
@@ -270,25 +269,25 @@ class GroupCommit(Generic[T]):
     def _serve(self) -> None:
         with self._mutex:
             if self._serving:
-                return  # another one was started by a thread that was interrupted before it could tell
+                return  # an interrupted thread had started another one before
             self._serving = True
-        own: Entry[T] = Entry((), 0)
+        own: Request[T] = Request((), 0)
         while True:
             self._wake.get()
             while self._leader is self:
                 try:
                     self._round(own)
-                except BaseException:  # it has been told to everyone in the round; the others still need a leader
+                except BaseException:  # the round has this error; the others still need a leader
                     logger.exception("a commit was interrupted")
             with self._mutex:
                 if self._refusal is not None and self._leader is None:
                     return
 
-    def _round(self, own: Entry[T]) -> None:
+    def _round(self, own: Request[T]) -> None:
         """Take what is queued, commit it, release everyone in it; pass the lead on once that is due."""
         self._wait_for_crowd()
         with self._mutex:
-            own.under_way = entries = self.queue.take(ROUND_ENTRIES_MAX, ROUND_BYTES_MAX)
+            own.under_way = requests = self.queue.take(ROUND_REQUESTS_MAX, ROUND_BYTES_MAX)
             self._committing = threading.get_ident()
             if self._waiting_for_room:
                 self._room.notify_all()
@@ -296,28 +295,28 @@ class GroupCommit(Generic[T]):
         interrupt: BaseException | None = None
         begun = time.perf_counter()
         try:
-            if entries:
-                self._commit(entries)
+            if requests:
+                self._commit(requests)
         except Exception as failure:
             error = failure
         except BaseException as other:  # raised again when everyone has been released
             interrupt = other
             error = RuntimeError("the thread that led this commit was interrupted: its outcome is unknown")
         self._seconds = time.perf_counter() - begun
-        _settle(entries, error)
+        _settle(requests, error)
         with self._mutex:
             self._committing = 0
-            self._count_crowd(entries)
+            self._count_crowd(requests)
             if own.settled or interrupt is not None or self._leader is self:
                 self._pass_on()
-            self._release(entries)
-        self._deliver(entries)
+            self._release(requests)
+        self._deliver(requests)
         own.under_way = ()
         if interrupt is not None:
             raise interrupt
 
     def _wait_for_crowd(self) -> None:
-        """Where a round takes long, let those come back first who were in the last one.
+        """Where a round takes long, wait for the writers of the last one to come back.
 
         Without it they fall into two halves that wait for each other, and each sync serves one of them.
         """
@@ -327,43 +326,43 @@ class GroupCommit(Generic[T]):
             while len(self.queue) < self._crowd and time.perf_counter() < end:
                 time.sleep(patience / 8)
 
-    def _count_crowd(self, entries: Sequence[Entry[T]]) -> None:
-        waiting = sum(1 for entry in entries if entry.gate is not None or entry.deliver is not None)
+    def _count_crowd(self, requests: Sequence[Request[T]]) -> None:
+        waiting = sum(1 for request in requests if request.gate is not None or request.deliver is not None)
         self._crowd = waiting + 1 + len(self.queue) if waiting else 0
 
     def _pass_on(self) -> None:
         """Give the lead to the first in the queue, if its thread waits, else to the commit's own, or to nobody."""
-        while (entry := self.queue.first()) is None:
+        while (request := self.queue.first()) is None:
             self._leader = None
-            # Who enters looks for a leader afterwards: it has seen that there is none, or is seen here.
+            # A writer looks for a leader after it has entered: it finds none and leads, or is seen here.
             if not len(self.queue):
                 self._room.notify_all()  # close() waits for this
                 return
-        if entry.gate is not None and not entry.is_main:
-            gate, entry.gate, self._leader = entry.gate, None, entry
+        if request.gate is not None and not request.is_main:
+            gate, request.gate, self._leader = request.gate, None, request
             gate.open()
         elif self._leader is not self:
             self._lead_by_thread()
 
-    def _deliver(self, entries: Sequence[Entry[T]]) -> None:
-        groups: dict[Callable[[list[Entry[T]]], None], list[Entry[T]]] = {}
-        for entry in entries:
-            if entry.deliver is not None:
-                groups.setdefault(entry.deliver, []).append(entry)
+    def _deliver(self, requests: Sequence[Request[T]]) -> None:
+        groups: dict[Callable[[list[Request[T]]], None], list[Request[T]]] = {}
+        for request in requests:
+            if request.deliver is not None:
+                groups.setdefault(request.deliver, []).append(request)
         for deliver, group in groups.items():
             deliver(group)
 
-    def _release(self, entries: Sequence[Entry[T]]) -> None:
+    def _release(self, requests: Sequence[Request[T]]) -> None:
         """Line up the waiting threads of a settled round, and open the first gates, unless a line is moving."""
         goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self._leader is not None
         if not goes_on:
             self._open(len(self._line))
-        for entry in entries:
-            if entry.gate is not None:
-                if entry.is_main:  # which may be interrupted before it opens the next
-                    entry.gate.open()
+        for request in requests:
+            if request.gate is not None:
+                if request.is_main:  # which may be interrupted before it opens the next
+                    request.gate.open()
                 else:
-                    self._line.append(entry.gate)
+                    self._line.append(request.gate)
         if self._seconds >= _SLOW_SECONDS:
             self._open(len(self._line))
         elif not goes_on:
@@ -375,9 +374,9 @@ class GroupCommit(Generic[T]):
             self._open_next()
 
 
-def _settle(entries: Sequence[Entry[T]], error: Exception | None) -> None:
-    for entry in entries:
-        if not entry.settled:
-            entry.settled = True
+def _settle(requests: Sequence[Request[T]], error: Exception | None) -> None:
+    for request in requests:
+        if not request.settled:
+            request.settled = True
             if error is not None:
-                entry.error = error
+                request.error = error

@@ -35,7 +35,7 @@ from forelog.log.seek import chunk_bounds, find_segment
 from forelog.log.walk import Defect, OnCorruption, Walk, check_on_corruption
 
 _OUTSIDE = (TIME_MIN, TIME_MAX)
-_WAIT_SECONDS_MAX = 1.0  # how long a follower relies on being told of a change before it looks by itself
+_WAIT_SECONDS_MAX = 1.0  # how long a follower relies on the watch before it looks again anyway
 
 
 class Cursor:
@@ -72,7 +72,7 @@ class Cursor:
         self._lock: Lock | None = None
         self._watch: Watch | None = None
         self._closed = False
-        directory.check()  # a log that isn't there is told here, not at the first record
+        directory.check()  # a missing log is reported here, not at the first record
         check_on_corruption(on_corruption)  # so is a wrong option
         let_go_in_children(self)
         if not follow:
@@ -95,7 +95,7 @@ class Cursor:
     def _forked(self) -> None:
         # A child that reads on takes a lock of its own, and one that doesn't keeps no cleaner waiting.
         self.unlock()
-        if self._watch is not None:  # what the child is told of, the parent wouldn't be
+        if self._watch is not None:  # a change reported to the child would be lost to the parent
             self._watch.close()
             self._watch = None
 
@@ -137,7 +137,7 @@ class Cursor:
     ) -> None:
         self.close()
 
-    # -- what it tells
+    # -- its state
 
     @property
     def position(self) -> Position:

@@ -1,4 +1,4 @@
-"""What is wrong where bytes are no record: a torn tail or damage, and where records go on after it."""
+"""What is wrong where bytes aren't a record: a torn tail or damage; and where the next record is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def header_is_torn(reader: SegmentReader) -> bool:
 
 
 def resync(reader: SegmentReader, place: int) -> int:
-    """The physical offset at which records go on after damage at `place`; the segment's end if nowhere."""
+    """The physical offset of the next record after damage at `place`; the segment's end if there is none."""
     fmt = reader.directory.format
     for reach in (_PROBE_BYTES, _SEARCH_BYTES):  # mostly the next record is near: look there first
         window = read_exactly(reader.file, max(min(reach, reader.size - place), 0), place)

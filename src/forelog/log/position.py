@@ -32,7 +32,9 @@ class Position(NamedTuple):
     """
 
     segment: int
+    """The segment's number."""
     offset: int
+    """The logical offset in it."""
 
     def __str__(self) -> str:
         return f"{self.segment:09d}:{self.offset}"
@@ -54,8 +56,11 @@ class Record(NamedTuple):
     """One record: where it is, when it was written, and what it says."""
 
     position: Position
+    """Where it is."""
     time_ns: int
+    """When it was written, in nanoseconds since 1970."""
     payload: bytes
+    """What it says."""
     frame_bytes: int
     """How many bytes the record takes in its segment, with time, length and checksum."""
 

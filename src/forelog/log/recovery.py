@@ -1,18 +1,18 @@
-"""Opening a log to append: find out what is really on disk, and where to go on.
+"""Opening a log to append: find out what is really on disk, and where to continue.
 
-Only the last segment is scanned. Every other one was synced before its successor was created, and a
-reader tells if it has been damaged since. What is found at the end of the last segment decides:
+Only the last segment is scanned. Every other one was synced before its successor was created; readers report
+damage to those. What is found at the end of the last segment decides:
 
-==============================  ====================================================================
-nothing wrong                   go on after the last record
-torn tail                       copy it to NAME.torn, cut it off, go on in a new segment
-a write that wasn't finished    the same, of all that it wrote: the end mark tells (end.py)
-damage to synced data           leave every byte where it is, go on in a new segment; readers tell
-synced bytes missing            tell loudly, go on in a new segment
-0 to 7 bytes                    a crash while it was created: write the header, go on
+==============================  ======================================================================
+nothing wrong                   continue after the last record
+torn tail                       copy it to NAME.torn, cut it off, continue in a new segment
+an unfinished write             the same for all of its bytes; the end mark has where it began (end.py)
+damage to synced data           leave every byte, continue in a new segment; readers report it
+synced bytes missing            log an error, continue in a new segment
+0 to 7 bytes                    a crash while it was created: write the header, continue
 another log's header            refuse
 a spare with records            make it the next segment; after a reboot, keep it as evidence (spare.py)
-==============================  ====================================================================
+==============================  ======================================================================
 
 A new segment is also started after a reboot that found the log unclosed: unsynced records may be gone
 without a trace, and no position that was handed out may come to mean another record. And so it is in a
@@ -52,7 +52,7 @@ logger = logging.getLogger("forelog")
 
 _COPY_BYTES = 1 << 20
 _READ_MAX = 4
-_HEAD_BYTES = 64  # more than a record has before what tells its time
+_HEAD_BYTES = 64  # a record's time is within these
 _FUTURE_NS = 60 * SECOND_NS
 
 
@@ -65,6 +65,7 @@ class Recovery:
     records: int = 0
     """How many records it holds."""
     torn: Defect | None = None
+    """The torn tail that was cut off, if there was one."""
     torn_path: str | None = None
     """Where the torn tail's bytes are kept."""
     damage: Defect | None = None
@@ -109,7 +110,7 @@ def recover(
         tail = _find_tail(directory, numbers, watermark, found, clock or time.time_ns, spare, end)
         if spare is not None:
             # Only now: until there is a segment after those whose positions it may have given away, and while
-            # the marks still tell of the boot before, a crash must find it again.
+            # the marks are those of the boot before, a crash must find it again.
             _discard_spare(directory, tail.number - 1, spare[0], found)
         if mark is None and numbers:
             # Another program wrote it: nothing was known of how far it was synced, until now.

@@ -15,11 +15,11 @@ an index that is damaged or missing   it is built anew
 a rewritten segment's damaged map     its records get new positions, after       NAME.broken.map
                                       all that it has ever had
 unfinished rewrites, stale indexes    they are removed
-another log's header                  nothing: it is only told
+another log's header                  nothing: it is only reported
 ====================================  =========================================  ==================
 
-Each step is whole by itself: either a rename makes it, or it is one that opening the log to append would
-make too. A crash between two of them leaves a log that is no worse, and applying again goes on.
+Each step is atomic: a rename, or a step that opening the log to append would take too. A crash between two steps
+leaves the log no worse than before, and applying the repairs again does the rest.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -79,9 +79,13 @@ class Repair:
     """One thing that is wrong, and what is done about it."""
 
     kind: Kind
+    """Which step it is."""
     path: str
+    """The file that it is about."""
     problem: str
+    """What is wrong with it."""
     action: str
+    """What is done."""
     damage: bool
     """Whether something is damaged or lost; else it is only untidy."""
     segment: int = -1

@@ -93,10 +93,10 @@ def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int 
 
 
 def sweep(directory: Directory) -> list[str]:
-    """Remove what an interrupted rewrite left. Only for who holds the read lock alone.
+    """Remove what an interrupted rewrite left. The caller holds the read lock alone.
 
-    An index of a size that the segment had, where none fits the size that it has, tells that another program has
-    rewritten it (foreign.py): it stays.
+    An index for a size that the segment had stays if none fits its present size: it shows that another program has
+    rewritten the segment (foreign.py).
     """
     removed = []
     names = set(directory.names())

@@ -1,9 +1,9 @@
 """Finding a place without reading what lies before it.
 
-Times never go back in what forelog writes, so that a time is found there by halving: the segment by the first
-record's time of a few segments, the place in it by the index's marks. Where there is no index (the segment is
-being appended to) that one segment is scanned. Segments of another program may have any times: `TimeOrder` tells
-which those are, and they are never passed over.
+Times never go back in what forelog writes. A time is found there by binary search: the segment by the times of
+first records, the place in it by the index's marks. A segment without an index, such as the one that is appended
+to, is scanned. Segments of another program may have any times: `TimeOrder` knows which those are, and none is
+passed over.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class TimeOrder:
             self.last = _NO_LAST
 
     def holds(self, number: int) -> bool:
-        """Whether it does for a segment."""
+        """Whether times are known not to go back in a segment."""
         return self.first <= number <= self.last
 
     @property
     def holds_to_the_end(self) -> bool:
-        """Whether it does for every segment from `first` on."""
+        """Whether they are for every segment from `first` on."""
         return self.last == _NO_LAST
 
 
@@ -119,7 +119,7 @@ class TimeBounds:
         first, last = kernel.time_run(scan.times, row, self._low, self._last)
         if first == last or not self._outside:
             return first, last
-        # Each row by itself, with its exact time.
+        # One row at a time, with its exact time.
         fmt = self._format
         if self._since_ns is not None and first_row(fmt, buffer, base, scan, first, self._since_ns) != first:
             return first + 1, first + 1
@@ -158,7 +158,7 @@ def _halve(directory: Directory, numbers: list[int], time_ns: int) -> int:
         middle = probe = (low + high) // 2
         time = None
         while probe < high and (time := _first_time(directory, numbers[probe])) is None:
-            probe += 1  # a segment without records tells nothing
+            probe += 1  # a segment without records has no time
         if time is not None and in_column(time) < time_ns:
             low = probe + 1
         else:
@@ -181,7 +181,7 @@ def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
     """A physical offset at or after `place`, at or shortly before the first record of `since_ns` or later."""
     if reader.index is not None:
         return max(place, reader.physical(reader.index.mark_before(in_column(since_ns))))
-    # Without an index only a checked scan from the start can tell: the time or the length in a head that is
+    # Without an index only a checked scan from the start is safe: the time or the length in a head that is
     # hopped over could be damaged, and records would be passed over in silence.
     return place
 
@@ -201,7 +201,7 @@ def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, 
 def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:
     """The physical offset of the first record at or past both bounds, or where the hopping ends.
 
-    It ends at `stop`, or at a head that can't be read: then a scan from there tells what is wrong.
+    It ends at `stop`, or at a head that can't be read: then a scan from there finds what is wrong.
     """
     fmt = reader.directory.format
     view = memoryview(bytearray(_WINDOW_BYTES))
@@ -213,7 +213,7 @@ def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min:
         if reason == FOUND:
             return place + end
         if reason == TRUNCATED and end == 0 and filled < need <= stop - place:
-            # Larger than the window, in a format whose records tell only at their end where that is.
+            # Larger than the window, in a format whose records have their length only at their end.
             view = memoryview(bytearray(min(need + fmt.record_tail_bytes_max, stop - place)))
             continue
         cut_by_window = reason == TRUNCATED and end > 0
@@ -249,7 +249,7 @@ def chunk_bounds(
         size = reader.size if stop.segment != number else min(reader.size, reader.physical(stop.offset))
         while (place := hop(reader, place, size, place + _WINDOW_BYTES)) < size:
             if reader.position(place) <= bounds[-1] or not _is_record(reader, place):
-                break  # led astray by damage: the last range runs into that and tells
+                break  # led astray by damage: the last range runs into it and reports it
             bounds.append(reader.position(place))
         # Not what is appended from now on, or a reader that goes back would chase the end.
         stop = max(min(stop, reader.position(reader.size)), bounds[-1])

@@ -9,17 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from forelog.bounds import AGE_SECONDS_MAX, COUNT_MAX, check_number, check_whole
 from forelog.errors import BadPosition
 from forelog.files import Files, OSFiles, disk
 from forelog.files.modes import PRIVATE
-from forelog.formats import Block, Format, named_format
+from forelog.formats import Block, Format, FormatName, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.columns import check_columns, load_pyarrow
 from forelog.kernel import read_clock
-from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, SyncPolicy
+from forelog.log.appender import (
+    BATCH_BYTES_MAX,
+    SEGMENT_BYTES,
+    SYNC_INTERVAL_MS,
+    Appender,
+    Sync,
+    SyncPolicy,
+    Visible,
+)
 from forelog.log.cleaner import Cleaner
 from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
@@ -46,9 +54,11 @@ class Bounds(NamedTuple):
     """Part of a log: from `start` up to `stop`, with times from `since_ns` up to `until_ns`."""
 
     start: Position
+    """The first position."""
     stop: Position | None
     """Excluded; None for the end of the log."""
     since_ns: int | None
+    """The earliest time; None for any."""
     until_ns: int | None
     """Excluded."""
 
@@ -58,8 +68,11 @@ class SegmentInfo:
     """What is known of a segment without reading it."""
 
     number: int
+    """Its number."""
     path: str
+    """Its file."""
     byte_count: int
+    """The size of its file, as far as it counts."""
     end: Position
     """The position after its last byte."""
     sealed: bool
@@ -67,7 +80,9 @@ class SegmentInfo:
     records: int | None
     """None where there is no index: for the last segment, and for those of other programs."""
     first_time_ns: int | None
+    """The time of its first record, if it has one."""
     last_time_ns: int | None
+    """The time of its last record, by the index."""
     rewritten: bool
     """Whether cleaning has moved its records."""
 
@@ -89,7 +104,7 @@ class Stream:
         *,
         magic: int = MAGIC,
         version: int = VERSION,
-        format: str | Format = "captain",  # noqa: A002 - the name that users know
+        format: FormatName | Format = "captain",  # noqa: A002 - the name that users know
         files: Files | None = None,
         clock: Callable[[], int] | None = None,
         mode: int | None = None,
@@ -116,24 +131,24 @@ class Stream:
     def appender(
         self,
         *,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes_max: int = BATCH_BYTES_MAX,
         journal_bytes: int = 0,
         spare: bool = False,
-        visible: Literal["written", "synced"] | None = None,
+        visible: Visible | None = None,
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Appender:
         """Open the log to append, creating or recovering it; waits while another appender has it.
 
         A segment is sealed by the first append that finds it at `segment_bytes` or more. With `spare=True`
-        the next one is kept open, so that no append waits while a segment is sealed and the next started. With
-        `journal_bytes` most syncs are of a file beside it, of that size, 1 MiB being a good one: under
-        `always` that makes an append nearly twice as fast on most disks.
-        Readers see a record when it is written, and under `always` when it is synced; `visible="synced"` is for
-        who calls `sync` before it acknowledges anything.
+        the next one is kept open: no append waits while a segment is sealed and the next started. With
+        `journal_bytes` most syncs go to a second file of that size, such as 1 MiB: on most disks that makes an
+        append under `always` nearly twice as fast.
+        Readers see a record when it is written, and under `always` when it is synced. `visible="synced"` is for
+        callers that call `sync` before they acknowledge anything.
         `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
         """
         return Appender(
@@ -224,7 +239,7 @@ class Stream:
     ) -> AbstractContextManager[Walk]:
         """Read the log a block at a time: takes the read lock, gives a Walk, closes both.
 
-        Bounds are as of `cursor`. Nothing is cleaned away meanwhile.
+        Takes the bounds of `cursor`. Nothing is cleaned away meanwhile.
         """
         bounds = self.bounds(start=start, until=until, since=since)
         self.directory.check()
@@ -268,7 +283,7 @@ class Stream:
 
         Others may append and read meanwhile; cleaners wait. The copy is a log, closed in order, in which positions
         are those of this one. Damage raises CorruptRecord: `forelog repair` mends, and a copy of the files keeps
-        the evidence. `progress(done_bytes, total_bytes)` is called as it goes on. `mode` is that of the
+        the evidence. `progress(done_bytes, total_bytes)` is called for each part. `mode` is that of the
         copy's files.
         """
         from forelog.log.backup import back_up

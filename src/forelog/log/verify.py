@@ -1,8 +1,8 @@
 """Checking every byte of a log, without changing one.
 
-Segments are read one after the other through the bulk path, so that memory stays that of a block whatever
-the size of the log. Cleaners wait meanwhile, appenders and cursors go on: what a running appender has only
-half written is the end of the log, not a defect.
+Segments are read one after the other through the bulk path: memory stays that of a block, whatever the size of the
+log. Cleaners wait meanwhile; appenders and cursors don't. What a running appender has half written is the end of
+the log, not a defect.
 
 What is found is of two kinds. *Problems* are damage: records that can't be read, a torn tail that nobody
 is writing, an index or a map that doesn't fit, synced bytes that are gone. *Notes* are worth knowing and nothing
@@ -56,11 +56,17 @@ class SegmentReport:
     """What was found in one segment."""
 
     number: int
+    """Its number."""
     path: str
+    """Its file."""
     byte_count: int = 0
+    """The size of its file, as far as it counts."""
     records: int = 0
+    """How many records can be read."""
     first_time_ns: int | None = None
+    """The time of the first of them."""
     last_time_ns: int | None = None
+    """The time of the last of them."""
     sealed: bool = False
     """Whether a later segment exists."""
     rewritten: bool = False
@@ -74,15 +80,19 @@ class SegmentReport:
     defects: list[Defect] = field(default_factory=list)
     """The first thousand of them."""
     defects_found: int = 0
+    """How many places are damaged."""
     defect_bytes: int = 0
+    """How many bytes these have."""
     torn: Defect | None = None
     """The torn tail, of the last segment only."""
     header: Literal["right", "unfinished", "foreign"] = "right"
     """`unfinished` has 0 to 7 bytes or zeros; `foreign` is another log's, or damaged beyond telling."""
     header_defect: str | None = None
+    """What is wrong with its header, if anything."""
     times_back: int = 0
     """How many records are earlier than the one before them."""
     times_back_first: Position | None = None
+    """Where a time goes back for the first time."""
 
 
 @dataclass(slots=True)
@@ -90,10 +100,13 @@ class VerifyReport:
     """What was found in a log."""
 
     path: str
+    """The log."""
     format: str
+    """The name of its format."""
     live: bool = False
     """Whether somebody was appending: then a torn tail is a record that is being written."""
     segments: list[SegmentReport] = field(default_factory=list)
+    """What was found in each segment."""
     synced_segment_missing: int | None = None
     """A segment that had been synced, and is gone."""
     synced_bytes_missing: int = 0
@@ -191,13 +204,13 @@ def verify(stream: Stream, *, progress: Progress | None = None, timeout: float |
     Waits for a cleaner to finish, at most `timeout` seconds.
     """
     directory = stream.directory
-    directory.names()  # a log that isn't there is told before a lock file is made
+    directory.names()  # a missing log is reported before a lock file is made
     with directory.read_lock(timeout=timeout):
         return check(directory, progress=progress)
 
 
 def check(directory: Directory, *, progress: Progress | None = None, alone: bool = False) -> VerifyReport:
-    """verify() for who holds the read lock; `alone` for who holds the append lock too."""
+    """verify() for a caller that holds the read lock; `alone` if it holds the append lock too."""
     report = VerifyReport(directory.path, directory.format.name)
     mark = read_mark(directory)  # before the sizes, which may only grow after it
     numbers = directory.numbers()
@@ -247,7 +260,7 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
 def check_segment(
     directory: Directory, number: int, numbers: list[int], *, progress: Progress | None = None
 ) -> SegmentReport:
-    """Check one of the segments with these numbers, for who holds the read lock."""
+    """Check one of the segments with these numbers. The caller holds the read lock."""
     last = number == numbers[-1]
     report = SegmentReport(number, directory.segment_path(number), sealed=not last)
     metrics = Metrics()
@@ -361,7 +374,7 @@ def _is_live(directory: Directory) -> bool:
 
 def _is_locked(files: Files, path: str) -> bool:
     try:
-        # Shared, and let go at once: it never keeps two verifications apart, and an appender for an instant.
+        # Shared, and released at once: it keeps no verification waiting, and an appender only for an instant.
         files.lock(path, exclusive=False, timeout=0).release()
     except LockTimeout:
         return True
@@ -413,7 +426,7 @@ def _sort_names(directory: Directory, report: VerifyReport) -> None:
         elif rest.split(".")[0] in ("torn", "broken"):
             report.evidence.append(name)
         elif (indexed := indexed_bytes(name, directory.segment_name(number))) is not None:
-            # The size as of now: an appender may have sealed the segment since it was read.
+            # The size now: an appender may have sealed the segment since it was read.
             found = directory.files.stat(directory.segment_path(number))
             if found is None or found[0] != indexed:
                 report.indexes_stale.append(name)

@@ -1,10 +1,9 @@
 """The bulk path: from segments to columns, block by block.
 
 Cursors, scans, cleaning, verification and recovery all read through a `Walk`. It opens segments in order,
-reads them in blocks, has the kernel turn each block into columns, and hands those out; it decides what a
+reads them in blocks, has the kernel turn each block into columns, and hands those out. It decides what a
 defect is (a torn tail or damage) and does what its caller chose about damage. It holds one block at a
-time, whatever the size of the log, and between two blocks it survives that segments grow, roll and are
-rewritten.
+time, whatever the size of the log. Between two blocks segments may grow, roll and be rewritten.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ OnCorruption = Literal["raise", "stop", "skip"]
 
 DEFECTS_MAX = 1000
 LOG_START = Position(0, 0)
-BAD_MAP = "map"  # why a rewritten segment's positions can't be told, where its records may all be right
+BAD_MAP = "map"  # a rewritten segment's positions are unknown, though its records may all be right
 _EVIDENCE_BYTES = 32
 
 
@@ -42,10 +41,15 @@ class Defect(NamedTuple):
     """A place where a segment's bytes are not whole records, and how many bytes that concerns."""
 
     position: Position
+    """Where it begins."""
     reason: str
+    """One word or two for what is wrong."""
     path: str
+    """The segment's file."""
     physical_offset: int
+    """Where it begins in the file."""
     byte_count: int
+    """How many bytes it has."""
     torn: bool
     """Whether it is the torn tail of the last segment, which opening the log to append cuts off."""
 
@@ -93,7 +97,7 @@ class Walk:
         self._metrics = metrics or Metrics()
         self._block_bytes = block_bytes
         self._block_rows = block_rows
-        self._numbers = numbers or []  # as of a listing that the caller has made
+        self._numbers = numbers or []  # from a listing that the caller has made
         self._reader: SegmentReader | None = None
         self._at = 0  # physical offset of the next record to scan
         self._known: tuple[Position, bytes] | None = None
@@ -143,7 +147,7 @@ class Walk:
     def revalidate(self) -> None:
         """After time without a lock: look anew at files that may have been replaced, or cut.
 
-        Raises BadPosition if what was read last isn't there any more: then nobody knows where to go on.
+        Raises BadPosition if what was read last isn't there any more: then the place to continue is unknown.
         """
         self._filled = 0
         reader = self._reader
@@ -175,7 +179,7 @@ class Walk:
         self._rest = None
 
     def _next_number(self, after: int) -> int | None:
-        """The next segment, of those that the caller has listed or of those that there are."""
+        """The next segment, from the caller's listing or from the directory."""
         place = bisect_right(self._numbers, after)
         return self._numbers[place] if place < len(self._numbers) else self.directory.following(after)
 
@@ -232,7 +236,7 @@ class Walk:
         return reader
 
     def _bad_header(self, reader: SegmentReader) -> bool:
-        """Whether to go on with the next segment."""
+        """Whether to continue with the next segment."""
         short = reader.size < reader.header_bytes
         if self._next_number(reader.number) is None and header_is_torn(reader):
             if reader.size:
@@ -250,7 +254,7 @@ class Walk:
         return self._skipped(reader, 0, "header", reader.size)
 
     def _bad_map(self, reader: SegmentReader) -> bool:
-        """Whether to go on in a rewritten segment without its map, as if nothing in it had been moved."""
+        """Whether to read a rewritten segment without its map, as if nothing in it had been moved."""
         message = (
             f"the map {reader.index_path} is damaged: {reader.path} was rewritten, and its positions can't be "
             "told. `forelog repair` makes a new map; on_corruption='skip' takes offsets in the file for positions"

@@ -20,10 +20,15 @@ class Message(NamedTuple):
     """
 
     time_ns: int
+    """When it was written, in nanoseconds since 1970."""
     topic: str
+    """What it is about."""
     payload: bytes
+    """What it says."""
     properties: dict[str, Any]
+    """What was sent with it, by name."""
     position: Position
+    """Where it is in the log."""
     next_position: Position
     """The place after it: what to store when it has been dealt with."""
 

@@ -1,4 +1,4 @@
-"""Reading messages: one after the other, from where one left off or from a time.
+"""Reading messages: one after the other, from a position or from a time.
 
 >>> import tempfile
 >>> from forelog.messages import MessageLogWriter
@@ -71,7 +71,7 @@ class MessageLogReader:
     # -- receiving
 
     def recv(self, timeout: float | None = None) -> Message | None:
-        """The next message; None at the end, or if none came for `timeout` seconds to who follows."""
+        """The next message; None at the end, or with `follow` if none came for `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             rest = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -83,7 +83,7 @@ class MessageLogReader:
                 return message
 
     def recv_as_of(self, as_of: TimeLike, timeout: float | None = None) -> Message | None:
-        """The first message of a time or later; `recv` goes on after it.
+        """The first message of a time or later; `recv` continues after it.
 
         A time is RFC 3339 as in `2026-11-15T18:00:00Z`, nanoseconds since 1970, a datetime with a zone, or `-15m`
         for a time ago. The file is found by names, the place in it by its index.
@@ -92,11 +92,11 @@ class MessageLogReader:
         return self.recv(timeout)
 
     def seek(self, position: PositionLike) -> None:
-        """Go on at a position, such as a message's `position` or `next_position`."""
+        """Continue at a position, such as a message's `position` or `next_position`."""
         self._replace(self._open(start=as_position(position)))
 
     def seek_time(self, as_of: TimeLike) -> None:
-        """Go on at the first message of a time or later."""
+        """Continue at the first message of a time or later."""
         self._replace(self._open(since_ns=self.stream.bounds(since=as_of).since_ns))
 
     def _replace(self, cursor: Cursor) -> None:
@@ -133,7 +133,7 @@ class MessageLogReader:
             raise StopAsyncIteration
         return message
 
-    # -- what it tells
+    # -- its state
 
     @property
     def position(self) -> Position:

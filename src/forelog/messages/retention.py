@@ -1,8 +1,8 @@
 """Which files of a log of messages may go: whole ones, oldest first, by age and by size.
 
-Names tell how old a file's messages are, since the next file's name is later than all of them: nothing is
-read. The last file, which is being written, always stays. So does what somebody still needs, unless that is
-overruled, and then it is told.
+Names say how old a file's messages are, since the next file's name is later than all of them: nothing is read. The
+last file, which is being written, always stays. So does what somebody still needs; if `force` overrules that, it
+is logged.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Retained:
     removed: list[str] = field(default_factory=list)
     """The files that are gone."""
     removed_bytes: int = 0
+    """How many bytes they had."""
     kept: list[str] = field(default_factory=list)
     """Those that are too old or too many, and still needed."""
     forced: list[str] = field(default_factory=list)

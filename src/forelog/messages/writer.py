@@ -27,7 +27,7 @@ from forelog.bounds import AGE_SECONDS_MAX, TIMER_MS_MAX, check_number, check_wh
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files
 from forelog.formats.messages import PAYLOAD_BYTES_MAX, PROPERTIES_BYTES_MAX, Messages
-from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, SyncPolicy
+from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Sync, SyncPolicy
 from forelog.log.position import Position
 from forelog.log.stream import PathLike, PositionLike, Stream, as_position
 from forelog.messages.retention import Retained, retain
@@ -59,7 +59,7 @@ class MessageLogWriter:
         buffer_bytes: int = BUFFER_BYTES,
         flush_interval_ms: int | None = FLUSH_INTERVAL_MS,
         file_bytes: int = SEGMENT_BYTES,
-        sync: SyncPolicy | str = SyncPolicy.OS,
+        sync: Sync = SyncPolicy.OS,
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         retain_seconds: float | None = None,
         retain_bytes: int | None = None,
@@ -207,7 +207,7 @@ class MessageLogWriter:
         """Remove whole files: those with messages older than `seconds` only, and the oldest beyond `byte_count`.
 
         Both are the writer's own unless given. What comes from `keep_from` on stays, whatever its age, or from
-        where `needed` says; `force=True` takes it all the same, and logs that. Waits up to `timeout` seconds,
+        where `needed` says; `force=True` removes it anyway, and logs that. Waits up to `timeout` seconds,
         or for ever, until no reader holds the log.
         """
         seconds = self._retain_seconds if seconds is None else seconds
@@ -249,7 +249,7 @@ class MessageLogWriter:
                     self._retain_by_itself()
 
     def _flush_by_itself(self) -> None:
-        """What can't be flushed stays in the buffer; who writes, flushes or closes next is told."""
+        """What can't be flushed stays in the buffer; the next write, flush or close raises the error."""
         try:
             self._flush()
             self._failing = False
@@ -259,7 +259,7 @@ class MessageLogWriter:
                 logger.error("%s: %d bytes of messages wait in memory: %s", self.stream.path, self._size, error)
 
     def close(self) -> None:
-        """Flush, sync and close. Raises if that can't be; closes all the same."""
+        """Flush, sync and close. Always closes; raises if the flush or the sync failed."""
         self._stop.set()
         with self._lock:
             if self._closed:

@@ -1,1 +1,7 @@
-"""TODO"""
+"""What the job server, the broker and the replica server share.
+
+notices.py   log lines for operators, limited in number and length
+shares.py    who holds how much of what all clients share
+tls.py       TLS for servers and clients, and hints where one side doesn't speak it
+lobby.py     where sockets wait until their TLS handshake is done
+"""

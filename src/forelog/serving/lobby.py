@@ -1,8 +1,9 @@
 """Where a socket waits on an event loop until its TLS handshake is done.
 
-A server that listens with TLS accepts plain sockets, and hands them here. Each has a deadline from then on, and
-there is a number of places. If all are taken, the socket that has waited longest goes: whoever shakes hands at
-once gets in. A client that doesn't speak TLS is told so in its own protocol, where that is possible, and logged.
+A server that listens with TLS accepts plain sockets, and hands them here. Each socket has a deadline, and the
+number of places is limited. If all are taken, the socket that has waited longest is closed: a client that shakes
+hands at once gets in. A client that doesn't speak TLS is logged, and gets an answer in its own protocol where that
+is possible.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _Accepted(asyncio.Protocol):
         self._lobby = lobby
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The socket goes on under another transport, with TLS.
+        # The socket continues under another transport, with TLS.
         own = transport.get_extra_info("socket")
         name = transport.get_extra_info("peername") or ("-", 0)
         try:

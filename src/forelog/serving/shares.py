@@ -1,8 +1,9 @@
-"""Who holds how much of what all clients share, and who is to give something back when it is too much.
+"""How much each client holds of what all clients share, and which one gives something back when it is too much.
 
-Two ways to share, for two kinds of things. What a client can lose without losing a message, as a connection or
-half a packet, is taken from whoever has most (`Shares`). What was promised to a client, as a subscription, is
-never taken back: whoever has much gets no more (`Quota`). Either way, taking all that there is hurts nobody else.
+There are two ways to share. What a client can lose without losing a message, such as a connection or half a
+packet, is taken from the owner that has most (`Shares`). What was promised to a client, such as a subscription, is
+never taken back: an owner that has much gets no more (`Quota`). Either way, a client that takes all it can harms
+no other.
 
 An owner is a user, or an address where clients have no user.
 """
@@ -79,7 +80,7 @@ class Shares(Generic[H]):
         return next((one for one in self._of.get(owner, ()) if spared is None or not spared(one)), None)
 
     def surplus(self, spared: Callable[[H], bool] | None = None) -> H | None:
-        """Who is to give up what it has; None if that isn't necessary, or everybody is spared."""
+        """The holder that is to give up what it has; None if none needs to, or all are spared."""
         if self.total <= self.most:
             return None
         for owner in sorted(self._sums, key=self._sums.__getitem__, reverse=True):
@@ -89,7 +90,7 @@ class Shares(Generic[H]):
         return None
 
     def holders(self) -> list[H]:
-        """Everybody who has something."""
+        """Every holder that has something."""
         return list(self._held)
 
 

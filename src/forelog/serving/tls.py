@@ -1,11 +1,11 @@
 """TLS for servers and clients: versions and ciphers of today, certificates that can be changed while it runs.
 
 A server speaks TLS 1.2 and 1.3, with forward secrecy and authenticated ciphers only. `Certificates` reads its
-files again when it is asked to: whoever connects from then on gets the new certificate, and is checked against the
-new authorities. A file that isn't right leaves everything as it was.
+files again when it is asked to: later connections get the new certificate, and are checked against the new
+authorities. A file that isn't right leaves everything as it was.
 
-When one side speaks TLS and the other doesn't, both get bytes that make no sense to them. `tls_hint` and `explain`
-tell that from the first bytes, or from the error of the TLS library.
+When one side speaks TLS and the other doesn't, both get bytes that make no sense to them. `tls_hint` recognises
+that by the first bytes, `explain` by the error of the TLS library.
 
 >>> tls_hint(bytes.fromhex("1603010200")), tls_hint(b"\\x15\\x03\\x03\\x00\\x02"), tls_hint(b"add 6ba7")
 ('speaks TLS, and this side does not', 'expects TLS, and this side does not speak it', '')
@@ -50,7 +50,7 @@ class Certificates:
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
-        """Read the files again, for whoever connects from now on. If one isn't right nothing changes."""
+        """Read the files again, for connections from now on. If one isn't right nothing changes."""
         self._current = _server_context(*self._files)
 
     def _choose(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
@@ -68,7 +68,7 @@ def _server_context(certificate: str, key: str | None, client_authorities: str |
         context.load_verify_locations(client_authorities)
         if not context.cert_store_stats()["x509_ca"]:
             raise ssl.SSLError(f"{client_authorities} has no certificate of an authority")
-    # Never asks for a passphrase: a server that starts by itself would wait for ever.
+    # Never asks for a passphrase: a server that starts unattended would wait for ever.
     context.load_cert_chain(certificate, key, password=lambda: b"")
     return context
 
@@ -85,7 +85,7 @@ def client_context(
 
 
 def tls_hint(first: bytes | bytearray) -> str:
-    """What the first bytes of a connection without TLS tell, if they are TLS; else nothing."""
+    """What is wrong if the first bytes of a connection without TLS are TLS; else an empty text."""
     if len(first) >= 2 and first[1] == 3:
         if first[0] == 0x16:  # a handshake
             return "speaks TLS, and this side does not"

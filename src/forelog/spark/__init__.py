@@ -1,28 +1,28 @@
 """Logs as Spark tables, in batch and in streaming.
 
-    from forelog import spark as forelog_spark
+from forelog import spark as forelog_spark
 
-    spark = forelog_spark.session()                       # or forelog_spark.register(your_session)
-    spark.read.format("forelog").load("orders.log").show()
+spark = forelog_spark.session()                       # or forelog_spark.register(your_session)
+spark.read.format("forelog").load("orders.log").show()
 
-What is where, each importing only from those before it:
-
-    java.py       which Java there is
-    columnar.py   the part of the source that runs in Java, for columns instead of rows
-    daemon.py     what starts a local session's Python workers, quietly
-    workers.py    how these are spoken to
-    session.py    a quiet, well-configured local session; registering the source with any session
-    options.py    what a reader or writer was asked for, checked
-    remote.py     logs on other filesystems, through fsspec
-    planning.py   which logs there are, and how they are cut into tasks; knows no Spark
-    standing.py   where a reader stands, and whether what comes after is still there
-    codecs.py     the columns of records, and what payloads add to them
-    batch.py      reading, and the table of defects
-    stream.py     reading what comes in
-    writing.py    data frames to logs
-    source.py     the data source, which is all of that to Spark
-    shipping.py   the package for executors that don't have it
-    pipeline/     what is done with logs on Spark: ingest, verify, replay, jobs, stats, clean
+options.py      the options of readers and writers, checked
+remote.py       reading logs on other file systems, through fsspec
+planning.py     which logs there are, and how they are cut into tasks; without Spark
+continuity.py   whether a reader that resumes has missed nothing
+codecs.py       the columns of records, and those that each kind of payload adds
+types.py        Spark's types and Arrow's
+batch.py        reading logs and their defects as tables
+stream.py       reading logs as streams
+writer.py       data frames to logs
+source.py       the data source `forelog`, which Spark calls
+java.py         which Java there is
+columnar.py     the part of the source that runs in Java, for columns in place of rows
+daemon.py       the process that starts the Python workers of a local session
+workers.py      settings of the Python workers
+session.py      a well-configured local session; registering the source with any session
+package.py      the package as a zip, for executors that don't have it
+tables/         tables of Parquet files that grow by commits, also as Delta and Iceberg tables
+pipeline/       ingest, verify, replay, jobs, stats and clean on Spark
 """
 
 from forelog.spark.codecs import Codec, codec_names, register_codec

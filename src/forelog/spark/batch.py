@@ -1,4 +1,4 @@
-"""Reading logs as a table, and their damage as another."""
+"""Reading logs as a table, and their defects as another."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class ForelogReader(DataSourceReader):
 
 
 class FilteredReader(ForelogReader):
-    """One that is told what a query is looking for, and is used for that query only."""
+    """A reader that gets the filters of a query, and is used for this query only."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow what is read by time and segment; Spark applies all filters again, to every row."""
+        """Narrow the reading by time and segment. Spark applies all filters again, to every row."""
         for one in filters:
             self._options = narrowed(self._options, one)
         return filters
@@ -81,7 +81,7 @@ class FilteredReader(ForelogReader):
 
 @functools.cache
 def settle_worker() -> None:
-    """Spark's workers collect garbage after each task: what has been imported needn't be looked at again."""
+    """Exclude all imported objects from garbage collection, which Spark's workers run after each task."""
     gc.freeze()
 
 
@@ -124,12 +124,12 @@ def _row(piece: Slice, defect: Defect, names: list[str]) -> dict[str, Any]:
 
 
 def narrowed(options: ReadOptions, one: Filter) -> ReadOptions:
-    """Options that read no more than a filter lets through, if it is one that tells."""
+    """Options that read less, if a filter is by time or segment."""
     match one:
         case GreaterThanOrEqual(("time",), datetime() as value) | GreaterThan(("time",), datetime() as value):
             return replace(options, pushed_since_ns=latest(options.pushed_since_ns, parse_time(value)))
         case LessThanOrEqual(("time",), datetime() as value) | LessThan(("time",), datetime() as value):
-            # A table's times have no nanoseconds: those of the last microsecond belong to it.
+            # Times in a table are in microseconds: include the nanoseconds of the last one.
             return replace(options, pushed_until_ns=earliest(options.pushed_until_ns, parse_time(value) + 1000))
         case EqualTo(("time",), datetime() as value):
             after = narrowed(options, GreaterThanOrEqual(("time",), value))

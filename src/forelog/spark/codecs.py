@@ -1,7 +1,7 @@
-"""The columns that a table has: those of every record, and what its payload says.
+"""The columns of a table: those that every record has, and those of its payload.
 
-A codec names its columns with Spark's types, and makes Arrow arrays of them from a slice of a log, block by
-block, without a Python object per row. Faces add theirs with `register_codec`.
+A codec names its columns with their Spark types, and makes Arrow arrays of them from a slice of a log, block by
+block, without a Python object per row. `register_codec` adds one.
 
     records      segment, offset, time, payload; on request time_ns and length
     commands     the job server's command log: what each command did to which job
@@ -39,24 +39,24 @@ class Codec(ABC):
 
     name: ClassVar[str]
     columns: ClassVar[dict[str, str]]
-    """Every column there is, with Spark's type of it."""
+    """All columns, with their Spark types."""
     default: ClassVar[Sequence[str]]
-    """Those that a table has unless others are asked for."""
+    """The columns of a table by default."""
     splits: ClassVar[bool] = True
-    """Whether a segment can be read from any record on."""
+    """Whether reading can start at any record of a segment."""
 
     @abstractmethod
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
     ) -> Iterator[dict[str, Any]]:
-        """The columns of a slice as Arrow arrays, some rows at a time; damage that was skipped is noted."""
+        """The columns of a slice as Arrow arrays, some rows at a time. Skipped damage is added to `defects`."""
 
 
 _codecs: dict[str, Codec] = {}
 
 
 def register_codec(codec: Codec) -> None:
-    """Make a codec known by its name."""
+    """Register a codec by its name."""
     _codecs[codec.name] = codec
 
 
@@ -71,7 +71,7 @@ def codec_of(name: str) -> Codec:
 
 
 def blocks_of(piece: Slice, rows: int, on_corruption: OnCorruption, defects: list[Defect]) -> Iterator[Block]:
-    """The records of a slice, with the read lock held so that nothing is cleaned away meanwhile."""
+    """The records of a slice, read with the read lock held, so that nothing is cleaned away."""
     directory = piece.log.stream().directory
     with directory.read_lock():
         walk = Walk(
@@ -96,7 +96,7 @@ def as_timestamps(pa: Any, times: Any) -> Any:
 
 
 def _timestamps_of(pa: Any, block: Block) -> Any:
-    """The times of a block's records: in one pass, unless there are some that no timestamp can be."""
+    """The times of a block's records: in one pass, unless some are out of the range of a timestamp."""
     rows = block.last - block.first
     times = pa.allocate_buffer(8 * rows)
     if kernel.microseconds(block.scan.times, block.first, block.last, times):
@@ -129,7 +129,7 @@ class Records(Codec):
 
 
 class Datapoints(Codec):
-    """M3's datapoints. A file is read from its start, because that is where its series are named."""
+    """M3's datapoints. A file is read from its start, where its series are named."""
 
     name = "datapoints"
     columns = {  # noqa: RUF012 - declared by the base
@@ -179,7 +179,7 @@ class Datapoints(Codec):
 
 
 def _within(pa: Any, batch: Any, piece: Slice) -> Any:
-    """The entries that were created inside of a slice's times."""
+    """The entries that were created within the times of a slice."""
     import pyarrow.compute as pc
 
     created = batch["created"].view(pa.int64())
@@ -223,7 +223,7 @@ class Commands(Codec):
             yield arrays | decode_block(block, told)
 
 
-class OfMessages(Codec):
+class Messages(Codec):
     """A broker's messages. Properties are JSON; their bytes are in base64."""
 
     name = "messages"
@@ -273,4 +273,4 @@ def _message_columns(pa: Any, block: Block) -> tuple[Any, Any]:
 register_codec(Records())
 register_codec(Commands())
 register_codec(Datapoints())
-register_codec(OfMessages())
+register_codec(Messages())

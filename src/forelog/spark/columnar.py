@@ -1,10 +1,9 @@
-"""The part of the source that runs in Java: columns, where Spark's way with sources in Python knows rows only.
+"""The part of the source that runs in Java. It handles columns; Spark's interface for Python handles only rows.
 
-With it a query reads no more columns than it needs, as from Parquet; filters are pushed down; and the Arrow
-batches of the Python workers go into the query as they are, which makes about twice as many rows per second.
-What it does is in `jvm/ForelogSource.java`; all decisions stay in Python. It is compiled at first use, by the
-compiler that every Spark carries, and kept in the user's cache. Where that can't be, the source in Python is
-used alone, with the same rows.
+With it a query reads only the columns that it needs, filters are pushed down, and Arrow batches of the Python
+workers go into the query without conversion, which about doubles the rows per second. `jvm/ForelogSource.java` has
+the code; all decisions are made in Python. It is compiled at first use, by the compiler that every Spark has, and
+kept in the user's cache. If that fails, the source in Python is used alone, with the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ logger = logging.getLogger("forelog")
 
 @functools.cache
 def columnar_jar() -> str | None:
-    """The jar for `spark.jars`; None if it can't be made for this Spark, of which a line in the log tells why."""
+    """The jar for `spark.jars`; None if it can't be made for this Spark. A line in the log says why."""
     try:
         import pyspark
 
@@ -44,12 +43,12 @@ def columnar_jar() -> str | None:
 
 
 def _digest() -> str:
-    """Of the sources: a jar that was made of others isn't found."""
+    """A digest of the sources, which is part of the jar's name."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))).hexdigest()[:12]
 
 
 def _build(jars: Path, target: Path) -> None:
-    """Compile beside the target, and put it there when it is whole."""
+    """Compile to a file beside the target, and rename it when it is whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}")
     home = java_home()
@@ -76,7 +75,7 @@ def _build(jars: Path, target: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """In a line: of a trace of Java's, what was at the bottom of it."""
+    """The reason in one line; of a Java stack trace, the innermost cause."""
     if isinstance(error, subprocess.CalledProcessError):
         causes = [
             line for line in error.stderr.splitlines() if line.startswith(("Caused by:", "Error", "Exception"))

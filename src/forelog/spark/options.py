@@ -1,4 +1,4 @@
-"""What a reader or a writer was asked for, checked: a wrong option is told by name, with what there is."""
+"""The options of readers and writers, checked. An error names the wrong option and the known ones."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class ReadOptions:
     since_ns: int | None = None
     until_ns: int | None = None
     pushed_since_ns: int | None = None
-    """What a filter asks for: only an economy, because Spark applies the filter to every row."""
+    """A bound from a filter. It only saves reading, because Spark applies the filter to every row."""
     pushed_until_ns: int | None = None
     start: Position | None = None
-    """Where to start: a position; None for the earliest."""
+    """The position to start at; None for the earliest."""
     latest: bool = False
     """Start a stream at the end."""
     on_corruption: OnCorruption = "raise"
     defects: bool = False
-    """Read the places that are damaged, instead of the records."""
+    """Read the damaged places in place of the records."""
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
     records_per_batch: int | None = None
@@ -57,7 +57,7 @@ class WriteOptions:
     magic: int | None = None
     version: int | None = None
     mode: int | None = None
-    """Of new files; None for as open as the folder is, and private if there is none."""
+    """Permissions of new files; None for those of the folder, or private if there is none."""
 
 
 _READ = (
@@ -68,7 +68,7 @@ _WRITE = ("path", "key", "segmentBytes", "magic", "version", "fileMode", "checkp
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Options as Spark hands them over, whatever their case."""
+    """Parse the options of a reader, in any case of letters."""
     options = _named(given, _READ)
     start = options.get("startingPosition", "earliest")
     return ReadOptions(
@@ -90,7 +90,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Options as Spark hands them over, whatever their case."""
+    """Parse the options of a writer, in any case of letters."""
     options = _named(given, _WRITE)
     return WriteOptions(
         path=_path(options),
@@ -103,7 +103,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options by the names that we know them by: Spark may have lowered their letters."""
+    """The options under their known names: Spark may have changed them to lower case."""
     names = {_plain(name): name for name in known}
     found = {}
     for name, value in given.items():

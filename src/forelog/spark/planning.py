@@ -1,8 +1,7 @@
 """Which logs there are, and how they are cut into tasks.
 
-Planning lists files and looks at their sizes. It opens a segment only to cut it, if it is much larger than
-a task should be, or to find a time, and then a few of them by halving. Nothing here knows of Spark, so that
-another reader of the same plan could take its place.
+Planning lists files with their sizes. It opens a segment only to cut one that is much larger than a task should
+be, or to find a time, by bisection. Nothing here depends on Spark.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from forelog.log.walk import Walk
 from forelog.spark.options import ReadOptions
 from forelog.spark.remote import is_remote, remote_files, walk_remote
 
-_SPLIT_AT = 1.5  # a segment is cut only if it is so much larger than a task should be
+_SPLIT_AT = 1.5  # a segment is cut if it is so many times as large as a task should be
 _FORMATS: tuple[Format, ...] = (Captain(), M3(), Messages())
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log to read: what a task needs to know to open it."""
+    """A log to read: all that a task needs to open it."""
 
     path: str
     name: str
-    """What tells it from others in the same folder."""
+    """Its name in the folder."""
     format: Format
 
     def stream(self) -> Stream:
@@ -46,7 +45,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one task reads: a log from a position up to another."""
+    """A part of a log for one task: from a position up to another."""
 
     log: Log
     start: Position
@@ -60,7 +59,7 @@ def files_of(path: str) -> Files:
 
 
 def check_codec(logs: Iterable[Log], codec: str) -> None:
-    """Refuse a codec that is for logs of another format."""
+    """Raise BadOption if a codec is for logs of another format."""
     for log in logs:
         if log.format.numbered_by_time != (codec == "messages"):
             right = "messages" if log.format.numbered_by_time else "records, or one for what is in them"
@@ -83,7 +82,7 @@ def find_logs(path: str, *, recursive: bool) -> list[Log]:
 
 
 def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Every folder below, with the names of its files; those that are hidden or being written are left out."""
+    """All folders below a root, with the names of their files, without hidden ones."""
     if is_remote(root):
         yield from walk_remote(root)
         return
@@ -95,7 +94,7 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Slice]:
-    """What tasks are to read of the logs, as of now. `splits`: whether segments can be cut."""
+    """The slices of the logs as they are now. `splits`: whether segments can be cut."""
     slices: list[Slice] = []
     for log in logs:
         stream = log.stream()
@@ -106,7 +105,7 @@ def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Sli
 
 
 def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
-    """With the bounds that filters ask for, where times are known not to go back: in logs that we wrote."""
+    """The options with the bounds of filters, if forelog wrote the log: then its times never go back."""
     directory = stream.directory
     if read_mark(directory) is None:
         return options

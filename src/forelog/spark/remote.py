@@ -1,7 +1,7 @@
-"""Logs on other filesystems, to read: `s3://bucket/logs`, `sftp://host/logs`, whatever fsspec knows.
+"""Reading logs on other file systems through fsspec: `s3://bucket/logs`, `sftp://host/logs`.
 
-Sealed segments don't change but by cleaning, which is not done there. There are no locks, and nothing to
-watch; files that are still being copied are read as far as they go.
+Logs there are neither written nor cleaned, so sealed segments don't change. There are no locks, and nothing to
+watch. Files that are still being copied are read up to their current end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from forelog.files import File, Files, Lock
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise PermissionError("logs on remote filesystems are only read")
+    raise PermissionError("logs on remote file systems can only be read")
 
 
 def is_remote(path: str) -> bool:
@@ -25,9 +25,7 @@ def _filesystem(path: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingExtra(
-            f"{path}: reading it needs fsspec: pip install '.[remote]' in forelog's folder"
-        ) from error
+        raise MissingExtra.needed("fsspec", by=f"reading {path}", extra="remote") from error
     filesystem, place = fsspec.core.url_to_fs(path)
     return filesystem, place
 
@@ -40,7 +38,7 @@ def _place_of(path: str) -> str:
 
 
 def walk_remote(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Every folder below, as an address, with the names of its files."""
+    """All folders below a root, as addresses, with the names of their files."""
     filesystem, place = _filesystem(root)
     if not filesystem.isdir(place):
         raise LogNotFound(f"there is no folder {root}")
@@ -55,7 +53,7 @@ def remote_files(path: str) -> Files:
 
 
 class RemoteFile:
-    """A file that is read by ranges."""
+    """A file that is read in ranges."""
 
     def __init__(self, filesystem: Any, path: str, size: int) -> None:
         self._filesystem = filesystem
@@ -94,7 +92,7 @@ class NoLock(Lock):
 
 
 class RemoteFiles:
-    """A filesystem of fsspec's, as far as reading a log needs it."""
+    """The part of the files protocol that reading a log needs, on a file system of fsspec."""
 
     def __init__(self, path: str) -> None:
         self._filesystem, _ = _filesystem(path)

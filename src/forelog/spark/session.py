@@ -119,7 +119,7 @@ def _load_pyspark() -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise MissingExtra("forelog.spark needs pyspark: pip install '.[spark]' in forelog's folder") from error
+        raise MissingExtra.needed("pyspark", by="forelog.spark", extra="spark") from error
     return SparkSession
 
 

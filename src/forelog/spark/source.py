@@ -18,14 +18,14 @@ from forelog.spark.options import ReadOptions, read_options, write_options
 from forelog.spark.planning import check_codec, find_logs
 from forelog.spark.stream import ForelogStreamReader
 from forelog.spark.types import chosen, ddl
-from forelog.spark.writing import ForelogStreamWriter, ForelogWriter
+from forelog.spark.writer import ForelogStreamWriter, ForelogWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 class ForelogDataSource(DataSource):
-    """Logs as tables. A schema of the user's own may name fewer columns: what isn't asked for isn't copied."""
+    """Logs as tables. A user's schema may name fewer columns: the others are not read."""
 
     _reader: ClassVar[type[ForelogReader]] = ForelogReader
 
@@ -36,7 +36,7 @@ class ForelogDataSource(DataSource):
     def schema(self) -> str:
         options = read_options(self.options)
         columns, default = table_columns(options)
-        # What isn't there, or is of another kind, is told before anything is planned.
+        # A missing log, or one of another kind, is reported before anything is planned.
         check_codec(find_logs(options.path, recursive=options.recursive), options.codec)
         return ddl(columns, default)
 
@@ -58,10 +58,10 @@ class ForelogDataSource(DataSource):
 
 
 class ForelogPythonSource(ForelogDataSource):
-    """The same, as the part in Java looks it up, which has taken the first name. It makes a new one for each scan.
+    """The source under the name by which the part in Java finds it, which makes a new one for each scan.
 
-    That is what pushing down filters takes: Spark itself keeps the plan of the first query on a data frame, with
-    that one's filters, and reads no more for a second query that has none.
+    Pushing down filters needs this: Spark itself keeps the plan of the first query on a data frame, with its
+    filters, and would use it for a second query without filters.
     """
 
     _reader = FilteredReader
@@ -72,7 +72,7 @@ class ForelogPythonSource(ForelogDataSource):
 
 
 def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
-    """Every column that a table can have, and those that it has by default."""
+    """All columns that a table can have, and those that it has by default."""
     codec = codec_of(options.codec)
     columns, default = dict(codec.columns), list(codec.default)
     if options.defects:

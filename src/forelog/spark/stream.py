@@ -1,8 +1,8 @@
-"""Reading what comes in.
+"""Reading logs as streams.
 
 A stream's offset is a position for each log, as JSON: `{"orders": "000000007:1048576 5d2c41f7"}`, with a digest of
-what the log has before it. Positions survive cleaning, and are never used twice, so that an offset means the same
-after any restart; and a log that was cut, restored or written anew since is found out.
+what the log has before it. Positions survive cleaning and are never used twice, so an offset means the same after
+any restart. The digest shows whether the log was cut, restored or replaced since.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from forelog.log.seek import find_segment
 from forelog.log.walk import Walk
 from forelog.spark.batch import Task, read_slice
 from forelog.spark.codecs import codec_of
+from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
-from forelog.spark.standing import Standing, Words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 Offset = dict[str, str]
 
 
-_WORDS = Words("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
+_WORDS = Phrases("the stream stood at", "Start with a new checkpoint", "failOnDataLoss=false")
 
 
 class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of one log, or of all those in a folder, also of ones that come later."""
+    """Micro-batches of one log, or of all logs in a folder, with those that are added later."""
 
     def __init__(self, options: ReadOptions, columns: dict[str, str], names: list[str]) -> None:
         self._options = options
         self._columns = columns
         self._names = names
         self._ends: dict[str, Position] = {}
-        """How far each log was known to reach: where to look for more."""
+        """The last known end of each log, from where to look for more."""
         self._until: Offset | None = None
-        """Where it ends, if it only reads what was there when it began."""
-        self._standing = Standing(_WORDS, fails=options.fail_on_data_loss)
+        """Where the stream ends, if it reads only what was there at its start."""
+        self._continuity = Continuity(_WORDS, fails=options.fail_on_data_loss)
 
     # -- offsets
 
@@ -74,14 +74,14 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
             stop = _parse(self._until[log.name])[0] if self._until else None
-            begin = self._standing.go_on(log, begin, _parse(start.get(log.name, ""))[1])
-            # What is left is shared among those that are left: none waits until the others have nothing more.
+            begin = self._continuity.go_on(log, begin, _parse(start.get(log.name, ""))[1])
+            # The rest of the limit is shared among the remaining logs: none waits until the others are read.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
             end, taken, size = self._advance(log, begin, stop, *share)
             positions[log.name] = between_entries(log, begin, end)
             if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
                 positions[log.name] = between_entries(log, begin, stop or self._end(log))
-            self._standing.stand(log, positions[log.name])
+            self._continuity.stand(log, positions[log.name])
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions, logs)
@@ -98,7 +98,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return find_logs(self._options.path, recursive=self._options.recursive)
 
     def _first(self, log: Log) -> Position:
-        """Where to begin with a log that was never read."""
+        """Where to begin in a log that was never read."""
         options = self._options
         directory = log.stream().directory
         numbers = directory.numbers()
@@ -109,18 +109,18 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.since_ns is not None:
             return find_segment(directory, options.since_ns)
         if not numbers or not log.stream().segment_bytes(numbers[0]):
-            return Position(0, 0)  # an empty file of messages gives its place to another one
+            return Position(0, 0)  # an empty file of messages can be replaced by another one
         return Position(numbers[0], 0)
 
     def _end(self, log: Log) -> Position:
-        """The end of a log now, found from where it was last time."""
+        """The end of a log now, looked for from where it was last time."""
         self._ends[log.name] = end_of(log.stream(), self._ends.get(log.name, Position(0, 0)))
         return self._ends[log.name]
 
     def _advance(
         self, log: Log, begin: Position, stop: Position | None, rows: int | None, room: int | None
     ) -> tuple[Position, int, int]:
-        """How far a batch goes: its end, and how many records and bytes it has."""
+        """The end of a batch, and how many records and bytes it has."""
         if rows is None and room is None:
             return max(begin, stop or self._end(log)), 0, 0
         if rows == 0 or room == 0:
@@ -163,14 +163,14 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_slice(piece, self._options, self._columns, self._names)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: what was read is forgotten by cleaning, not by reading."""
+        """Nothing to do: cleaning removes records, not reading."""
 
     def stop(self) -> None:
-        self._standing.close()
+        self._continuity.close()
 
 
 def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
-    """In one order always: Spark compares offsets as texts."""
+    """An offset in a fixed order, because Spark compares offsets as strings."""
     streams = {log.name: log.stream() for log in logs}
     texts = {}
     for name in sorted(positions):
@@ -180,13 +180,13 @@ def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
 
 
 def _parse(text: str) -> tuple[Position, str | None]:
-    """A position, and the trace of the log there, if it has one."""
+    """The position in a log's offset, and the trace of the log there, if any."""
     position, _, known = text.partition(" ")
     return Position.parse(position) if position else Position(0, 0), known or None
 
 
 def _last_row(block: Block, rows: int | None, room: int | None) -> int:
-    """The row before which a batch ends that has room for so many records and bytes, the last one in part."""
+    """The row before which a batch ends, for so many records and bytes. The last row may exceed the bytes."""
     row = block.last if rows is None else min(block.last, block.first + rows)
     if room is not None:
         places = block.scan.offsets

@@ -1,14 +1,14 @@
-"""Events, from and to bytes.
+"""Events to and from bytes.
 
-An event is anything that msgspec can encode: a Struct, a dataclass, a dict, a number. What it is when it comes
-back is told by its type, which has to be registered; dicts, lists, texts, bytes, numbers, booleans and None need
-not be. The bytes are the type's name, preceded by its length in one byte, and the event in msgpack.
+An event is anything that msgspec can encode: a Struct, a dataclass, a dict, a number. Its type must be registered,
+unless it is a dict, list, string, number, boolean, bytes or None. As bytes, an event is the length of its type's
+name in one byte, the name, and the event in msgpack.
 
-What wouldn't come back as it was isn't taken: msgpack would make a text of a Decimal or of a date, and a field of
-the wrong type would be found out at the next start, when it is too late. Only tuples come back as lists.
+An event that would come back different is refused: msgpack would turn a Decimal or a date into a string, and a
+field of the wrong type would only fail at the next start, too late. Only tuples come back as lists.
 
-A type may gain fields, as long as they have defaults: older events come back with those. Nothing in a log makes
-anything happen but a call to a registered type.
+A type may gain fields with defaults: older events come back with the defaults. Reading a log calls nothing but
+registered types.
 
 >>> from dataclasses import dataclass
 >>> @dataclass
@@ -45,36 +45,34 @@ _PLAIN = (dict, list, tuple, str, bytes, bytearray, int, float, bool, type(None)
 
 
 class Codec(Protocol):
-    """What turns events into bytes and back. Whatever `decode` raises ends the replay."""
+    """Turns events into bytes and back. An error of `decode` ends the replay."""
 
     def encode(self, event: Any) -> bytes:
-        """The event as bytes."""
+        """Return the event as bytes."""
 
     def decode(self, data: bytes) -> Any:
-        """The event of these bytes."""
+        """Return the event that these bytes are."""
 
 
 class Batch(NamedTuple):
-    """Events of one type, which are decoded at once."""
+    """How to decode many events of one type at once."""
 
     head: bytes
-    """What each begins with."""
+    """The bytes that each of them begins with."""
     skip: int
-    """How many bytes of that aren't part of the value."""
+    """How many of these bytes are not part of the value."""
     decode: Callable[[bytes], list[Any]]
-    """From an array of them; it raises as it likes."""
+    """Decodes an array of them; may raise any error."""
 
 
 class EventCodec:
-    """The codec that is used unless another is given."""
+    """The default codec: msgpack, with the name of the type before it."""
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         try:
             from msgspec import DecodeError, EncodeError, msgpack
         except ImportError:
-            raise MissingExtra(
-                "msgspec is not installed, which turns events into bytes: it comes with the extra state, or broker"
-            ) from None
+            raise MissingExtra.needed("msgspec", by="EventCodec", extra="state") from None
         self._encode = msgpack.Encoder().encode
         self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
         self._failures = (DecodeError, TypeError, ValueError, OverflowError, RecursionError)
@@ -88,13 +86,13 @@ class EventCodec:
                     f"the name of {kind.__name__} is too long: expected up to {_NAME_BYTES_MAX} bytes"
                 )
             if name in self._decoders:
-                raise ValueError(f"there are two types called {kind.__name__}: an event couldn't tell which it is")
+                raise ValueError(f"there are two types called {kind.__name__}: events have only the name")
             self._decoders[name] = msgpack.Decoder(kind).decode
             self._heads[kind] = head = bytes((len(name),)) + name
             self._batches[name] = Batch(head, len(head), msgpack.Decoder(list[kind]).decode)  # type: ignore[valid-type]
 
     def encode(self, event: Any) -> bytes:
-        """The event as bytes; BadEvent if its type isn't registered, or if it wouldn't come back as it is."""
+        """The event as bytes; BadEvent if its type isn't registered, or if it would come back different."""
         kind = type(event)
         head = self._heads.get(kind)
         if head is None:
@@ -111,16 +109,16 @@ class EventCodec:
         return head + data
 
     def changed(self, event: Any, back: Any) -> str | None:
-        """What of an event that isn't equal to itself when it comes back is another thing then, and what to do."""
+        """What differs in an event that came back unequal, and what to do about it; None if only a NaN does."""
         found = difference(event, back, "event")
         return found and f"{found}: use a type with such a field"
 
     def batch(self, data: bytes) -> Batch | None:
-        """How events that begin as this one does are decoded at once, or None if they can't be."""
+        """How to decode events that begin like this one at once; None if they can't be."""
         return self._batches.get(data[1 : 1 + data[0]]) if data else None
 
     def decode(self, data: bytes) -> Any:
-        """The event, or BadEvent."""
+        """The event that these bytes are; BadEvent if they are none."""
         if not data:
             raise BadEvent("an event has no bytes")
         end = 1 + data[0]
@@ -131,11 +129,13 @@ class EventCodec:
         try:
             return decode(data[end:])
         except self._failures as error:
-            raise BadEvent(f"{len(data)} bytes are no {data[1:end].decode() or 'event'}: {error}") from None
+            raise BadEvent(
+                f"{len(data)} bytes are not a valid {data[1:end].decode() or 'event'}: {error}"
+            ) from None
 
 
 def difference(given: Any, back: Any, where: str, *, tuples: bool = True) -> str | None:
-    """The first thing that would come back as another, in words; with `tuples`, these may become lists."""
+    """The first part of a value that comes back different, in words. `tuples` may come back as lists."""
     alike = type(given) is type(back) or (tuples and isinstance(given, tuple) and isinstance(back, list))
     if alike and isinstance(given, list | tuple) and len(given) == len(back):
         parts = ((f"{where}[{i}]", one, two) for i, (one, two) in enumerate(zip(given, back, strict=True)))
@@ -152,7 +152,7 @@ def difference(given: Any, back: Any, where: str, *, tuples: bool = True) -> str
 
 
 def _fields(thing: Any) -> Iterator[str]:
-    """Of a Struct or a dataclass."""
+    """The names of the fields of a Struct or a dataclass."""
     yield from getattr(thing, "__struct_fields__", ())
     if dataclasses.is_dataclass(thing):
         yield from (field.name for field in dataclasses.fields(thing))

@@ -1,34 +1,49 @@
-"""A second process with the same state, a moment behind the first, that can take its place.
+"""A second process with the same state, a moment behind the first, which can take its place.
 
-A follower keeps a copy of the log of its own, and replays what arrives as it arrives. When the connection breaks
-it goes on from where it was; when it has missed too much it is given everything again: then `reset` is called, and
-the whole state replayed. So it is when a `replay` has raised: what is in memory counts for nothing then, until the
-copy has been replayed from its start. Promoted, it has the replica take nothing from the old primary any more,
-waits for what the replica has, and goes on as a StateLog with the state as it is in memory.
+A follower keeps its own copy of the log, and replays records as they arrive. After a broken connection it resumes
+where it stopped. If it has missed too much, the replica server sends everything again: the follower calls `reset`,
+then replays the whole state. It does the same after a `replay` that raised, because memory may hold half a change.
+
+When it is promoted, the replica server takes nothing more from the old primary. The follower waits until it has
+everything that the server has, and becomes a StateLog with the state in memory.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from forelog.copies.destinations import DestinationHealth
 from forelog.copies.identity import Identity
 from forelog.copies.server.receiver import Receiver
-from forelog.copies.slots import Copies
-from forelog.copies.targets import parse_address
-from forelog.copies.wire import VERSION, Fields, Kind, Link, as_tls, as_token, connect, need_msgspec, resume_fields
+from forelog.copies.slots import Slots
+from forelog.copies.wire import (
+    VERSION,
+    Fields,
+    Kind,
+    Link,
+    as_tls,
+    as_token,
+    connect,
+    need_msgspec,
+    parse_address,
+    resume_fields,
+)
 from forelog.errors import NotReplicated, ReplicaError, Superseded
 from forelog.files import disk
 from forelog.log.position import Position
+from forelog.log.stream import PathLike
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Codec, EventCodec
-from forelog.state.log import Enumeration, StateLog
+from forelog.state.log import StateLog
+from forelog.state.options import OpenOptions
 from forelog.state.replay import Replayer
 
 __all__ = ["Follower"]
@@ -40,15 +55,23 @@ _NOWHERE = Position(0, 0)
 
 
 class Follower:
-    """`with Follower("replica://10.0.0.2/bank", "copy", replay=..., reset=...) as follower: ...`.
+    """The same state in a second process: `with Follower("replica://10.0.0.2/bank", "copy", ...) as follower:`.
 
-    `replay(event)` and `reset()` are called on a thread of the follower's: hold the app's lock in them.
+    where    the replica server, and the log there
+    path     the directory of the follower's own copy
+    replay   called with each event; like `reset`, on a thread of the follower: hold the app's lock in it
+    reset    called before the whole state is replayed again: empty the state
+    types    the types of events, as for StateLog
+    codec    the codec of events, as for StateLog
+    token    the token for the replica server
+    tls      True, or a context
+    mode     permissions of the files of the copy; 0o600 by default
     """
 
     def __init__(
         self,
         where: str,
-        path: str,
+        path: PathLike,
         *,
         replay: Callable[[Any], object],
         reset: Callable[[], object],
@@ -60,17 +83,17 @@ class Follower:
     ) -> None:
         need_msgspec()
         self._address = parse_address(where)
-        self._path = path
+        self._path = os.fspath(path)
         self._files = disk(None, mode)
         self._replay = replay
         self._reset = reset
         self._codec: Codec = EventCodec(types) if codec is None else codec
         self._token = as_token(token)
         self._tls = as_tls(tls)
-        self._copies: Copies | None = None
+        self._slots: Slots | None = None
         self._replayer = self._new_replayer()
         self._replayed: Position | None = _NOWHERE
-        """Up to where memory has the whole copy; None if there is no telling, as after a replay that broke off."""
+        """The position up to which memory has the copy; None if unknown, as after a replay that raised."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._link: Link | None = None
@@ -86,14 +109,14 @@ class Follower:
     # -- opening and closing
 
     def open(self) -> Self:
-        """Replay the copy that is here, if any, and follow from there on."""
+        """Replay the copy, if there is one, and follow the log from its end."""
         if self._thread is not None:
             raise ValueError("this follower is open")
-        self._copies = Copies(self._path, self._files)
+        self._slots = Slots(self._path, self._files)
         try:
             if self._replayed is None:
-                self._reset()  # of what an earlier opening has left in memory
-            self._replay_copy(self._copies)
+                self._reset()  # an earlier opening has left something in memory
+            self._replay_copy(self._slots)
         except BaseException:
             self._let_go()
             raise
@@ -106,16 +129,16 @@ class Follower:
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no longer. The copy stays."""
+        """Stop following. The copy stays."""
         self._stop()
         with self._lock:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._copies is not None:
-            copies, self._copies = self._copies, None
+        if self._slots is not None:
+            slots, self._slots = self._slots, None
             self._replayed = None
-            copies.close()
+            slots.close()
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -142,7 +165,7 @@ class Follower:
             before = self.position
             try:
                 self._follow()
-            except Exception as error:  # the app may read on, whatever it is
+            except Exception as error:  # no error may end the thread: the app still reads
                 self._failed(error)
             finally:
                 if self._link is not None:
@@ -152,21 +175,21 @@ class Follower:
 
     def _follow(self) -> None:
         with self._lock:
-            copies = self._copies_in_place()
+            slots = self._copies_in_place()
             if self._is_stale():
                 self._begin_again()
                 self._changed.notify_all()
         self._link = link = connect(self._address, self._tls)
         with self._lock:
-            resume = copies.growing.resume()
+            resume = slots.growing.resume()
         self._hello(link, "follower", **resume_fields(resume))
         welcome = Fields(link.who, link.expect(Kind.WELCOME))
         with self._lock:
-            copies.adopt(welcome.need_identity())
+            slots.adopt(welcome.need_identity())
         self._recovered()
         Receiver(
             link,
-            copies,
+            slots,
             self._lock,
             arrived=self._arrived,
             renewed=self._begin_again,
@@ -174,19 +197,19 @@ class Follower:
         ).run(self._check_going)
         raise ReplicaError(f"{link.who} closed the connection")
 
-    def _copies_in_place(self) -> Copies:
-        """The copies; opened anew if their directory was removed or replaced. Memory has the state until then."""
-        assert self._copies is not None
-        if self._copies.is_gone():
+    def _copies_in_place(self) -> Slots:
+        """The slots, opened again if their directory was removed or replaced. Memory keeps the state meanwhile."""
+        assert self._slots is not None
+        if self._slots.is_gone():
             logger.warning("%s was removed or replaced: a new copy is needed", self._path)
-            self._copies.close()
-            self._copies = Copies(self._path, self._files)
-            if self._copies.whole is None:
+            self._slots.close()
+            self._slots = Slots(self._path, self._files)
+            if self._slots.whole is None:
                 self._replayed = _NOWHERE
-        return self._copies
+        return self._slots
 
     def _check_going(self) -> None:
-        if self._stopping.is_set():  # also where that came before there was a link to cut
+        if self._stopping.is_set():  # it may have been set before there was a link to close
             raise ReplicaError("this follower is closed")
 
     def _hello(self, link: Link, role: str, **fields: Any) -> None:
@@ -194,7 +217,7 @@ class Follower:
             Kind.HELLO, version=VERSION, role=role, log=self._address.log, token=self._token or "", **fields
         )
 
-    # -- from the copy to memory; with the lock held, so that nobody sees one ahead of the other
+    # -- from the copy to memory, with the lock held: nobody sees one ahead of the other
 
     def _arrived(self, position: Position, data: memoryview) -> None:
         self._replayed = None
@@ -202,29 +225,29 @@ class Follower:
         self._replayed = self._copy_end()
 
     def _begin_again(self) -> None:
-        assert self._copies is not None
-        logger.info("%s: the state is replayed anew", self._address)
+        assert self._slots is not None
+        logger.info("%s: the whole state is replayed again", self._address)
         self._replayed = None
         self._reset()
-        self._replay_copy(self._copies)
+        self._replay_copy(self._slots)
 
-    def _replay_copy(self, copies: Copies) -> None:
+    def _replay_copy(self, slots: Slots) -> None:
         self._replayed = None
         self._replayer = self._new_replayer()
-        if copies.whole is not None and copies.whole.snapshot is not None:
-            for block in copies.whole.stream().blocks(start=copies.whole.snapshot.begin):
+        if slots.whole is not None and slots.whole.snapshot is not None:
+            for block in slots.whole.stream().blocks(start=slots.whole.snapshot.begin):
                 self._replayer.block(block)
         self._replayed = self._copy_end()
 
     def _copy_end(self) -> Position:
-        whole = None if self._copies is None else self._copies.whole
+        whole = None if self._slots is None else self._slots.whole
         return _NOWHERE if whole is None or whole.position is None else whole.position
 
     def _is_stale(self) -> bool:
-        """Whether memory isn't what the copy says: a replay broke off, or a failed sync cut what was replayed."""
+        """Whether memory differs from the copy: a replay raised, or a failed sync cut off what was replayed."""
         return self._replayed != self._copy_end()
 
-    # -- how it goes
+    # -- errors
 
     def _recovered(self) -> None:
         with self._lock:
@@ -246,12 +269,12 @@ class Follower:
 
     @property
     def position(self) -> Position:
-        """Up to where everything has been replayed; 0:0 while everything is to be replayed again."""
+        """The position up to which events have been replayed; 0:0 if all of them must be replayed again."""
         with self._lock:
-            return _NOWHERE if self._copies is None or self._is_stale() else self._copies.position
+            return _NOWHERE if self._slots is None or self._is_stale() else self._slots.position
 
     def wait_for(self, position: Position, timeout: float | None = None) -> None:
-        """Return when the update at a position has been replayed; NotReplicated after `timeout` seconds."""
+        """Wait until the update at a position has been replayed; NotReplicated after `timeout` seconds."""
         self._wait(lambda: self.position > position, f"not past {position}", timeout)
 
     def _wait(self, reached: Callable[[], bool], otherwise: str, timeout: float | None) -> None:
@@ -265,7 +288,7 @@ class Follower:
                 self._changed.wait(left)
 
     def health(self) -> DestinationHealth:
-        """How following goes."""
+        """The state of the connection, its last error, and the position reached."""
         with self._lock:
             error = self._error
             return DestinationHealth(
@@ -285,42 +308,43 @@ class Follower:
         *,
         timeout: float = 10.0,
         force: bool = False,
-        **options: Any,
+        **options: Unpack[OpenOptions],
     ) -> StateLog:
-        """Be the primary: an open StateLog over this copy, with the state as it is in memory.
+        """Become the primary: return an open StateLog over this copy, with the state in memory.
 
-        The replica is told to take nothing from the old primary any more, and what it has is waited for. If it
-        can't be reached that is an error, unless `force` says to go on with what is here; what only the replica
-        has is lost then. Options are those of StateLog; add the replica to it as a destination.
+        The replica server takes nothing more from the old primary, and the follower waits until it has what the
+        server has. An unreachable server is an error. With `force=True` the follower continues without it, and
+        what only the server has is lost. The options are those of StateLog. Add the replica server to the new log
+        as a destination.
 
-        Without a whole copy here, all of it replayed, nobody is told anything. What fails later has shut the old
-        primary out already: promote again, after `open()` if the follower is closed by then.
+        Without a whole, replayed copy this raises before it changes anything. A later failure leaves the old
+        primary shut out: promote again, after `open()` if the follower is closed.
         """
         self._wait_for_copy(timeout)
         identity = self._fence(timeout, force=force)
         self._stop()
         with self._lock:
-            copies = self._opened()
+            slots = self._opened()
             self._replay_what_broke_off()
-            assert copies.identity is not None
+            assert slots.identity is not None
             self._let_go()
             log = StateLog(
                 self._path,
                 replay=self._replay,
                 enumerate=enumerate,
                 codec=self._codec,
-                promote=identity or copies.identity.next_term(),
+                promote=identity or slots.identity.next_term(),
                 **options,
             )
         return log.open(replay=False)
 
-    def _opened(self) -> Copies:
-        if self._copies is None:
+    def _opened(self) -> Slots:
+        if self._slots is None:
             raise ReplicaError(f"the follower of {self._address} is not open: open it before it is promoted")
-        return self._copies
+        return self._slots
 
     def _wait_for_copy(self, timeout: float) -> None:
-        """Return when there is something to promote: a whole copy, and memory as it says."""
+        """Wait until there is something to promote: a whole copy, which memory has."""
         self._wait(
             lambda: self._opened().whole is not None and not self._is_stale(),
             "without a whole copy that has been replayed: there is nothing to promote",
@@ -328,17 +352,17 @@ class Follower:
         )
 
     def _replay_what_broke_off(self) -> None:
-        """For the last frames, which may have come after memory was last looked at."""
+        """Replay the whole copy if the last frames, which may have just arrived, couldn't be replayed."""
         if not self._is_stale():
             return
         try:
             self._begin_again()
         except Exception as error:
-            self._start()  # it follows on, and can be promoted another time
+            self._start()  # it follows again, and can be promoted later
             raise ReplicaError(f"{self._path} can't be promoted, its copy can't be replayed: {error}") from error
 
     def _fence(self, timeout: float, *, force: bool) -> Identity | None:
-        """Shut the old primary out, and wait for what the replica has."""
+        """Shut the old primary out, and wait until everything is here that the replica server has."""
         try:
             link = connect(self._address, self._tls, timeout)
             try:

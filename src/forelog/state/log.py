@@ -1,139 +1,120 @@
 """A log that keeps a program's state, and stays short by asking the program to enumerate itself.
 
-The app calls `update(event)` for every change, before it makes it, under the lock of what is changed. After a
-crash `open` calls `replay(event)` for each, in order. When the log has grown past a limit it rotates: a new
-generation begins, and `enumerate(log)` is called on a thread of its own, beside the updates that go on. The app
-calls `log.update(event)` in it for everything that there is, each under its lock. Once that is done a marker
-commits the generation, and what came before it is dropped. There is no copy of the state.
+The app calls `update(event)` before it makes a change, and holds the lock of what it changes. After a crash `open`
+calls `replay(event)` for each event, in order. When the log has grown past a limit it rotates: a new generation
+begins, and `enumerate(log)` is called on a thread of its own while updates continue. There the app calls
+`log.update(event)` for everything in its state, each thing under its lock. Then a marker commits the generation,
+and older generations are dropped. The state is never copied in memory.
 
     generation 1                         generation 2
     BEGIN e e e ... e COMMIT u u u u u u BEGIN e u e e u u e COMMIT u u u
                                          ^                   ^
                                          updates go on here  from here on, generation 1 is not needed
 
-Two rules are the app's to keep. Between an update and the change it tells of, nobody else may update the same
-thing, and that holds for enumerating it too: then the log has the changes of each thing in their order. And a
-replay may meet an update of something that it hasn't seen: in a generation that began while it was there, its
-enumeration comes later. Such an update is to be passed over, or taken, if it says all that there is to say.
+The app must keep two rules:
 
-A record is one byte, then: 1 an event, 2 BEGIN and 3 COMMIT with the generation's number in eight bytes, 4 WRITER,
-which each opening and each generation begins with: who writes from here on, and which openings it continues
-(lineage.py).
+- Between `update(event)` and the change itself, no other thread updates or enumerates the same thing. So the log
+  has the changes of each thing in their order.
+- A replay can meet an update of a thing that it has not seen yet, because its enumeration comes later in that
+  generation. The app ignores such an update, or applies it if it holds the thing's whole value.
+
+The kinds of records are drawn in forelog.formats.state. Each opening and each generation begins with a WRITER
+record, which says who writes from here on, and which openings it continues.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, Unpack
 
 from forelog.bounds import AGE_SECONDS_MAX, check_number, check_whole
-from forelog.copies.destinations import Destinations, Health
+from forelog.copies.destinations import CopyOptions, Destinations, Health
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import FORMAT, Snapshot
-from forelog.copies.sent import Memory
 from forelog.copies.shipping import View
 from forelog.copies.slots import copies_around, read_identity, take_copies, whole_slot
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.transfers import Transfers
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files, Lock, disk
 from forelog.formats import Block
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, RECORD_BYTES, WRITER
 from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
 from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex
 from forelog.log.position import Position, Positions
-from forelog.log.stream import Stream
+from forelog.log.stream import PathLike, Stream
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Codec, EventCodec
-from forelog.state.replay import BEGIN, COMMIT, EVENT, RECORD_BYTES, WRITER, Replayer
+from forelog.state.options import Sync
+from forelog.state.replay import Replayer
 
-__all__ = ["Enumeration", "StateLog", "StateStats"]
+__all__ = ["StateLog", "StateStats"]
 
 logger = logging.getLogger("forelog")
 
 ROTATE_BYTES = 10 << 20
-TURN_SECONDS = 0.00005  # how long an enumeration computes before it pauses ...
-PAUSE_SECONDS = 0.00002  # ... for as short as the system can ...
-PAUSES_MAX = 8.0  # ... and for so many times as long as it computes, in all
-QUIET_SECONDS = 0.01  # without an update for so long it doesn't pause
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """What a state log has done since it was opened."""
+    """Figures of a state log since it was opened."""
 
     generation: int
+    """The number of the current generation."""
     complete: bool
-    """Whether the generation is a whole snapshot."""
+    """Whether the current generation is a whole snapshot."""
     restored: int
-    """Events that were replayed."""
+    """Events that were replayed when the log was opened."""
     updates: int
+    """Events that were written since, without those of enumerations."""
     objects: int
-    """Events that the last enumeration gave."""
+    """Events that the last enumeration wrote."""
     bytes_since_snapshot: int
+    """Bytes that were written since the last snapshot was whole."""
     rotations: int
+    """Generations that became whole."""
     error: str | None
-    """Why the last rotation failed, if it did."""
-
-
-class Enumeration:
-    """What `enumerate` gets: it calls `update` for everything that there is."""
-
-    def __init__(self, log: StateLog) -> None:
-        self._log = log
-        self.objects = 0
-
-    def update(self, event: Any) -> Position:
-        """A thing as it is now. Hold its lock."""
-        self.objects += 1
-        return self._log._append(event)
-
-    def each(self, things: Iterable[T]) -> Iterator[T]:
-        """Go through things, and leave the interpreter to other threads every now and then. Hold no lock here.
-
-        Without it a thread that updates may wait for the interpreter for milliseconds, as it does beside any
-        thread that computes. While nobody updates it doesn't pause.
-        """
-        log, clock = self._log, time.perf_counter
-        updates, busy_until, paused = log._updates, 0.0, 0.0
-        computed_before, turn_ends = time.thread_time(), clock() + TURN_SECONDS
-        for thing in things:
-            yield thing
-            now = clock()
-            if now < turn_ends:
-                continue
-            if log._updates != updates:
-                updates, busy_until = log._updates, now + QUIET_SECONDS
-            # Where others leave nothing of the interpreter pauses are long: with a limit, or it would never end.
-            if now < busy_until and paused <= PAUSES_MAX * (time.thread_time() - computed_before):
-                time.sleep(PAUSE_SECONDS)
-                before, now = now, clock()
-                paused += now - before
-            turn_ends = now + TURN_SECONDS
+    """Why the last rotation failed; None if it didn't."""
 
 
 class StateLog:
-    """A state log. `with StateLog(path, replay=..., enumerate=...) as log: log.update(event)`.
+    """A log that keeps a program's state: `with StateLog(path, replay=..., enumerate=...) as log: ...`.
 
-    `promote=True` makes this log the one to keep: a copy that takes the place of its log, or a backup that
-    replaces what came after it. A new term begins. Copies take nothing from the log before it any more.
+    path              the log's directory; one that holds copies of a log opens the whole copy
+    replay            called with each event when the log is opened
+    enumerate         called with an Enumeration when the log rotates
+    types             the types of events, for the codec; plain values need none
+    codec             turns events into bytes and back; by default an EventCodec of `types`
+    sync              when updates are synced to the disk: "os", "interval" or "always"
+    sync_interval_ms  between two syncs, with sync="interval"
+    rotate_bytes      the log rotates after so many bytes of updates
+    rotate_seconds    and after this time; None for never
+    segment_bytes     a new segment begins after so many bytes
+    journal_bytes     the size of the journal for small synced writes; 0 for none
+    timeout           seconds to wait for a log that another process has open; None to wait for ever
+    promote           make this log the one to keep, of several with the same history: a copy that replaces its
+                      log, or a restored backup. A new term begins, and copies refuse the logs of older terms
+    files             the file system; by default that of the operating system
+    mode              permissions of the files of a new log; 0o600 by default
     """
 
     def __init__(
         self,
-        path: str,
+        path: PathLike,
         *,
         replay: Callable[[Any], object],
         enumerate: Callable[[Enumeration], object],  # noqa: A002 - the name that users know
         types: Iterable[type] = (),
         codec: Codec | None = None,
-        sync: str = "os",
+        sync: Sync = "os",
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         rotate_bytes: int = ROTATE_BYTES,
         rotate_seconds: float | None = None,
@@ -149,6 +130,7 @@ class StateLog:
             "rotate_seconds", rotate_seconds, above=True, most=AGE_SECONDS_MAX, or_none="for rotate_bytes alone"
         )
         self._files = disk(files, mode)
+        path = os.fspath(path)
         slot = whole_slot(path, self._files)
         self.stream = Stream(path if slot is None else slot, format=FORMAT, files=self._files)
         self._copies_path = copies_around(path, self._files)
@@ -167,7 +149,7 @@ class StateLog:
         self._rotate_seconds = rotate_seconds
         self._appender: Appender | None = None
         self._rotating = threading.Lock()
-        self._dropping = threading.Lock()  # one rotation drops while the next one has begun
+        self._dropping = threading.Lock()  # a rotation may still drop when the next one begins
         self._thread: threading.Thread | None = None
         self._generation = 0
         self._complete = False
@@ -178,20 +160,20 @@ class StateLog:
         self._error: Exception | None = None
         self._promote = promote
         self._lineage: Lineage | None = None
-        self._memory = Memory()
+        self._transfers = Transfers()
         self._view: View | None = None
         self._destinations = Destinations(self)
 
     # -- opening and closing
 
     def open(self, *, replay: bool = True) -> Self:
-        """Restore, then take updates. Raises LockTimeout if another process has the log.
+        """Restore the state, and be ready for updates. Raises LockTimeout if another process has the log open.
 
-        `replay=False` is for an app that has the state already, as a follower has.
+        `replay=False` is for an app that has the state in memory already, as a follower has.
         """
         if self._appender is not None:
             raise ValueError("this state log is open")
-        if self._copies_path is not None:  # or it could be written to as the copy that it was
+        if self._copies_path is not None:  # or a primary could still write to it as a copy
             lock = f"{self._copies_path}/{APPEND_LOCK}"
             self._copies_lock = self._files.lock(lock, exclusive=True, timeout=self._options["timeout"])
         try:
@@ -201,11 +183,11 @@ class StateLog:
                 replayer.block(block)
             replayer.check_nothing_is_missing()
             self._take_over(replayer)
-            if self._copies_path is not None:  # before any update: its old primary may be back at any time
+            if self._copies_path is not None:  # before any update: the old primary may come back at any time
                 take_copies(self._copies_path, self.identity, self._files)
             if self._generation:
                 self._appender.append(WRITER + self.lineage.encode())
-                self._appender.sync()  # or a power loss could have two openings with the same epoch
+                self._appender.sync()  # or after a power loss two openings could have the same epoch
             if not self._complete:
                 self._snapshot(begin=self._generation == 0)
         except BaseException:
@@ -220,10 +202,10 @@ class StateLog:
         self._restored, self._since_bytes = found.events, found.bytes_since_snapshot
         if found.snapshot is not None:
             self._seen(found.snapshot)
-        self._lineage, self._memory = self._next_lineage(found), Memory()
+        self._lineage, self._transfers = self._next_lineage(found), Transfers()
 
     def _next_lineage(self, found: Replayer) -> Lineage:
-        """The lineage of this opening, which is younger than all that have written the log.
+        """The lineage of this opening, which is younger than every opening that has written the log.
 
         If the log is a copy, it is also younger than the last opening that the copy has accepted.
         """
@@ -242,7 +224,7 @@ class StateLog:
         return Lineage(known[0], found.end, found.openings).next(identity, found.end, *known[1:])
 
     def close(self) -> None:
-        """Wait for a rotation that is under way, sync, and let go of the log and its destinations."""
+        """Wait for a running rotation, sync, and close the log and its destinations."""
         self._destinations.close()
         if (thread := self._thread) is not None:
             thread.join()
@@ -258,7 +240,7 @@ class StateLog:
                 self._copies_lock.release()
 
     def __enter__(self) -> Self:
-        return self if self._appender is not None else self.open()  # promote() gives one that is open
+        return self if self._appender is not None else self.open()  # promote() returns an open one
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -268,11 +250,13 @@ class StateLog:
     # -- updates
 
     def update(self, event: Any) -> Position:
-        """Write what is about to change, and return its position; then change it. Hold the lock of what changes.
+        """Log a change and return its position; then make the change. Hold the lock of what changes.
 
-        An error means one of three things. NotReplicated with a `position`: the log has it, so change it; whether
-        the copy that was to acknowledge it has it isn't known. AppenderFailed: whether the log has it isn't known
-        before it is opened again; don't change it. Any other: the log doesn't have it, so don't change it either.
+        After an error:
+
+        - NotReplicated with a `position`: the log has the event, so make the change. The copy may lack it.
+        - AppenderFailed: don't make the change. Only opening the log again tells whether it has the event.
+        - Any other: don't make the change. The log does not have the event.
         """
         destinations = self._destinations
         if destinations:
@@ -286,7 +270,7 @@ class StateLog:
         return position
 
     def update_many(self, events: Iterable[Any]) -> Positions:
-        """update() for several changes, which are written and synced together: all of them, or none."""
+        """Log several changes together: all of them, or none. Returns their positions."""
         appender = self._opened()
         destinations = self._destinations
         if destinations:
@@ -320,7 +304,7 @@ class StateLog:
     # -- rotating
 
     def rotate(self) -> None:
-        """Begin a new generation and wait until it is whole. Don't hold a lock that `enumerate` takes."""
+        """Begin a new generation, and wait until it is whole. Hold no lock that `enumerate` takes."""
         with self._rotating:
             self._snapshot(begin=self._complete)
         self._drop()
@@ -328,14 +312,14 @@ class StateLog:
     def _rotate_soon(self) -> None:
         if not self._rotating.acquire(blocking=False):
             return
-        self._since_bytes = 0  # whatever comes of it, not again at once
+        self._since_bytes = 0  # even if it fails: not again at once
         self._snapshot_at = time.monotonic()
         before = self._thread
-        # Before it runs: once it has let go of the lock, another thread may rotate, and put its own here.
+        # Set before it runs: as soon as it releases the lock, another thread may rotate and set its own.
         self._thread = threading.Thread(target=self._rotate_aside, name="forelog-state", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # there is no room for a thread; the log has the update all the same
+        except RuntimeError as error:  # no thread can be started; the log has the update anyway
             self._thread = before
             self._not_rotated(error)
             self._rotating.release()
@@ -356,7 +340,7 @@ class StateLog:
         )
 
     def _snapshot(self, *, begin: bool) -> None:
-        """Enumerate everything into a new generation, or again into one that isn't whole."""
+        """Enumerate everything into a new generation, or once more into the last one if that isn't whole."""
         appender = self._opened()
         if begin:
             self._complete = False
@@ -364,11 +348,11 @@ class StateLog:
             self._generation += 1
             markers = [BEGIN + self._generation.to_bytes(8, "big"), WRITER + self.lineage.encode(whole=True)]
             self._begin_segment = appender.append_many(markers).segment
-        enumeration = Enumeration(self)
+        enumeration = Enumeration(self._append, lambda: self._updates)
         self._enumerate(enumeration)
         commit = COMMIT + self._generation.to_bytes(8, "big")
         committed = appender.append(commit)
-        appender.sync()  # before anything older goes
+        appender.sync()  # before older generations are dropped
         self._complete = True
         self._objects = enumeration.objects
         self._since_bytes = 0
@@ -380,13 +364,13 @@ class StateLog:
         self._destinations.wake()
 
     def _seen(self, snapshot: Snapshot) -> None:
-        """There is a whole generation: what lies before it is to be dropped."""
+        """Note a whole generation. Older ones can be dropped."""
         number = snapshot.begin.segment - 1
         found = self.stream.segment_bytes(number)
         self._view = View(self.stream, snapshot, before=None if found is None else Position(number, found))
 
     def _drop(self) -> None:
-        """Forget what came before the last whole generation. Who reads it makes it wait until the next time."""
+        """Drop what came before the last whole generation; if somebody reads it, leave it to the next rotation."""
         try:
             with self._dropping, contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
                 if self._view is not None:
@@ -398,56 +382,58 @@ class StateLog:
 
     @property
     def path(self) -> str:
-        """Its directory; of one of two copies, the directory of both."""
+        """The log's directory. For a log in a slot of copies, the directory of both slots."""
         return self.stream.path if self._copies_path is None else self._copies_path
 
     @property
     def identity(self) -> Identity:
-        """Which log this is, and the epoch and the word of this opening of it."""
+        """Which log this is, and the epoch and the word of this opening."""
         return self.lineage.identity
 
     @property
     def lineage(self) -> Lineage:
-        """This opening of the log, and those that it continues."""
+        """This opening of the log, and the openings that it continues."""
         if self._lineage is None:
             raise AppenderClosed(f"the state log {self.stream.path} has not been opened")
         return self._lineage
 
     @property
-    def memory(self) -> Memory:
-        """What this opening has sent to its destinations, as far as it takes to recognise it."""
-        return self._memory
+    def transfers(self) -> Transfers:
+        """What this opening has sent to its destinations."""
+        return self._transfers
 
     def view(self) -> View | None:
-        """The log as its destinations see it."""
+        """The log as its destinations read it; None while it has no whole generation."""
         return self._view
 
-    def add_destination(self, where: str, *, name: str | None = None, rotate: bool = True, **options: Any) -> str:
-        """Keep a copy of the log somewhere else, from now on; returns the name to remove it by.
+    def add_destination(
+        self, where: PathLike, *, name: str | None = None, rotate: bool = True, **options: Unpack[CopyOptions]
+    ) -> str:
+        """Keep a copy of the log at an address from now on, and return the name to remove it by.
 
-        `where` is a directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows, as `s3://BUCKET/PATH`. The
-        log is rotated first, so that the copy begins with a snapshot of now; `rotate=False` sends the last one.
-        For the options see `forelog.copies.destinations.Destinations.add`.
+        `where` is a directory, `replica://HOST:PORT/LOG`, or a URL that fsspec knows, such as `s3://BUCKET/PATH`.
+        The log rotates first, so that the copy begins with the state as it is now; with `rotate=False` it begins
+        with the last snapshot. `forelog.copies.destinations.CopyOptions` describes the options.
         """
         self._opened()
         return self._destinations.add(where, name=name, first=self.rotate if rotate else None, **options)
 
     def remove_destination(self, name: str) -> None:
-        """Keep that copy up no longer. It stays as it is."""
+        """Stop updating a copy. The copy stays as it is."""
         self._destinations.remove(name)
 
     @property
     def failed(self) -> Exception | None:
-        """The error after which nothing can be written before the log is opened again, if there was one."""
+        """The error after which the log takes no updates until it is opened again; None if there was none."""
         return None if self._appender is None else self._appender.failed
 
     def health(self) -> Health:
-        """Whether all is well, here and at every destination."""
+        """Whether the log and all of its destinations are healthy, and why not."""
         error = self._error if self._appender is None or self._appender.failed is None else self._appender.failed
         return self._destinations.health(None if error is None else f"{type(error).__name__}: {error}")
 
     def stats(self) -> StateStats:
-        """Figures since it was opened."""
+        """Figures since the log was opened."""
         return StateStats(
             self._generation,
             self._complete,
@@ -461,7 +447,7 @@ class StateLog:
 
 
 class _Before:
-    """A cleaner's rule: segments before a number go, whole."""
+    """A rule for the cleaner: remove the segments before a number."""
 
     needs_last = False
 

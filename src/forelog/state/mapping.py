@@ -17,11 +17,14 @@ import contextlib
 import threading
 from collections.abc import Iterator, MutableMapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from forelog.errors import AppenderClosed, BadEvent, NotReplicated
+from forelog.log.stream import PathLike
+from forelog.state.enumeration import Enumeration
 from forelog.state.events import Batch, EventCodec, difference
-from forelog.state.log import Enumeration, StateLog, StateStats
+from forelog.state.log import StateLog, StateStats
+from forelog.state.options import LogOptions
 
 __all__ = ["PersistentDict"]
 
@@ -31,15 +34,54 @@ _MISSING: Any = object()
 
 
 class PersistentDict(MutableMapping[K, V]):
-    """Keys and values are texts, bytes, numbers, booleans and None; values also lists and dicts, keys also tuples.
+    """A dict whose changes are in a log: `with PersistentDict(path, keys=str, values=Decimal) as prices: ...`.
 
-    With `keys` and `values` they are of any type that msgspec knows, as `Decimal`, `tuple[int, str]` or a
-    dataclass. What wouldn't come back as it was is refused. A change inside of a value, as in
-    `d["list"].append(1)`, isn't seen: assign it again. Any thread may use it, and each method is one step to the
-    others. The other options are those of a StateLog.
+    Keys and values are strings, bytes, numbers, booleans and None; values can be lists and dicts, and keys tuples.
+    `keys` and `values` name other types that msgspec knows, such as `Decimal`, `tuple[int, str]` or a dataclass.
+    BadEvent refuses what would not come back as it was.
+
+    The dict doesn't notice a change inside of a value, as in `d["list"].append(1)`: assign the value again. Any
+    thread may use the dict; each method is one atomic step. The other options are those of StateLog.
     """
 
-    def __init__(self, path: str, *, keys: Any = Any, values: Any = Any, **options: Any) -> None:
+    @overload
+    def __init__(
+        self, path: PathLike, *, keys: type[K], values: type[V], **options: Unpack[LogOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: PersistentDict[K, Any],
+        path: PathLike,
+        *,
+        keys: type[K],
+        values: object = Any,
+        **options: Unpack[LogOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: PersistentDict[Any, V],
+        path: PathLike,
+        *,
+        keys: object = Any,
+        values: type[V],
+        **options: Unpack[LogOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: PersistentDict[Any, Any],
+        path: PathLike,
+        *,
+        keys: object = Any,
+        values: object = Any,
+        **options: Unpack[LogOptions],
+    ) -> None: ...
+
+    def __init__(
+        self, path: PathLike, *, keys: Any = Any, values: Any = Any, **options: Unpack[LogOptions]
+    ) -> None:
         self._data: dict[K, V] = {}
         self._lock = threading.RLock()
         self._open = False
@@ -48,13 +90,13 @@ class PersistentDict(MutableMapping[K, V]):
         )
 
     def open(self) -> Self:
-        """Restore it."""
+        """Open the log, and restore the dict from it."""
         self._log.open()
         self._open = True
         return self
 
     def close(self) -> None:
-        """Sync, and let go of the log."""
+        """Sync, and close the log."""
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -66,20 +108,20 @@ class PersistentDict(MutableMapping[K, V]):
         self.close()
 
     def rotate(self) -> None:
-        """Write all of it to a new generation, and drop what came before."""
+        """Write the whole dict to a new generation of the log, and drop the older ones."""
         self._log.rotate()
 
     def stats(self) -> StateStats:
-        """The log's figures."""
+        """Figures of the log since it was opened."""
         return self._log.stats()
 
     @property
     def log(self) -> StateLog:
-        """The log: its destinations, its health."""
+        """The log, with its destinations and its health."""
         return self._log
 
     def __setitem__(self, key: K, value: V) -> None:
-        hash(key)  # what can't be a key in memory must not get into the log: no restart would get past it
+        hash(key)  # a key that is not hashable must not get into the log: no restart would succeed
         with self._lock, self._noting_what_is_written([key, value]):
             self._log.update([key, value])
 
@@ -90,17 +132,17 @@ class PersistentDict(MutableMapping[K, V]):
             with self._noting_what_is_written([key]):
                 self._log.update([key])
 
-    # -- what a MutableMapping would do in several steps, between which others could change it
+    # -- methods that MutableMapping implements in several steps; here each is atomic
 
     def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
-        """The value of a key, which is put there if there is none."""
+        """The value of a key; if it has none, set it to the default first."""
         with self._lock:
             if key not in self._restored:
                 self[key] = default
             return self._data[key]
 
     def pop(self, key: K, default: Any = _MISSING) -> Any:
-        """The value of a key, which goes; or the default, or KeyError, if there is none."""
+        """Remove a key and return its value. Without one: the default if given, else KeyError."""
         with self._lock:
             if key not in self._restored and default is not _MISSING:
                 return default
@@ -109,7 +151,7 @@ class PersistentDict(MutableMapping[K, V]):
             return value
 
     def popitem(self) -> tuple[K, V]:
-        """A key and its value, which go; KeyError if there is none."""
+        """Remove a key and return it with its value; KeyError if the dict is empty."""
         with self._lock:
             if not self._restored:
                 raise KeyError("the dict is empty")
@@ -117,21 +159,21 @@ class PersistentDict(MutableMapping[K, V]):
             return key, self.pop(key)
 
     def update(self, other: Any = (), /, **items: Any) -> None:
-        """Put all of another mapping, or of pairs. They are written one after the other: a crash may part them."""
+        """Set the items of a mapping or of pairs. They are logged one by one: a crash may leave only the first."""
         new: dict[K, V] = dict(other, **items)
         with self._lock:
             for key, value in new.items():
                 self[key] = value
 
     def clear(self) -> None:
-        """All keys go, one after the other."""
+        """Remove all keys, one by one."""
         with self._lock:
             for key in list(self._restored):
                 del self[key]
 
     @contextlib.contextmanager
     def _noting_what_is_written(self, event: list[Any]) -> Iterator[None]:
-        """Change what the log has: also where a replica wasn't heard from in time."""
+        """Make the change once the log has it, also if a copy didn't acknowledge it in time."""
         try:
             yield
         except NotReplicated as error:
@@ -142,7 +184,7 @@ class PersistentDict(MutableMapping[K, V]):
 
     @property
     def _restored(self) -> dict[K, V]:
-        """What there is, but not before that is known."""
+        """The items; AppenderClosed before they have been restored."""
         if not self._open:
             raise AppenderClosed(f"the state log {self._log.stream.path} has not been opened: use it in a `with`")
         return self._data
@@ -181,7 +223,7 @@ class PersistentDict(MutableMapping[K, V]):
 
 
 class ItemCodec(EventCodec):
-    """A key and its value, or a key that is gone, as plain events of one or two parts."""
+    """Events of a dict: `[key, value]` for a new value, `[key]` for a removed key."""
 
     def __init__(self, keys: Any, values: Any) -> None:
         super().__init__()
@@ -197,18 +239,18 @@ class ItemCodec(EventCodec):
         self._typed = {batch.head: batch for batch in batches}
 
     def encode(self, event: Any) -> bytes:
-        """As a state log does, and saying which key it is about."""
+        """The event as bytes. An error names the key."""
         try:
             return super().encode(event)
         except BadEvent as error:
             raise BadEvent(f"[{event[0]!r:.100}]: {error}") from None
 
     def batch(self, data: bytes) -> Batch | None:
-        """Keys with their values, or keys that are gone: they differ in their first byte."""
+        """How to decode many such events at once. New values and removed keys differ in the first byte."""
         return self._typed.get(data[:2]) if self._typed else super().batch(data)
 
     def changed(self, event: Any, back: Any) -> str | None:
-        """A key may be a tuple, because it becomes one again; in a value nothing comes back as another."""
+        """What would come back different. A key may be a tuple: _hashable() makes it one again."""
         found = difference(event[0], back[0], "the key")
         if found is None and len(event) > 1:
             found = difference(event[1], back[1], "the value", tuples=False)
@@ -216,5 +258,5 @@ class ItemCodec(EventCodec):
 
 
 def _hashable(key: Any) -> Any:
-    """A tuple is a list in msgpack, and a list is no key."""
+    """A key from msgpack, where tuples are lists."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key

@@ -1,85 +1,102 @@
-"""A state log as it is on the disk, read without the app that wrote it.
+"""A state log read from the disk, without the app that wrote it.
 
-`span_of` finds the part of the log that makes up the state at a time: from the beginning of the last generation
-that was whole then, to that time. `events_of` goes through its events, and `told` says what is in one as far as
-its bytes do: the name of its type, and its fields.
+`span_of` finds the part of the log that makes up the state at a time: from the start of the last generation that
+was whole then, to that time. `events_of` iterates over its events. `parse_event` returns the name of an event's
+type, and its fields.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from forelog.copies.mirror import FORMAT
-from forelog.copies.sources import directory_of
+from forelog.copies.slots import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
 from forelog.files import Lock
 from forelog.formats import Block
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES
 from forelog.log.position import Position
-from forelog.log.stream import Bound, Stream
-from forelog.state.replay import BEGIN, COMMIT, EVENT, MARKER_BYTES, is_marker
+from forelog.log.stream import Bound, PathLike, Stream
+from forelog.state.replay import is_marker
 from forelog.times import format_time
 
-__all__ = ["Event", "Span", "Told", "events_of", "last_events", "open_source", "reading", "span_of", "told"]
+__all__ = [
+    "Event",
+    "ParsedEvent",
+    "Span",
+    "events_of",
+    "last_events",
+    "open_source",
+    "parse_event",
+    "reading",
+    "span_of",
+]
 
 _BEGIN, _COMMIT = BEGIN[0], COMMIT[0]
 _NAMED_FIELDS = ("id", "key")
-_DEPTH_MAX = 100  # of lists and dicts in each other
+_DEPTH_MAX = 100  # levels of lists and dicts
 
 
 class Span(NamedTuple):
     """The part of a log that makes up a state."""
 
     generation: int
-    """The newest one that had begun."""
+    """The number of the newest generation that had begun."""
     complete: bool
-    """Whether it was whole. If not, the one before it is part of the state as well."""
+    """Whether it was whole. If not, the generation before it is part of the state too."""
     start: Position
-    """Where the last whole generation begins."""
+    """The position where the last whole generation begins."""
     commit: Position | None
-    """Where it was committed; None for the first of all, which has nothing before it and counts from the start."""
+    """The position of its commit; None for a first generation that isn't committed: nothing came before it."""
     whole_ns: int | None
-    """When that was."""
+    """The time of its commit."""
     end: Position
-    """The place after the last event."""
+    """The position after the last event."""
     last_ns: int
-    """When that was written."""
+    """The time of the last event."""
 
 
 class Event(NamedTuple):
-    """An event, not decoded."""
+    """An event as bytes."""
 
     position: Position
+    """Where its record begins."""
     time_ns: int
+    """When it was written."""
     data: bytes
+    """The bytes that the codec made of it."""
     frame_bytes: int
+    """The size of the whole record."""
 
 
-class Told(NamedTuple):
-    """What an event's bytes say: its type's name, empty for plain values, and what is in it."""
+class ParsedEvent(NamedTuple):
+    """What the bytes of an event tell."""
 
     type: str
+    """The name of its type; empty for a plain value."""
     value: Any
+    """The plain value, or the fields as a dict."""
 
 
-def open_source(source: str) -> Stream:
-    """The state log in a directory, or the whole copy of one among the copies there."""
-    stream = Stream.open(directory_of(source))
+def open_source(source: PathLike) -> Stream:
+    """Open the state log in a directory, or the whole copy in a directory of copies."""
+    stream = Stream.open(directory_of(os.fspath(source)))
     if (stream.format.signature or (0,))[0] != FORMAT.magic:
-        raise UnknownFormat(f"{source} is no state log: its format is {stream.format}")
+        raise UnknownFormat(f"{source} is not a state log: its format is {stream.format}")
     return stream
 
 
 def reading(stream: Stream, timeout: float | None = None) -> Lock:
-    """While it is held no generation is dropped. Rotations go on; what they would drop goes with the next one."""
+    """Keep generations from being dropped while the lock is held. Rotations continue, and drop them later."""
     return stream.directory.read_lock(timeout=timeout)
 
 
 def span_of(stream: Stream, as_of: Bound | None = None) -> Span:
-    """What makes up the state as of a time, with what was written at it, or a position, with what is before it.
+    """The part of the log that makes up the state: up to and with a time, or up to a position.
 
-    Raises BadPosition or TimeOutOfRange if no generation was whole then, or none that the log still has.
+    Raises BadPosition or TimeOutOfRange if the log has no generation that was whole then.
     """
     begun: tuple[int, Position] | None = None
     whole: tuple[Position, Position | None, int | None] | None = None
@@ -107,11 +124,11 @@ def _blocks_before(stream: Stream, as_of: Bound | None) -> Iterator[Block]:
     _, stop, _, time_ns = stream.bounds(until=as_of)
     if stop is None:
         assert time_ns is not None
-        yield from stream.blocks(until=time_ns + 1)  # with what was written at that time
+        yield from stream.blocks(until=time_ns + 1)  # with the records of that time
         return
     if stop > (end := stream.end()):
-        raise BadPosition(f"{stream.path} ends at {end}: it can't tell its state as of {stop}")
-    # A position that somebody typed may be inside of a record, which a walk would take for a damaged one.
+        raise BadPosition(f"{stream.path} ends at {end}: there is no state as of {stop}")
+    # A position given by hand may be inside of a record. A walk that ended there would report damage.
     for block in stream.blocks(until=Position(stop.segment + 1, 0)):
         if block.segment < stop.segment or block.logical_end <= stop.offset:
             yield block
@@ -134,22 +151,22 @@ def _markers(block: Block) -> Iterator[tuple[int, int, int]]:
 
 
 def _too_early(stream: Stream, as_of: Bound | None) -> BadPosition | TimeOutOfRange:
-    """What to say if there was no state that is still known."""
+    """The error for a time before the oldest whole generation."""
     for block in stream.blocks():
         for row, kind, number in _markers(block):
             if kind == _COMMIT:
                 place, time_ns = Position(block.segment, block.offsets[row]), block.scan.times[row]
-                known = f"what it has begins with generation {number}, whole since {place}, {format_time(time_ns)}"
+                known = f"its oldest whole generation is {number}, committed at {place}, {format_time(time_ns)}"
                 bounds = stream.bounds(until=as_of)
                 if bounds.stop is not None:
-                    return BadPosition(f"{stream.path} can't tell its state as of {as_of}: {known}")
+                    return BadPosition(f"{stream.path} has no state as of {as_of}: {known}")
                 when = "now" if as_of is None else format_time(bounds.until_ns or 0)
-                return TimeOutOfRange(f"{stream.path} can't tell its state as of {when}: {known}")
-    return BadPosition(f"{stream.path} has no generation that is whole: there is no state in it")
+                return TimeOutOfRange(f"{stream.path} has no state as of {when}: {known}")
+    return BadPosition(f"{stream.path} has no whole generation: there is no state in it")
 
 
 def events_of(stream: Stream, span: Span) -> Iterator[Event]:
-    """The events that a restore would replay, in order."""
+    """The events of a span, in order."""
     for block in stream.blocks(start=span.start, until=span.end):
         starts, ends, times = block.scan.starts, block.scan.ends, block.scan.times
         for row in range(block.first, block.last):
@@ -165,14 +182,12 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
                 )
 
 
-def told(data: bytes) -> Told | None:
-    """What is in an event, or None if it was written by another codec than EventCodec, or is nested too deep."""
+def parse_event(data: bytes) -> ParsedEvent | None:
+    """What an event's bytes tell; None if EventCodec didn't write them, or if they are nested too deep."""
     try:
         from msgspec import MsgspecError, msgpack
     except ImportError:
-        raise MissingExtra(
-            "msgspec is not installed, which turns bytes into events: pip install '.[state]' in forelog's folder"
-        ) from None
+        raise MissingExtra.needed("msgspec", by="reading events", extra="state") from None
     end = 1 + data[0] if data else 0
     if not 0 < end < len(data):
         return None
@@ -183,11 +198,11 @@ def told(data: bytes) -> Told | None:
         value = msgpack.decode(data[end:])
     except (MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
         return None
-    return Told(name, value) if _depth_is_fine(value) else None
+    return ParsedEvent(name, value) if _depth_is_fine(value) else None
 
 
 def _depth_is_fine(value: Any) -> bool:
-    """Whether a value can be gone through by functions that call themselves."""
+    """Whether recursive functions can handle a value."""
     level = [value]
     for _ in range(_DEPTH_MAX):
         level = [
@@ -202,17 +217,17 @@ def _depth_is_fine(value: Any) -> bool:
 
 
 def last_events(events: Iterable[Event]) -> tuple[dict[tuple[str, Any], Any], bool]:
-    """The last event of each thing, by type and key; and whether these are the events of a PersistentDict.
+    """The last event of each thing, by type and key; and whether the log is that of a PersistentDict.
 
-    Those are lists: of a key and a value, or of a key that is gone. Of any other event the key is its field `id`,
-    or else `key`, or else its first one; of a plain value it is the value; of bytes by another codec, these.
+    The events of a PersistentDict are lists: a key and its value, or a removed key. The key of any other event is
+    its field `id`, else `key`, else its first field. A plain value, and bytes of another codec, are their own key.
     """
     found: dict[tuple[str, Any], Any] = {}
     is_dict = True
     for event in events:
-        said = told(event.data)
+        said = parse_event(event.data)
         if said is None:
-            said = Told("?", event.data)
+            said = ParsedEvent("?", event.data)
         value = said.value
         is_dict = is_dict and not said.type and isinstance(value, list) and len(value) in (1, 2)
         found[said.type, _hashable(_key(value))] = value

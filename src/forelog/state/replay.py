@@ -1,4 +1,4 @@
-"""From records to events: what a log says happened, in order."""
+"""From a log's records to its events, generations and openings, in order."""
 
 from __future__ import annotations
 
@@ -8,36 +8,32 @@ from typing import Any
 from forelog import kernel
 from forelog.copies import lineage
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Snapshot
+from forelog.copies.snapshot import Snapshot
 from forelog.errors import BadEvent, CorruptRecord
 from forelog.formats import Block, Scan
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES, WRITER
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
 from forelog.state.events import Batch, Codec, EventCodec
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "MARKER_BYTES", "RECORD_BYTES", "WRITER", "Replayer", "is_marker"]
-
-EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"
-RECORD_BYTES = 20  # that a record takes beside its payload, about
-MARKER_BYTES = 9
-"""The size of a BEGIN or COMMIT record."""
+__all__ = ["Replayer", "is_marker"]
 
 Replay = Callable[[Any], object]
 
-_BATCH_BYTES = 1 << 16  # of events that are decoded in one step
+_BATCH_BYTES = 1 << 16  # of events decoded in one step
 
 
 def is_marker(payload: bytes) -> bool:
-    """Whether a record is a BEGIN, COMMIT or WRITER record of a size that it can have."""
+    """Whether a record is a BEGIN, COMMIT or WRITER record of a valid size."""
     if payload[:1] == WRITER:
         return lineage.is_encoded(len(payload) - 1)
     return payload[:1] in (BEGIN, COMMIT) and len(payload) == MARKER_BYTES
 
 
 class Replayer:
-    """Takes in a log's records, hands on its events, and keeps account of its generations.
+    """Reads a log's records, calls `replay` with each event, and tracks the generations.
 
-    What comes before the first BEGIN belongs to a generation that is gone. Without a `replay` nothing is decoded.
+    Records before the first BEGIN belong to a generation that was dropped. Without a `replay` nothing is decoded.
     """
 
     def __init__(self, path: str, codec: Codec, replay: Replay | None) -> None:
@@ -48,27 +44,30 @@ class Replayer:
             self._batch = codec.batch
         self._replay = replay
         self.generation = 0
+        """The number of the newest generation."""
         self.complete = False
+        """Whether it is whole."""
         self.identity: Identity | None = None
-        """The last opening that wrote."""
+        """The opening that wrote last."""
         self.openings: tuple[lineage.Opening, ...] = ()
-        """The openings before it in its term."""
+        """The openings of its term that came before it."""
         self.end = Position(0, 0)
         """The position after the last record."""
         self.snapshot: Snapshot | None = None
         """The last whole generation."""
         self.begin_segment = 0
-        """Where the last generation begins."""
+        """The segment where the newest generation begins."""
         self.events = 0
+        """Events that were replayed."""
         self.bytes_since_snapshot = 0
         self._first: int | None = None
-        """The first generation whose beginning was met; None while there is none."""
+        """The number of the first BEGIN that was read; None before that."""
         self._last_segment = 0
         self._holes: list[int] = []
-        """Segments before which others are missing."""
+        """Segments that follow a missing segment."""
 
     def block(self, block: Block) -> None:
-        """Some records, as a log is read."""
+        """Take records that were read from the log."""
         if self._last_segment and block.segment > self._last_segment + 1 and not _begins_an_opening(block):
             self._holes.append(block.segment)
         self._last_segment = block.segment
@@ -76,7 +75,7 @@ class Replayer:
         self.end = Position(block.segment, block.logical_end)
 
     def data(self, position: Position, data: memoryview) -> None:
-        """Some records, as they are sent: all of them whole and right."""
+        """Take records that were received from a log: whole and checked."""
         at = 0
         while at < len(data):
             scan = FORMAT.scan(data, at, len(data), position.offset, BLOCK_ROWS)
@@ -98,7 +97,7 @@ class Replayer:
     def _run(
         self, segment: int, buffer: memoryview, base: int, scan: Scan, row: int, last: int, first: bytes
     ) -> int:
-        """Replay a row and some after it, all of them events, and return the row after them."""
+        """Replay the events from a row on, and return the first row that was not replayed."""
         replay = self._replay
         if not self.generation or replay is None:
             after = row + len(kernel.pieces_after(buffer, scan.starts, scan.ends, row, last, EVENT))
@@ -115,7 +114,7 @@ class Replayer:
     def _replay_at_once(
         self, replay: Replay, buffer: memoryview, scan: Scan, row: int, last: int, first: bytes
     ) -> int:
-        """Decode those of the first one's type in one step, and replay them; none if one can't be decoded."""
+        """Decode the events of the first one's type in one step, and replay them; none if one can't be decoded."""
         batch = self._batch(first) if self._batch is not None else None
         if batch is None:
             return row
@@ -124,7 +123,7 @@ class Replayer:
         )
         try:
             events = batch.decode(data) if count else []
-        except Exception:  # which one it is, and why, is found out by taking each by itself
+        except Exception:  # the caller decodes each by itself, and finds out which one fails
             return row
         for event in events:
             replay(event)
@@ -152,7 +151,7 @@ class Replayer:
             self.begin_segment = position.segment
             self._first = self._first or self.generation
         elif kind == COMMIT:
-            if self.generation:  # or it is the end of one whose begin is gone
+            if self.generation:  # else its BEGIN was dropped
                 self.complete, self.bytes_since_snapshot = True, 0
                 self.snapshot = Snapshot(Position(self.begin_segment, FORMAT.header_bytes), after)
         else:
@@ -164,11 +163,9 @@ class Replayer:
         self.identity, self.openings = identity, lineage.merged(before, openings)
 
     def check_nothing_is_missing(self) -> None:
-        """Raise if a log that was read to its end isn't all there: what is left must not pass for its state."""
+        """Raise if segments are missing from a log that was read to its end. The rest is not its state."""
         if self._last_segment and self.snapshot is None and self._first != 1:
-            raise self._missing(
-                self._last_segment, "its events are of a generation that doesn't begin in it: its first segments"
-            )
+            raise self._missing(self._last_segment, "its first segments")
         start = self.begin_segment if self.snapshot is None else self.snapshot.begin.segment
         for segment in self._holes:
             if segment > start:
@@ -190,5 +187,5 @@ class Replayer:
 
 
 def _begins_an_opening(block: Block) -> bool:
-    """Whether a block begins as what is written after an opening, which may leave a segment's number out."""
+    """Whether a block begins with a WRITER record. An opening may skip the number of a segment."""
     return bytes(block.buffer[block.scan.starts[block.first] :][:1]) == WRITER

@@ -1,8 +1,8 @@
-"""A new state log, with the state that another one had.
+"""A new state log with the state that another one had at a time.
 
-The last generation that was whole at that time is copied, and what was written after it, record by record as it
-is: times stay, and so do positions, unless the source was cleaned by hand. The new log is written beside its
-place, synced, read back, and only then put there: a log that is there is whole. The source is only read.
+The records of the last generation that was whole at that time are copied, and those after it. Times stay the same,
+and so do positions, unless the source was cleaned by hand. The new log is written beside its final place, synced
+and read back before it is renamed: a log in its place is whole. The source is only read.
 
 >>> import tempfile
 >>> from forelog.state import PersistentDict
@@ -23,16 +23,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from forelog.copies.sources import source_directory
+from forelog.copies.addresses import source_directory
 from forelog.errors import PlaceTaken, RestoreFailed
 from forelog.files import Files, built_beside, disk, in_the_way
+from forelog.formats.state import EVENT
 from forelog.log.directory.directory import READ_LOCK, Directory
 from forelog.log.directory.segment import SegmentWriter
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
 from forelog.log.verify import verify
 from forelog.state.reader import Span, open_source, reading, span_of
-from forelog.state.replay import EVENT
 
 __all__ = ["RestoreReport", "restore"]
 
@@ -43,13 +43,17 @@ class RestoreReport(NamedTuple):
     """What a restore did."""
 
     path: str
+    """The new log's directory."""
     span: Span
-    """Which part of the source it is."""
+    """The part of the source that was copied."""
     events: int
+    """Events in the new log."""
     records: int
-    """Events and markers."""
+    """Events and markers in the new log."""
     segments: int
+    """Segments of the new log."""
     byte_count: int
+    """The size of the new log."""
 
 
 def restore(
@@ -63,11 +67,15 @@ def restore(
     files: Files | None = None,
     mode: int | None = None,
 ) -> RestoreReport:
-    """Make a new log at `path`, which must not exist or be empty, with the state that `source` had.
+    """Make a new log at `path` with the state that `source` had. `path` must be missing or an empty directory.
 
-    The source is a log's directory, one of copies, or a URL that fsspec knows, for which `storage_options` are.
-    `as_of` is a time, with what was written at it, or a position, with what is before it; by default all there is.
-    `files` is the disk that the new log is on, the operating system's by default, and `mode` that of its files.
+    source           a log's directory, a directory of copies, or a URL that fsspec knows
+    as_of            up to and with this time, or up to this position; by default the newest state
+    storage_options  for fsspec
+    progress         called with the bytes that were done, and with the total
+    timeout          seconds to wait for the lock on a source that is being cleaned
+    files            the file system of the new log; by default that of the operating system
+    mode             permissions of the new log's files
     """
     files = disk(files, mode)
     place = os.path.normpath(os.fspath(path))
@@ -89,12 +97,12 @@ def restore(
 
 
 def _copy(stream: Stream, span: Span, writer: SegmentWriter, progress: Progress | None) -> int:
-    """How many events were copied."""
+    """Copy the span. Returns the number of events."""
     infos = [info for info in stream.segments() if span.start.segment <= info.number <= span.end.segment]
     total = sum(info.byte_count for info in infos)
     before = {info.number: sum(i.byte_count for i in infos if i.number < info.number) for info in infos}
     events = 0
-    # From the segment's start, so that positions stay: what is there before the generation begins is passed over.
+    # From the start of the segment: so positions stay the same. A replay ignores what precedes the generation.
     for block in stream.blocks(start=Position(span.start.segment, 0), until=span.end):
         if writer.numbers[-1:] != [block.segment]:
             writer.begin(block.segment)
@@ -117,4 +125,4 @@ def _check(writer: SegmentWriter) -> None:
     problems = report.problems()
     if problems or report.records != writer.records:
         what = problems[0] if problems else f"{report.records} of {writer.records} records are there"
-        raise RestoreFailed(f"what was written is not what is on the disk: {what}")
+        raise RestoreFailed(f"the disk does not have what was written: {what}")

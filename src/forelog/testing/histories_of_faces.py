@@ -7,10 +7,11 @@ from typing import Any
 
 from forelog.commitlog.log import CommitLog
 from forelog.errors import ForelogError
+from forelog.formats.state import EVENT
 from forelog.log.position import Position
 from forelog.messages.writer import MessageLogWriter
-from forelog.state.log import Enumeration, StateLog
-from forelog.state.replay import EVENT
+from forelog.state.enumeration import Enumeration
+from forelog.state.log import StateLog
 from forelog.testing.histories import history
 from forelog.testing.ledger import Entry
 from forelog.testing.writer import Writer

@@ -13,15 +13,16 @@ from typing import Any
 
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
-from forelog.copies.mirror import FORMAT as STATE_FORMAT
-from forelog.copies.mirror import TAIL_BYTES, Resume, Snapshot
-from forelog.copies.sent import Memory, Sent
 from forelog.copies.shipping import Chunk, View, ship
 from forelog.copies.slots import whole_slot
+from forelog.copies.snapshot import Resume, Snapshot
 from forelog.copies.targets import DirectoryTarget
+from forelog.copies.transfers import Transfer, Transfers
 from forelog.errors import LogNotFound
 from forelog.files import Files
 from forelog.formats import Format
+from forelog.formats.state import FORMAT as STATE_FORMAT
+from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.messages.reader import MessageLogReader
@@ -139,12 +140,12 @@ def ingest(sight: Sight) -> None:
     if _lacks_spark(sight):
         return
     from forelog.spark.pipeline.ingest_files import write_piece
-    from forelog.spark.pipeline.ingest_plan import Plan, new_pieces, shape_of, standing_of
+    from forelog.spark.pipeline.ingest_plan import Plan, continuity_of, new_pieces, shape_of
 
     if opened(sight, lambda: _log_of(sight)) is None:
         return
     plan = Plan(codec=_codec_name(sight), slice_bytes=64)
-    shape, standing = shape_of(plan), standing_of(plan)
+    shape, standing = shape_of(plan), continuity_of(plan)
     positions: dict[str, Position] = {}
     try:
         while True:
@@ -204,7 +205,7 @@ class _Source:
         self._first = 0
         self.identity = Identity(bytes(16), 1, 1, bytes(8))
         self.lineage = Lineage(self.identity, Position(0, 0))
-        self.memory = Memory()
+        self.transfers = Transfers()
         self.path = sight.path
 
     def view(self) -> View | None:
@@ -223,7 +224,7 @@ class _Copy:
         self._sight = sight
         self._end = Position(0, 0)
         self._tail = b""
-        self.sent = Sent()
+        self.transfer = Transfer()
 
     def connect(self) -> Resume | None:
         return Resume(self._end, self._tail[-TAIL_BYTES:]) if self._tail else None

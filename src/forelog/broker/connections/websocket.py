@@ -29,7 +29,7 @@ try:
     from websockets.server import ServerProtocol
     from websockets.typing import Subprotocol
 except ImportError as error:
-    raise MissingExtra("websockets is not installed: pip install '.[broker]' in forelog's folder") from error
+    raise MissingExtra.needed("websockets", by="MQTT over WebSockets", extra="broker") from error
 
 __all__ = ["WebSocket"]
 

@@ -28,7 +28,8 @@ from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.errors import AppenderFailed, BadEvent, ForelogError, RecordTooLarge
 from forelog.files import Files
 from forelog.log.position import Position
-from forelog.state.log import Enumeration, StateLog
+from forelog.state.enumeration import Enumeration
+from forelog.state.log import StateLog
 
 __all__ = ["SessionStore"]
 

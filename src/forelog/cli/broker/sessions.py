@@ -19,7 +19,7 @@ from forelog.formats.messages import Messages
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.serving.notices import text
-from forelog.state.reader import events_of, open_source, reading, span_of, told
+from forelog.state.reader import events_of, open_source, parse_event, reading, span_of
 from forelog.times import format_time
 
 
@@ -64,7 +64,7 @@ def read_store(log: str, timeout: float | None) -> SessionStore:
     store = SessionStore(stream.path, Limits())
     with reading(stream, timeout):
         for event in events_of(stream, span_of(stream)):
-            said = told(event.data)
+            said = parse_event(event.data)
             if said is None or not isinstance(said.value, list) or not said.value:
                 raise BadEvent(f"{stream.path} at {event.position}: it isn't an event of a broker")
             try:

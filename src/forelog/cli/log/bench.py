@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, human_count, human_duration, print_json, table
+from forelog.log.appender import Sync
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 
@@ -160,7 +161,7 @@ def _timed(step: Callable[[], object], seconds: float) -> tuple[list[float], flo
     return sorted(latencies), time.perf_counter() - start
 
 
-def _append(stream: Stream, name: str, payload: bytes, size: int, seconds: float, *, sync: str) -> Measure:
+def _append(stream: Stream, name: str, payload: bytes, size: int, seconds: float, *, sync: Sync) -> Measure:
     with stream.appender(sync=sync, sync_interval_ms=100) as log:
         append = log.append
         calls, elapsed = _repeat(lambda: append(payload), size, seconds, PHASE_BYTES_MAX)

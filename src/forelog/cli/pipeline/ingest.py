@@ -63,7 +63,7 @@ def lines(chosen: argparse.Namespace, found: IngestReport) -> list[str]:
 
 def page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport) -> Report:
     """What it writes with `--report`: commits over time, and the table's files."""
-    from forelog.spark.pipeline.ingest_table import load_state
+    from forelog.spark.tables.commits import load_state
 
     page = Report(f"ingest {chosen.path}", f"{made()}; to {chosen.target}")
     counts = ("rows", "files", "bytes", "batches", "merged", "defects", "seconds")

@@ -14,7 +14,7 @@ from forelog.cli import codes
 from forelog.cli.output import plural
 from forelog.errors import UnknownFormat
 from forelog.log.position import Position
-from forelog.spark.pipeline.tables import JOB_COLUMNS, REPLAY_COLUMNS, STATS_COLUMNS, read_table
+from forelog.spark.pipeline.input import JOB_COLUMNS, REPLAY_COLUMNS, STATS_COLUMNS, read_log
 from forelog.times import format_time, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def rows_shown(chosen: argparse.Namespace) -> int:
 def _read(
     spark: SparkSession, chosen: argparse.Namespace, columns: Sequence[str], codec: str = "records", **times: Any
 ) -> DataFrame:
-    return read_table(
+    return read_log(
         spark,
         chosen.path,
         columns,

@@ -13,7 +13,7 @@ from typing import Any
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json, table
 from forelog.log.position import Position
-from forelog.state.reader import Event, Span, events_of, last_events, open_source, reading, span_of, told
+from forelog.state.reader import Event, Span, events_of, last_events, open_source, parse_event, reading, span_of
 from forelog.times import format_time
 
 _OTHER = "?"
@@ -71,7 +71,7 @@ def _count(events: Iterable[Event], span: Span) -> tuple[Counter[str], Counter[s
     since = {"events_since_snapshot": 0, "bytes_since_snapshot": 0}
     commit = span.commit or Position(0, 0)
     for event in events:
-        said = told(event.data)
+        said = parse_event(event.data)
         name = _OTHER if said is None else said.type or "(plain)"
         types[name] += 1
         byte_counts[name] += event.frame_bytes
@@ -126,7 +126,7 @@ def items_of(found: dict[tuple[str, Any], Any]) -> list[tuple[Any, Any]]:
 def event_in_words(event: Event) -> dict[str, Any]:
     """An event as JSON has it."""
     fields: dict[str, Any] = {"position": str(event.position), "time": format_time(event.time_ns)}
-    said = told(event.data)
+    said = parse_event(event.data)
     if said is None:
         return {**fields, "type": None, "event_base64": base64.b64encode(event.data).decode()}
     return {**fields, "type": said.type, "event": as_json(said.value)}

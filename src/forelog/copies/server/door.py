@@ -1,12 +1,12 @@
-"""Where connections to a replica server wait until they have said who they are.
+"""Where connections to a replica server wait until they have said hello.
 
-One thread has all of them. Before its HELLO a connection costs a socket and a few kilobytes, and has a deadline
-from the moment it was accepted: bytes that come now and then don't put it off. There is a number of places, and a
-number of them for one address. If all are taken, a newcomer gets the place of the connection that has waited
-longest, of the address that has most. So whoever says hello at once gets in, however many others don't. Whoever
-was let in has left these places.
+One thread serves all of them. Before its HELLO a connection costs a socket and a few kilobytes. Its deadline runs
+from the moment it was accepted, whatever it sends. The number of places is limited, in all and for one address. If
+all are taken, a newcomer gets the place of the longest waiting connection of the address that has most. So a
+client that says hello at once gets in, however many others don't. Admitted connections no longer take a place
+here.
 
-A client that speaks TLS where nobody does, or the other way round, is refused with a line that says so.
+A client that speaks TLS to a server without it, or the other way round, is refused with a line that says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACCEPTED_AT_ONCE = 64
 
 
 class Guest:
-    """A connection that hasn't said who it is."""
+    """A connection that hasn't said hello."""
 
     def __init__(self, sock: socket.socket, address: tuple[Any, ...], deadline: float, *, tls: bool) -> None:
         self.socket = sock
@@ -43,7 +43,7 @@ class Guest:
         self.who = f"{shown}:{address[1]}"
         self.deadline = deadline
         self.tls = tls
-        """Whether its handshake is still to come."""
+        """Whether it still has to do its TLS handshake."""
         self.got = bytearray()
         self.missing = HEAD_BYTES
         self.left = LEAVE_BYTES_MAX
@@ -51,7 +51,7 @@ class Guest:
 
 
 class Door:
-    """Accepts connections, and hands those on that have said hello: `admit(guest, body)` raises to refuse one."""
+    """Accepts connections. Calls `admit(guest, body)` for each that said hello; it raises to refuse one."""
 
     def __init__(
         self,
@@ -71,24 +71,24 @@ class Door:
         self._seconds = seconds
         self._places_per_address = places_per_address
         self._guests: Shares[Guest] = Shares(places - 1)
-        """The longest waiting first. Past its limit there is no place for one more."""
+        """The longest waiting first. At its limit there is no place for another one."""
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = socket.socketpair()
         self._stopping = False
 
     @property
     def waiting(self) -> int:
-        """How many are here now."""
+        """The number of waiting connections."""
         return len(self._guests)
 
     def stop(self) -> None:
-        """Have `run` return."""
+        """Make `run` return."""
         self._stopping = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Accept and serve connections until `stop` is called."""
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -113,7 +113,7 @@ class Door:
             return 1.0
         return min(max(min(guest.deadline for guest in self._guests.holders()) - time.monotonic(), 0), 1.0)
 
-    # -- coming
+    # -- arriving
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -124,7 +124,7 @@ class Door:
             except OSError as error:
                 if not self._stopping:
                     self._notices.warning("connection not accepted", "", reason=error.strerror or str(error))
-                    self._make_place(next(iter(self._guests.holders()), None))  # it may be out of descriptors
+                    self._make_place(next(iter(self._guests.holders()), None))  # there may be no descriptors left
                     time.sleep(0.02)
                 return
             guest = Guest(sock, address, time.monotonic() + self._seconds, tls=self._tls is not None)
@@ -153,7 +153,7 @@ class Door:
                 self._notices.warning(what, guest.host, from_=guest.who, reason=f"not within {self._seconds:g} s")
             self._drop(guest)
 
-    # -- what they say
+    # -- reading
 
     def _look_at(self, guest: Guest) -> None:
         try:
@@ -217,10 +217,10 @@ class Door:
         with contextlib.suppress(KeyError, ValueError):  # its thread may have closed it by now
             self._selector.unregister(guest.socket)
 
-    # -- going
+    # -- leaving
 
     def _refuse(self, guest: Guest, error: Exception) -> None:
-        """Say why, and wait a moment for the client to read it."""
+        """Send the reason, and give the client a moment to read it."""
         hint = tls_hint(guest.got)
         self._notices.warning("refused", guest.host, from_=guest.who, reason=f"it {hint}" if hint else str(error))
         guest.leaving, guest.deadline = True, time.monotonic() + LEAVE_SECONDS

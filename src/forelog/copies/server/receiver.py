@@ -1,12 +1,12 @@
-"""The receiving end of a log that is shipped: frames into copies, and answers."""
+"""The receiving end of a shipped log: it writes frames into a copy, and acknowledges them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from forelog.copies.mirror import Resume
-from forelog.copies.slots import Copies
+from forelog.copies.slots import Slots
+from forelog.copies.snapshot import Resume
 from forelog.copies.wire import FRAME_BYTES_MAX, Body, Kind, Link, parse_data, parse_snapshot
 from forelog.errors import BadFrame
 from forelog.log.position import Position
@@ -19,17 +19,20 @@ def _nothing(*_: object) -> None:
 
 
 class Receiver:
-    """Takes what comes over a link into copies, until the other side closes.
+    """Writes the records that come over a link into slots, until the other side closes.
 
-    `arrived` is told of records once the whole copy has them, `renewed` when a copy was replaced by one that was
-    made anew, and `changed` after either. `fits` raises if so many bytes more
-    are too many. The lock is held while a copy is changed.
+    arrived   called with records once the whole copy has them
+    renewed   called when a new copy has replaced the whole one
+    changed   called after either
+    fits      called with a number of bytes; raises if there is no space for them
+
+    The lock is held while a copy is changed.
     """
 
     def __init__(
         self,
         link: Link,
-        copies: Copies,
+        slots: Slots,
         lock: threading.RLock | threading.Lock,
         *,
         arrived: Callable[[Position, memoryview], None] = _nothing,
@@ -38,7 +41,7 @@ class Receiver:
         fits: Callable[[int], None] = _nothing,
     ) -> None:
         self._link = link
-        self._copies = copies
+        self._slots = slots
         self._lock = lock
         self._arrived = arrived
         self._renewed = renewed
@@ -47,15 +50,15 @@ class Receiver:
         link.frame_bytes_max = FRAME_BYTES_MAX
 
     def run(self, check: Callable[[], None] = _nothing) -> None:
-        """Until the other side closes. `check` comes before each frame is taken, with the lock held.
+        """Receive until the other side closes. `check` is called before each frame, with the lock held.
 
-        Nothing is sent with the lock held: whoever doesn't take its answers keeps nobody else waiting.
+        Acknowledgements are sent without the lock: a client that doesn't read them delays no other.
         """
         while self._next(check):
             pass
 
     def _next(self, check: Callable[[], None]) -> bool:
-        """Take a frame, and forget it before the next one comes. False if there is none."""
+        """Take one frame, and release it before the next one comes. False at the end."""
         frame = self._link.receive()
         if frame is None:
             return False
@@ -67,24 +70,24 @@ class Receiver:
         return True
 
     def _take(self, kind: Kind, body: Body) -> Resume | None:
-        """What to acknowledge, if anything."""
-        copies = self._copies
+        """Carry a frame out. Returns what to acknowledge; None if the frame asks for no acknowledgement."""
+        slots = self._slots
         if kind is Kind.DATA:
             position, data = parse_data(body)
             self._fits(len(data))
-            copies.growing.write(position, data)
-            if copies.growing is copies.whole:
+            slots.growing.write(position, data)
+            if slots.growing is slots.whole:
                 self._arrived(position, data)
                 self._changed()
         elif kind is Kind.FLUSH:
-            return copies.flush(synced=body == b"\1")
+            return slots.flush(synced=body == b"\1")
         elif kind is Kind.COMMITTED:
-            if copies.commit(parse_snapshot(body)):
+            if slots.commit(parse_snapshot(body)):
                 self._renewed()
             self._changed()
-            return copies.flush(synced=False)
+            return slots.flush(synced=False)
         elif kind is Kind.RESTART:
-            copies.restart()
+            slots.restart()
         else:
-            raise BadFrame(f"{self._link.who} sends {kind.name}, which nobody asked for")
+            raise BadFrame(f"{self._link.who} sends an unexpected {kind.name}")
         return None

@@ -1,10 +1,10 @@
-"""A replica server: it keeps copies of any number of logs, and passes them on to followers.
+"""A replica server keeps copies of any number of logs, and sends them on to followers.
 
-A connection that hasn't said hello is at the door (door.py). One that has, with a token that is good for its log
-(tokens.py), gets a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
-with another word. Any other primary is asked whether its log continues the copy (claim.py); if it does, the
-connection before it is closed. Nothing is in memory but the frames that are being received or sent, and large ones
-share a room. No lock is held while anything is sent or waited for.
+A new connection waits at the door until it has said hello (door.py). If its token is valid for its log
+(tokens.py), it gets a thread. A log has one primary at a time. An older epoch is refused, and so is the same epoch
+with another word. Any other primary must claim that its log continues the copy (claim.py); then the connection of
+the primary before it is closed. Only the frames that are being received or sent are in memory, and large ones
+share a limited room. No lock is held while the server sends or waits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from forelog.bounds import BYTES_MAX, COUNT_MAX, TIMER_SECONDS_MAX, check_number
 from forelog.copies.claim import refuse_other
 from forelog.copies.identity import Identity, check_term
 from forelog.copies.server.door import Door, Guest
-from forelog.copies.server.hosted import Hosted, Space
+from forelog.copies.server.hosted_log import HostedLog
 from forelog.copies.server.receiver import Receiver
+from forelog.copies.server.space import Space
 from forelog.copies.server.tokens import Tokens
 from forelog.copies.shipping import ship
-from forelog.copies.targets import LinkTarget, is_log_name
+from forelog.copies.targets import LinkTarget
 from forelog.copies.wire import (
     VERSION,
     Body,
@@ -37,6 +38,7 @@ from forelog.copies.wire import (
     Room,
     as_token,
     identity_fields,
+    is_log_name,
     need_msgspec,
     resume_fields,
 )
@@ -45,6 +47,7 @@ from forelog.files import OSFiles
 from forelog.files.modes import PRIVATE
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
+from forelog.log.stream import PathLike
 from forelog.serving.notices import Notices
 
 __all__ = ["ReplicaServer"]
@@ -53,16 +56,16 @@ CONNECTIONS_MAX = 256
 WAITING_MAX = 256
 WAITING_PER_ADDRESS_MAX = 64
 FOLLOWERS_MAX = 32
-WRITERS_MAX = 8  # of one log at a time: the primary, those that want its place, and promotions
+WRITERS_MAX = 8  # connections of one log: the primary, candidates for its place, and promotions
 LOGS_MAX = 1024
 FRAMES_BYTES_MAX = 256 << 20
 HELLO_SECONDS = 10.0
-CLAIMS_MAX = 20  # that a primary makes, while another one writes the copy
+CLAIMS_MAX = 20  # attempts of a primary to claim a copy that another one keeps changing
 ROLES = ("primary", "follower", "promote")
 
 
 class _Place(NamedTuple):
-    """What a connection is here for, and by which token."""
+    """What a connection came for, with its token."""
 
     log: str
     role: str
@@ -75,25 +78,27 @@ class _Place(NamedTuple):
 
 
 class ReplicaServer:
-    """`with ReplicaServer("replica", port=7070) as server: ...`; port 0 finds one that is free.
+    """Keeps copies of logs: `with ReplicaServer("replica", port=7070) as server: ...`.
 
-    token                    one for all logs; without it, and without `tokens`, everybody may write and read
-    tokens                   the path of a file of tokens, each for the logs that a pattern names (tokens.py)
-    tls                      a context; one that wants certificates of clients lets only those in that have one
-    connections_max          connections that have said hello, a thread each; of one log 32 followers, 8 others
-    waiting_max              connections that haven't, in all
-    waiting_per_address_max  and of one address
-    hello_seconds            for a connection to say hello, from when it was accepted
+    path                     the directory of all copies
+    host, port               where to listen; port 0 chooses a free one
+    token                    one token for all logs; without `token` and `tokens`, everybody may read and write
+    tokens                   the path of a file of tokens, each for the logs that match a pattern (tokens.py)
+    tls                      a context; it may require certificates of clients
+    connections_max          connections that have said hello, a thread each; per log 32 followers and 8 others
+    waiting_max              connections that have not said hello, in all
+    waiting_per_address_max  and from one address
+    hello_seconds            time to say hello after a connection was accepted
     logs_max                 logs that copies are kept of
-    log_bytes_max            that the copies of one log may take up on the disk; None for no limit
-    bytes_max                that all copies together may
-    frames_bytes_max         of memory for frames over 1 MiB that are being received, of all connections together
-    mode                     of the files of new copies
+    log_bytes_max            disk space for the copies of one log; None for no limit
+    bytes_max                disk space for all copies; None for no limit
+    frames_bytes_max         memory for frames over 1 MiB that are being received, for all connections
+    mode                     permissions of the files of new copies
     """
 
     def __init__(
         self,
-        path: str,
+        path: PathLike,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -124,8 +129,8 @@ class ReplicaServer:
         check_whole("bytes_max", bytes_max, or_none="for no limit")
         check_whole("frames_bytes_max", frames_bytes_max, most=BYTES_MAX)
         if token is not None and tokens is not None:
-            raise ValueError("token is for all logs, and tokens is a file with one for each: give one of them")
-        self.path = path
+            raise ValueError("token is for all logs, and tokens is a file with many: give only one of them")
+        self.path = os.fspath(path)
         self._files = OSFiles(mode)
         self._address = (host, port)
         self._tokens = Tokens.one(as_token(token)) if tokens is None else Tokens.read(os.fspath(tokens))
@@ -135,7 +140,7 @@ class ReplicaServer:
         self._limits = (bytes_max, log_bytes_max, logs_max)
         self._room = Room(frames_bytes_max)
         self.notices = Notices("replica")
-        self._logs: dict[str, Hosted] = {}
+        self._logs: dict[str, HostedLog] = {}
         self._opening: dict[str, threading.Lock] = {}
         self._links: dict[Link, _Place] = {}
         self._lock = threading.Lock()
@@ -147,7 +152,7 @@ class ReplicaServer:
     # -- starting and stopping
 
     def start(self) -> Self:
-        """Listen; `address` tells where."""
+        """Start to listen at `address`."""
         refuse_others(self._files, self.path, "a replica server's copies", kind="replica")
         self._files.make_dir(self.path)
         bytes_max, log_bytes_max, logs_max = self._limits
@@ -169,18 +174,18 @@ class ReplicaServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port where it listens."""
         if self._socket is None:
             raise ReplicaError("the replica server is not running")
         host, port = self._socket.getsockname()[:2]
         return host, port
 
     def stop(self) -> None:
-        """Cut all connections, sync, close."""
+        """Close all connections, sync the copies, and stop."""
         self._stopping = True
         if self._door is not None:
             self._door.stop()
-            self._door_thread.join(5)  # nobody comes in after this
+            self._door_thread.join(5)  # no connection is admitted after this
         with self._lock:
             links, threads = list(self._links), list(self._threads)
         for link in links:
@@ -204,11 +209,11 @@ class ReplicaServer:
         self.stop()
 
     def positions(self) -> dict[str, Position]:
-        """Up to where each log's copy has everything, for those that have been asked for since the start."""
-        return {name: hosted.copies.position for name, hosted in list(self._logs.items())}
+        """Where the copy of each log ends, for the logs that were used since the start."""
+        return {name: hosted.slots.position for name, hosted in list(self._logs.items())}
 
     def figures(self) -> dict[str, int]:
-        """Connections, bytes of copies, and how often each event has happened since the start."""
+        """Counts of connections, logs and bytes now, and of events since the start."""
         with self._lock:
             places = list(self._links.values())
         return {
@@ -221,9 +226,9 @@ class ReplicaServer:
         }
 
     def reload(self, *, token: str | bytes | None = None, tokens: str | os.PathLike[str] | None = None) -> None:
-        """Use another token, or a file of tokens that is read now. Whoever hasn't the right any more is cut off.
+        """Use another token, or read a file of tokens. Connections that lost their right are closed.
 
-        A file that isn't right raises BadTokens or OSError, and nothing changes.
+        An invalid file raises BadTokens or OSError, and nothing changes.
         """
         new = Tokens.one(as_token(token)) if tokens is None else Tokens.read(os.fspath(tokens))
         with self._lock:
@@ -246,11 +251,11 @@ class ReplicaServer:
         return thread
 
     def _admit(self, guest: Guest, body: Body) -> None:
-        """Let somebody in who has said hello, with a thread of its own; or raise. Called at the door."""
+        """Give a connection that has said hello a thread, or raise. Called by the door."""
         hello = Fields("the client", body)
         version = hello.need("version")
         if version != VERSION:
-            raise BadFrame(f"it speaks version {version} of the protocol, here is {VERSION}")
+            raise BadFrame(f"it speaks version {version} of the protocol: expected {VERSION}")
         place = _Place(hello.need("log"), hello.need("role"), hello.get("token", ""), guest.host)
         if not is_log_name(place.log):
             raise BadFrame(f"{place.log!r:.40} is no name for a log: expected letters, digits, dots and dashes")
@@ -278,14 +283,14 @@ class ReplicaServer:
         return "the token is only good for reading" if right == "read" and place.writes else None
 
     def _check_places(self, place: _Place) -> None:
-        """Raise if there are too many connections, in all or for a log."""
+        """Raise if there are too many connections, in all or for the log."""
         if len(self._links) >= self._connections_max:
             raise ReplicaError(f"there are {self._connections_max} connections here already")
         same = [link for link, one in self._links.items() if (one.log, one.writes) == (place.log, place.writes)]
         if not place.writes and len(same) >= FOLLOWERS_MAX:
             raise ReplicaError(f"there are {len(same)} connections of followers of {place.log} here already")
         if place.writes and len(same) >= WRITERS_MAX:
-            # The first of those that want to be the primary and have not said what they have makes way.
+            # The oldest candidate that hasn't become the primary makes way.
             hosted = self._logs.get(place.log)
             next(link for link in same if hosted is None or link is not hosted.primary).close()
 
@@ -304,7 +309,7 @@ class ReplicaServer:
             _refuse(link, error)
         except Exception as error:
             reason, fine = f"{type(error).__name__}: {error}", False
-            _refuse(link, ReplicaError("an error of the server's: its log has more"))
+            _refuse(link, ReplicaError("an error in the server: its log says more"))
         finally:
             self._leave(link)
             link.close()
@@ -320,12 +325,12 @@ class ReplicaServer:
         else:
             self._pass_on(link, self._known(place.log), hello)
 
-    def _hosted(self, name: str) -> Hosted:
+    def _hosted(self, name: str) -> HostedLog:
         with self._lock:
             opening = self._opening.setdefault(name, threading.Lock())
-        with opening:  # only those of the same log wait while it is opened
+        with opening:  # connections of other logs don't wait while it is opened
             hosted = self._logs.get(name)
-            if hosted is not None and hosted.is_gone():  # removed or replaced: it is opened anew
+            if hosted is not None and hosted.is_gone():  # removed or replaced: open it again
                 with self._lock:
                     del self._logs[name]
                 self._space.forget(name)
@@ -334,7 +339,7 @@ class ReplicaServer:
             if hosted is None:
                 try:
                     self._space.admit(name)
-                    hosted = Hosted(name, os.path.join(self.path, name), self._files)
+                    hosted = HostedLog(name, os.path.join(self.path, name), self._files)
                 except BaseException:
                     with self._lock:
                         self._opening.pop(name, None)
@@ -343,42 +348,42 @@ class ReplicaServer:
                     self._logs[name] = hosted
             return hosted
 
-    def _known(self, name: str) -> Hosted:
+    def _known(self, name: str) -> HostedLog:
         if name not in self._logs and not os.path.isdir(os.path.join(self.path, name)):
             raise ReplicaError(f"there is no log {name!r:.40} here")
         return self._hosted(name)
 
-    # -- what they come for
+    # -- primaries, promotions, followers
 
-    def _receive(self, link: Link, hosted: Hosted, identity: Identity) -> None:
+    def _receive(self, link: Link, hosted: HostedLog, identity: Identity) -> None:
         self._grant(link, hosted, identity)
 
         def check() -> None:
             if hosted.primary is not link:
                 raise Superseded(f"another primary has connected for this log since {identity.opening} did")
-            self._space.note(hosted.name, hosted.copies.byte_count)
+            self._space.note(hosted.name, hosted.slots.byte_count)
 
         def fits(count: int) -> None:
-            self._space.fits(hosted.name, hosted.copies.byte_count, count)
+            self._space.fits(hosted.name, hosted.slots.byte_count, count)
 
         host = link.who.rpartition(":")[0]
         self.notices.info("primary", host, from_=link.who, log=hosted.name, opening=identity.opening)
         receiver = Receiver(
-            link, hosted.copies, hosted.lock, renewed=hosted.renewed, changed=hosted.changed, fits=fits
+            link, hosted.slots, hosted.lock, renewed=hosted.renewed, changed=hosted.changed, fits=fits
         )
         receiver.run(check)
 
-    def _grant(self, link: Link, hosted: Hosted, identity: Identity) -> None:
-        """Make it the primary, if its log continues the copy; else raise.
+    def _grant(self, link: Link, hosted: HostedLog, identity: Identity) -> None:
+        """Make a connection the primary if its log continues the copy; else raise.
 
-        It is asked without the lock. What it claims counts only for the copy that it was asked about.
+        It is asked without the lock held, so its claim is valid only if the copy hasn't changed meanwhile.
         """
-        copies = hosted.copies
+        slots = hosted.slots
         for _ in range(CLAIMS_MAX):
             with hosted.lock:
-                refuse_other(copies.path, identity, copies.identity)
-                check_term(copies.path, identity, copies.identity)
-                known = copies.known()
+                refuse_other(slots.path, identity, slots.identity)
+                check_term(slots.path, identity, slots.identity)
+                known = slots.known()
             link.send_fields(
                 Kind.KNOWN, **identity_fields(known.identity), **resume_fields(known.end), content_term=known.term
             )
@@ -386,39 +391,39 @@ class ReplicaServer:
             if why := claim.get("refused", ""):
                 raise ReplicaError(f"{identity} is refused: {why}")
             with hosted.lock:
-                if known != copies.known():
+                if known != slots.known():
                     continue
-                copies.adopt(identity, continues=claim.need("continues"))
+                slots.adopt(identity, continues=claim.need("continues"))
                 hosted.take_over(link)
-                resume = copies.growing.resume()
+                resume = slots.growing.resume()
             link.send_fields(Kind.WELCOME, **resume_fields(resume))
             return
-        raise ReplicaError(f"{copies.path} is being written by another primary, {copies.identity}")
+        raise ReplicaError(f"{slots.path} is being written by another primary, {slots.identity}")
 
-    def _promote(self, link: Link, hosted: Hosted) -> None:
-        """Whoever asks will be the primary: take nothing from the one there was."""
+    def _promote(self, link: Link, hosted: HostedLog) -> None:
+        """Begin a new term for a follower that will be the primary, and shut the old primary out."""
         with hosted.lock:
-            known = hosted.copies.identity
+            known = hosted.slots.identity
             if known is None:
                 raise ReplicaError("nobody has written to this log yet")
             identity = known.next_term()
-            hosted.copies.adopt(identity)
+            hosted.slots.adopt(identity)
             if hosted.primary is not None:
                 hosted.primary.close()
                 hosted.primary = None
-            position = hosted.copies.whole_end  # what was acknowledged is there, also while another is made
+            position = hosted.slots.whole_end  # with all that was acknowledged, also while a new copy is made
         host = link.who.rpartition(":")[0]
         self.notices.warning("promoted", host, from_=link.who, log=hosted.name, opening=identity.opening)
         link.send_fields(
             Kind.WELCOME, **identity_fields(identity), segment=position.segment, offset=position.offset, tail=b""
         )
 
-    def _pass_on(self, link: Link, hosted: Hosted, hello: Fields) -> None:
-        identity = hosted.copies.identity
+    def _pass_on(self, link: Link, hosted: HostedLog, hello: Fields) -> None:
+        identity = hosted.slots.identity
         if identity is None:
             raise ReplicaError("nobody has written to this log yet")
         if hosted.view() is None:
-            # Not waited for here: a follower that gives up meanwhile would leave its thread and its place.
+            # Don't wait here: a follower that gives up meanwhile would leave its thread behind.
             raise ReplicaError("there is no whole copy of this log yet: its primary hasn't sent all of it")
         link.send_fields(Kind.WELCOME, **identity_fields(identity))
         woken = hosted.follow(link)
@@ -436,7 +441,7 @@ class ReplicaServer:
 
 
 def _refuse(link: Link, error: Exception) -> None:
-    """Say why, if it can still be said."""
+    """Tell the other side why, if it can still be reached."""
     why = str(error) if isinstance(error, ForelogError) else f"{getattr(error, 'strerror', None) or error}"
     code = "superseded" if isinstance(error, Superseded) else "failed"
     with contextlib.suppress(ForelogError, OSError):

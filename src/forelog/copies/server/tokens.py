@@ -1,15 +1,15 @@
-"""Who may write which copies, and who may read them: tokens, each for the logs that a pattern names.
+"""Tokens: each gives the right to write or read the copies of the logs that match a pattern.
 
-A file of tokens has a line for each::
+A file of tokens has one per line::
 
     # logs     token                                                                what it is for
     bank       5f2b8c1e9d7a4f60                                                     write
     bank       0c9f2a7d41be83e6                                                     read
     sensors-*  sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae   write
 
-`*` stands for any characters and `?` for one. A token may be given by its SHA-256, so that the file tells nobody.
-`write` is for primaries and for promotions, and reads as well; `read` is for followers; without either it is
-`write`. Whatever else is in a line is an error.
+`*` matches any characters, and `?` one. A line can have a token's SHA-256 in place of the token, so that the file
+doesn't reveal it. `write` is for primaries and promotions, and includes `read`, which is for followers. The
+default is `write`. Any other line is an error.
 
 >>> tokens = Tokens.parse("bank s3cret-1\\nbank s3cret-2 read\\nsensors-* s3cret-3 write")
 >>> tokens.right("bank", "s3cret-1"), tokens.right("bank", "s3cret-2"), tokens.right("bank", "s3cret-3")
@@ -18,7 +18,7 @@ A file of tokens has a line for each::
 ('write', None)
 >>> Tokens.parse("bank s3cret red")
 Traceback (most recent call last):
-forelog.errors.BadTokens: the tokens: line 1: 'red' is no right: expected read or write
+forelog.errors.BadTokens: the tokens: line 1: 'red' is not a right: expected read or write
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Line(NamedTuple):
 
 
 class Tokens:
-    """Tokens and what they are good for. Without any, everybody may do everything."""
+    """Tokens and their rights. Without any, everybody may do everything."""
 
     def __init__(self, lines: list[_Line] | None = None) -> None:
         self._lines = lines
@@ -59,7 +59,7 @@ class Tokens:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Those of a file. OSError if it can't be read, BadTokens if a line isn't right."""
+        """The tokens of a file. OSError if it can't be read, BadTokens if a line is wrong."""
         with open(path, "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
@@ -67,11 +67,11 @@ class Tokens:
         try:
             return cls.parse(data.decode(), path)
         except UnicodeDecodeError:
-            raise BadTokens(f"{path} is no text in UTF-8") from None
+            raise BadTokens(f"{path} is not UTF-8") from None
 
     @classmethod
     def parse(cls, text: str, source: str = "the tokens") -> Self:
-        """Those of a text."""
+        """The tokens of a text; `source` names it in errors."""
         lines = []
         for number, line in enumerate(text.splitlines(), 1):
             words = line.split()
@@ -84,15 +84,15 @@ class Tokens:
             if len(lines) > LINES_MAX:
                 raise BadTokens(f"{source}: line {number}: there are more than {LINES_MAX:,} tokens")
         if not lines:
-            raise BadTokens(f"{source} has no token, so nobody could connect: expected lines of PATTERN TOKEN")
+            raise BadTokens(f"{source} has no token, so no client could connect: expected lines of PATTERN TOKEN")
         return cls(lines)
 
     def __bool__(self) -> bool:
-        """Whether anybody needs a token."""
+        """Whether clients need a token."""
         return self._lines is not None
 
     def right(self, log: str, token: str) -> Right | None:
-        """What a token is good for with a log; None for nothing. As long for a wrong token as for a right one."""
+        """The right that a token gives to a log; None for none. Wrong tokens take as long as right ones."""
         if self._lines is None:
             return "write"
         digest = _digest(token)
@@ -108,9 +108,9 @@ def _parse(words: list[str]) -> _Line:
         raise ValueError(f"it has {len(words)} words: expected PATTERN TOKEN, and read or write if that matters")
     pattern, token, right = (*words, "write")[:3]
     if not _PATTERN.fullmatch(pattern):
-        raise ValueError(f"{pattern!r:.60} names no logs: expected letters, digits, dots, dashes, * and ?")
+        raise ValueError(f"{pattern!r:.60} can't match a log: expected letters, digits, dots, dashes, * and ?")
     if right not in ("read", "write"):
-        raise ValueError(f"{right!r:.60} is no right: expected read or write")
+        raise ValueError(f"{right!r:.60} is not a right: expected read or write")
     hashed = _HASHED.fullmatch(token)
     if hashed is None and token.lower().startswith("sha256:"):
         raise ValueError("the SHA-256 of a token is sha256: and 64 digits, 0 to 9 and a to f")

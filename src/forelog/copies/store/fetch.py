@@ -1,7 +1,7 @@
-"""From a copy elsewhere to a log here.
+"""From a copy in an object store to a log in a directory.
 
-Each part is checked against its manifest, and each record in it, before it is written. The log is made beside its
-place, synced, and only then put there: a log that is there is whole. The copy is only read.
+Each part is checked against its manifest, and each record in it, before it is written. The log is written beside
+its final place and synced before it is renamed: a log in its place is whole. The copy is only read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from forelog import kernel
 from forelog.copies.identity import Identity
-from forelog.copies.mirror import FORMAT, Mirror, Snapshot
+from forelog.copies.replica import Replica
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.copies.store.manifest import FOLDER, Manifest, Part, named_manifests, newest
-from forelog.copies.store.storage import Storage
 from forelog.errors import BadFrame, ReplicaError
 from forelog.files import Files, built_beside, disk, in_the_way
+from forelog.formats.state import FORMAT
 from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 
@@ -26,21 +28,24 @@ __all__ = ["Fetched", "fetch"]
 
 logger = logging.getLogger("forelog")
 
-ATTEMPTS = 3  # the copy may be replaced while it is read
+ATTEMPTS = 3  # because the copy may be replaced while it is read
 
 
 class Fetched(NamedTuple):
-    """What a fetch got."""
+    """What a fetch did."""
 
     path: str
+    """The new log's directory."""
     manifest: str
-    """The name of the manifest that it is from."""
+    """The name of the manifest that it was made from."""
     identity: Identity
-    """Whose log it is, and the epoch of who wrote the copy."""
+    """The log, and the opening that wrote the manifest."""
     snapshot: Snapshot
+    """The last whole generation in the copy."""
     position: Position
-    """Where it ends."""
+    """Where the log ends."""
     byte_count: int
+    """How many bytes were fetched."""
 
 
 def fetch(
@@ -52,46 +57,46 @@ def fetch(
     files: Files | None = None,
     mode: int | None = None,
 ) -> Fetched:
-    """Make a new state log at `path`, which must not exist or be empty, of the copy at a URL.
+    """Make a new state log at `path` from the copy at a URL. `path` must be missing or an empty directory.
 
-    `progress` is called with the bytes that are there, and how many there will be. To go on as the primary, open
-    the log with `promote=True`: whoever wrote before is refused from then on wherever this one writes.
+    `progress` is called with the bytes fetched so far, and with the total. To continue as the primary, open the
+    new log with `promote=True`: the copies that it writes to then refuse the old primary.
     """
     files = disk(files, mode)
     place = os.path.normpath(os.fspath(path))
     if in_the_way(files, place):
         raise ReplicaError(f"{os.fspath(path)} is there already and not empty: fetching makes a new log")
-    storage = Storage(where, storage_options)
-    storage.open()
+    bucket = Bucket(where, storage_options)
+    bucket.open()
     try:
         for attempt in range(1, ATTEMPTS + 1):
-            manifest = _newest(storage)
+            manifest = _newest(bucket)
             try:
-                _make(storage, manifest, place, files, progress)
+                _make(bucket, manifest, place, files, progress)
             except FileNotFoundError as error:
                 if attempt == ATTEMPTS:
-                    raise ReplicaError(f"{storage.where} changes faster than it can be read: {error}") from error
-                logger.info("%s was replaced while it was read: once more", storage.where)
+                    raise ReplicaError(f"{bucket.where} changes too fast to be read: {error}") from error
+                logger.info("%s was replaced while it was read: reading it again", bucket.where)
             else:
                 break
     finally:
-        storage.close()
+        bucket.close()
     return Fetched(
         os.fspath(path), manifest.name, manifest.identity, manifest.snapshot, manifest.position, manifest.length
     )
 
 
-def _newest(storage: Storage) -> Manifest:
-    listed = named_manifests(storage.sizes())
-    found = newest(storage, listed, storage.sizes(FOLDER))
+def _newest(bucket: Bucket) -> Manifest:
+    listed = named_manifests(bucket.sizes())
+    found = newest(bucket, listed, bucket.sizes(FOLDER))
     if not found:
-        what = f"none of its {len(listed)} manifests is right" if listed else "there is no manifest"
-        raise ReplicaError(f"{storage.where} has no whole copy of a state log: {what}")
+        what = f"none of its {len(listed)} manifests is valid" if listed else "there is no manifest"
+        raise ReplicaError(f"{bucket.where} has no whole copy of a state log: {what}")
     return found[0]
 
 
 def _make(
-    storage: Storage,
+    bucket: Bucket,
     manifest: Manifest,
     place: str,
     files: Files,
@@ -99,28 +104,28 @@ def _make(
 ) -> None:
     beside = f"{place}.fetching-{os.urandom(4).hex()}"
     with built_beside(files, place, beside):
-        with contextlib.closing(Mirror(Directory(files, beside, FORMAT))) as mirror:
+        with contextlib.closing(Replica(Directory(files, beside, FORMAT))) as replica:
             done = 0
             for part in manifest.parts:
-                mirror.write(Position(part.segment, part.offset), _read(storage, manifest, part))
+                replica.write(Position(part.segment, part.offset), _read(bucket, manifest, part))
                 done += part.length
                 if progress is not None:
                     progress(done, manifest.length)
-            mirror.sync()
+            replica.sync()
         files.sync_dir(beside)
 
 
-def _read(storage: Storage, manifest: Manifest, part: Part) -> bytes:
-    data = storage.read(part.path)
+def _read(bucket: Bucket, manifest: Manifest, part: Part) -> bytes:
+    data = bucket.read(part.path)
     if len(data) != part.length:
         raise BadFrame(
-            f"{storage.where}/{part.path} is damaged: it has {len(data):,} bytes, and {manifest.name} says "
+            f"{bucket.where}/{part.path} is damaged: it has {len(data):,} bytes, and {manifest.name} says "
             f"{part.length:,}"
         )
     found = kernel.crc32c(data)
     if found != part.crc32c:
         raise BadFrame(
-            f"{storage.where}/{part.path} is damaged: its CRC-32C is {found:08x}, and {manifest.name} says "
+            f"{bucket.where}/{part.path} is damaged: its CRC-32C is {found:08x}, and {manifest.name} says "
             f"{part.crc32c:08x}"
         )
     return data

@@ -1,30 +1,28 @@
-"""A copy of a state log as objects: parts of its segments, and manifests that say which parts make it up.
+"""The objects that make up a copy: parts of segments, and manifests that list the parts.
 
 ::
 
     bank/
-      opening-1.3-2c26b46b68ffc68f                        who writes here: epoch (term.run), word of the opening
-      manifest-000000000012-1.3-9f86d081884c7d65.json     number, epoch, and a word drawn for it, or zeros
+      opening-1.3-2c26b46b68ffc68f                        an opening that writes here: epoch (term.run), word
+      manifest-000000000012-1.3-9f86d081884c7d65.json     number, epoch, and a random word, or zeros
       segments/
         000000007-00000000000000000008-1048576-1.3-2c26b46b68ffc68f-fcde2b2edba56bf4.part
-        segment   offset               length  epoch and word of the opening, and a word drawn for the part
+        segment   offset               length  epoch and word of the opening, and a random word
 
-A part has the bytes that the segment has there: whole records.
+A part has the bytes of the segment at its offset: whole records.
 
-A primary puts an `opening` there before anything else. Of all openings that are there, the youngest one may
-write (register.py).
+A primary writes its `opening` before anything else. Of all openings in the store, the youngest one may write
+(register.py).
 
-Nothing is ever written twice under one name, so nothing depends on what a store does then. Where a store can
-refuse that, a manifest's word is zeros: two processes with the same identity, as on a cloned machine, can't both
-write manifest 12.
+No name is ever written twice, so nothing depends on what a store does then. If the store can refuse it, the word
+of a manifest is zeros: two processes with the same identity, as on a cloned machine, can't both write manifest 12.
 
-A manifest is written after everything that it names. It counts if it has the checksum that it says, and if all
-that it names is there in its length; else it is as if it weren't. Of those that count, the one with the highest
-epoch and then the highest number is the copy: what an old primary still writes after a younger one has, nobody
-reads.
+A manifest is written after everything that it names. It is valid if its checksum is right, and if all parts that
+it names are there, with the right lengths. Of the valid manifests, the one with the highest epoch, then the
+highest number, is the copy. So nobody reads what an old primary still writes after a younger one.
 
-A manifest is JSON with sorted keys. `sha256` is that of the same JSON without it. `header` is what each segment
-file begins with, and isn't in the parts.
+A manifest is JSON with sorted keys. `sha256` is the digest of the same JSON without this field. `header` is what
+each segment file begins with; the parts don't have it.
 
 >>> here = Identity(bytes(16), 1, 3, bytes.fromhex("2c26b46b68ffc68f"))
 >>> part = Part(7, 8, 100, 0xE3069283, 1, 3, here.word.hex(), "fcde2b2edba56bf4")
@@ -48,9 +46,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from forelog.copies.identity import Identity, new_word
-from forelog.copies.mirror import FORMAT, Snapshot
-from forelog.copies.store.storage import Storage
+from forelog.copies.snapshot import Snapshot
+from forelog.copies.store.bucket import Bucket
 from forelog.errors import BadFrame
+from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 from forelog.times import format_time
 
@@ -63,10 +62,10 @@ logger = logging.getLogger("forelog")
 
 VERSION = 2
 NO_WORD = "0" * 16
-"""In the name of a manifest that the store was asked not to write twice."""
+"""The word in the name of a manifest if the store refuses to write a name twice."""
 FOLDER = "segments"
 MANIFEST_BYTES_MAX = 32 << 20
-PART_BYTES_MAX = 1 << 30  # of one that holds a single, huge record
+PART_BYTES_MAX = 1 << 30  # for a part with a single, huge record
 _KIND = "copy of a state log"
 _NUMBER_MAX = 2**63
 _MANIFEST_NAME = re.compile(r"manifest-(\d{12})-(\d{1,19})\.(\d{1,19})-([0-9a-f]{16})\.json", re.ASCII)
@@ -76,7 +75,7 @@ _WORD = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 
 def draw_word() -> str:
-    """What makes a name one that nobody else has."""
+    """Draw a random word for a name."""
     return new_word().hex()
 
 
@@ -92,16 +91,17 @@ class Part(NamedTuple):
     opening: str
     """The word of the opening that wrote it."""
     word: str
+    """A random word."""
 
     @property
     def name(self) -> str:
-        """Of the object, in its folder."""
+        """The name of the object in its folder."""
         place = f"{self.segment:09d}-{self.offset:020d}-{self.length}"
         return f"{place}-{self.term}.{self.run}-{self.opening}-{self.word}.part"
 
     @property
     def path(self) -> str:
-        """Of the object."""
+        """The name of the object, with its folder."""
         return f"{FOLDER}/{self.name}"
 
     @property
@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a manifest's name says. The greatest is the one that counts."""
+    """The name of a manifest, parsed. The greatest one is the newest."""
 
     term: int
     run: int
@@ -120,17 +120,17 @@ class Named(NamedTuple):
 
     @property
     def epoch(self) -> tuple[int, int]:
-        """Of the primary that wrote it."""
+        """The epoch of the primary that wrote it."""
         return self.term, self.run
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """The name of the object."""
         return f"manifest-{self.number:012d}-{self.term}.{self.run}-{self.word}.json"
 
 
 class Manifest(NamedTuple):
-    """Everything that a copy consists of."""
+    """The parts that a copy consists of."""
 
     number: int
     identity: Identity
@@ -140,12 +140,12 @@ class Manifest(NamedTuple):
 
     @property
     def named(self) -> Named:
-        """What its name says."""
+        """Its name, as fields."""
         return Named(self.identity.term, self.identity.run, self.number, self.word)
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """The name of the object."""
         return self.named.name
 
     @property
@@ -155,11 +155,11 @@ class Manifest(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many bytes the parts have."""
+        """The size of all parts."""
         return sum(part.length for part in self.parts)
 
     def encode(self, time_ns: int) -> bytes:
-        """As bytes."""
+        """The manifest as bytes."""
         body = {
             "forelog": _KIND,
             "version": VERSION,
@@ -185,16 +185,16 @@ def _canonical(body: Any) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Manifest:
-    """The manifest that these bytes are; BadFrame if they are none, or one that contradicts itself."""
+    """The manifest that these bytes are; BadFrame if it is damaged or contradicts itself."""
     try:
         body = json.loads(data)
         said = body.pop("sha256")
         if hashlib.sha256(_canonical(body)).hexdigest() != said:
-            raise BadFrame(f"{name} is damaged: its checksum isn't that of what it says")
+            raise BadFrame(f"{name} is damaged: its checksum is wrong")
         if body["forelog"] != _KIND or body["version"] != VERSION:
             raise BadFrame(f"{name} is of version {body['version']!r}: this forelog reads {VERSION}")
         if body["header"] != FORMAT.header().hex():
-            raise BadFrame(f"{name} is of a log whose segments begin with {body['header']!r}, no state log's")
+            raise BadFrame(f"{name} is not of a state log: its segments begin with {body['header']!r}")
         manifest = Manifest(
             _count(body["number"]),
             Identity(
@@ -209,20 +209,20 @@ def decode(name: str, data: bytes) -> Manifest:
         )
         position = Position.parse(body["position"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadFrame(f"{name} is no manifest: {type(error).__name__}: {error}") from error
+        raise BadFrame(f"{name} is not a manifest: {type(error).__name__}: {error}") from error
     _check(name, manifest, position)
     return manifest
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _NUMBER_MAX:
-        raise ValueError(f"{value!r} is no number that may be there")
+        raise ValueError(f"{value!r} is not a valid number")
     return value
 
 
 def _word(value: Any) -> str:
     if type(value) is not str or not _WORD.fullmatch(value):
-        raise ValueError(f"{value!r} is no word for a name")
+        raise ValueError(f"{value!r} is not a valid word")
     return value
 
 
@@ -232,7 +232,7 @@ def _part(fields: Any) -> Part:
 
 
 def _check(name: str, manifest: Manifest, position: Position) -> None:
-    """Whether it is one log's records from the beginning of the snapshot on, without a gap."""
+    """Raise BadFrame unless the parts are records of one log, from the snapshot on, without a gap."""
     if manifest.name != name or len(manifest.identity.id) != 16:
         raise BadFrame(f"{name} says that it is {manifest.name}")
     at = None
@@ -242,9 +242,9 @@ def _check(name: str, manifest: Manifest, position: Position) -> None:
         if Position(part.segment, part.offset) != expected:
             raise BadFrame(f"{name} has a gap: part {part.name} doesn't follow {at}")
         if not 0 < part.segment <= FORMAT.segment_number_max or part.length < FORMAT.record_bytes_min:
-            raise BadFrame(f"{name} names {part.name}, which no log can have")
+            raise BadFrame(f"{name} names {part.name}, which is impossible")
         if part.crc32c >= 2**32 or part.length > PART_BYTES_MAX:
-            raise BadFrame(f"{name} names {part.name}, which nobody can have written")
+            raise BadFrame(f"{name} names {part.name}, whose length or checksum is impossible")
         at = part.end
     if at is None or at != position:
         raise BadFrame(f"{name} says that it ends at {position}, but its parts at {at}")
@@ -254,30 +254,30 @@ def _check(name: str, manifest: Manifest, position: Position) -> None:
 
 
 def parse_part_name(name: str) -> tuple[int, int] | None:
-    """The epoch of who wrote a part; None if that is no part's name."""
+    """The epoch of the opening that wrote a part; None if the name is not that of a part."""
     match = _PART_NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def opening_name(identity: Identity) -> str:
-    """The name of the object that says that an opening writes here."""
+    """The name of the object that announces an opening."""
     return f"opening-{identity.opening}"
 
 
 def parse_opening_name(name: str, log: bytes) -> Identity | None:
-    """The opening of a log that an object names; None if that is no opening's name."""
+    """The opening that an object announces; None if its name is not that of an opening."""
     match = _OPENING_NAME.fullmatch(name)
     return Identity(log, int(match[1]), int(match[2]), bytes.fromhex(match[3])) if match else None
 
 
 def named_openings(names: Iterable[str], log: bytes) -> list[Identity]:
-    """All openings of a log that objects name, the oldest first."""
+    """All openings that objects announce, the oldest first."""
     found = (parse_opening_name(name, log) for name in names)
     return sorted(one for one in found if one is not None)
 
 
 def named_manifests(sizes: Mapping[str, int]) -> dict[Named, int]:
-    """All manifests among objects, with their sizes, the greatest first. What they say isn't looked at."""
+    """All manifests among objects, unread, with their sizes; the newest first."""
     found = {}
     for name, size in sizes.items():
         match = _MANIFEST_NAME.fullmatch(name)
@@ -286,27 +286,27 @@ def named_manifests(sizes: Mapping[str, int]) -> dict[Named, int]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def load(storage: Storage, named: Named, size: int, parts: dict[str, int]) -> Manifest:
-    """A manifest that counts: right, and all that it names is there; else BadFrame or FileNotFoundError."""
+def load(bucket: Bucket, named: Named, size: int, parts: dict[str, int]) -> Manifest:
+    """Read a valid manifest, all of whose parts are there; else BadFrame or FileNotFoundError."""
     if size > MANIFEST_BYTES_MAX:
-        raise BadFrame(f"{named.name} has {size:,} bytes, more than any manifest")
-    manifest = decode(named.name, storage.read(named.name))
+        raise BadFrame(f"{named.name} has {size:,} bytes: expected at most {MANIFEST_BYTES_MAX:,}")
+    manifest = decode(named.name, bucket.read(named.name))
     for part in manifest.parts:
         if parts.get(part.name) != part.length:
-            there = "isn't there" if part.name not in parts else f"has {parts[part.name]:,} bytes there"
+            there = "is missing" if part.name not in parts else f"has {parts[part.name]:,} bytes"
             raise BadFrame(f"{named.name} names {part.name}, which {there}")
     return manifest
 
 
-def newest(storage: Storage, listed: dict[Named, int], parts: dict[str, int], count: int = 1) -> list[Manifest]:
-    """The manifests that count, at most so many, the one to use first. Those that don't are told of in the log."""
+def newest(bucket: Bucket, listed: dict[Named, int], parts: dict[str, int], count: int = 1) -> list[Manifest]:
+    """The newest valid manifests, at most `count`; the newest first. A line is logged for each invalid one."""
     found: list[Manifest] = []
     for named, size in listed.items():
         if len(found) == count:
             break
         try:
-            found.append(load(storage, named, size, parts))
+            found.append(load(bucket, named, size, parts))
         except (BadFrame, FileNotFoundError) as error:
             if not found:
-                logger.warning("%s: passed over, for the one before it: %s", storage.where, error)
+                logger.warning("%s: an invalid manifest is ignored: %s", bucket.where, error)
     return found

@@ -1,9 +1,9 @@
 """One larger part for many small ones.
 
-Each flush uploads a part, however small, so a segment that grows slowly would have thousands. When it has more
-than a few, the last ones are replaced by one: those that are each at most twice as large as all after them, so
-that a byte is uploaded again about as often as the number of parts doubles. The bytes come from the log's own
-segment, and have to have the parts' checksums. If the log has dropped it meanwhile, things stay as they are.
+Each flush uploads a part, however small, so a segment that grows slowly would have thousands. If it has more than
+a few, its last parts become one: those that are each at most twice as large as all after them together. So a byte
+is uploaded again about as often as the number of parts doubles. The bytes are read from the log, and must have the
+checksums of the parts. If the log has dropped the segment, its parts stay.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from forelog.log.stream import Stream
 
 __all__ = ["MERGE_PARTS", "merge_parts"]
 
-MERGE_PARTS = 16  # of a segment, before some are made one
+MERGE_PARTS = 16  # parts of a segment, before some are merged
 
 
 def merge_parts(
     parts: list[Part], stream: Stream, part_bytes: int, put: Callable[[Position, bytes], Part]
 ) -> list[Part]:
-    """The parts, fewer if a segment has too many: then its last ones are made one. The last two are looked at."""
+    """The parts, with some of the last two segments merged if these have too many."""
     out, stop = parts, len(parts)
     for _ in range(2):
         if not stop:
@@ -53,7 +53,7 @@ def _first_of_run(parts: list[Part], start: int, stop: int, part_bytes: int) -> 
 
 
 def _read(parts: list[Part], stream: Stream) -> bytes | None:
-    """What the parts have, from the log itself; None if it has something else, or nothing any more."""
+    """The bytes of the parts, read from the log; None if the log doesn't have them any more."""
     try:
         file = stream.directory.open_segment(parts[0].segment)
     except FileNotFoundError:

@@ -89,14 +89,23 @@ class Add:
     word: ClassVar[str] = "add"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     name: str
+    """The queue that it is in."""
     ttr_ms: int
+    """How long a lease may take."""
     ttl_ms: int
+    """How long the job lives."""
     created_ns: int
+    """When it was made."""
     payload: bytes = b""
+    """What is to be done."""
     priority: int = 0
+    """Higher first."""
     max_attempts: int = 0
+    """How often it may be leased; 0 for any number."""
     max_fails: int = 0
+    """Failed attempts after which it has failed; 0 if the first one is final."""
     time_ns: int | None = None
     """None, which is written as the zero time. A foreign writer may have set one."""
 
@@ -109,15 +118,25 @@ class Schedule:
     word: ClassVar[str] = "schedule"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     name: str
+    """The queue that it is in."""
     ttr_ms: int
+    """How long a lease may take."""
     ttl_ms: int
+    """How long the job lives."""
     time_ns: int
+    """When it is due."""
     created_ns: int
+    """When it was made."""
     payload: bytes = b""
+    """What is to be done."""
     priority: int = 0
+    """Higher first."""
     max_attempts: int = 0
+    """How often it may be leased; 0 for any number."""
     max_fails: int = 0
+    """Failed attempts after which it has failed; 0 if the first one is final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +147,9 @@ class Complete:
     word: ClassVar[str] = "complete"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     result: bytes = b""
+    """What the job came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,9 @@ class Fail:
     word: ClassVar[str] = "fail"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     result: bytes = b""
+    """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +173,7 @@ class Delete:
     word: ClassVar[str] = "delete"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +184,7 @@ class Expire:
     word: ClassVar[str] = "expire"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +195,7 @@ class StartAttempt:
     word: ClassVar[str] = "start-attempt"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +206,7 @@ class TimeoutAttempt:
     word: ClassVar[str] = "timeout-attempt"
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
 
 
 Command = Add | Schedule | Complete | Fail | Delete | Expire | StartAttempt | TimeoutAttempt

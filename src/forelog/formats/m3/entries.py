@@ -3,8 +3,8 @@
 A log's records are chunks here. What they say is decoded for each file from its start: an entry names its series
 by a number that only the series' first entry in the file explains.
 
-A message may be wrong in a chunk that is right, or belong to a chunk that is missing. That is a `Fault`, at the
-chunk in which the message begins.
+A message may be wrong in a chunk that is right, or belong to a chunk that is missing. That is a `BadMessage`, at
+the chunk in which the message begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forelog.formats.m3.format import MESSAGE_REASONS
 from forelog.formats.m3.values import Datapoint, Entry, Series, Unit
 from forelog.kernel.types import END, LIMIT, Entries
 
-__all__ = ["EntryBlock", "EntryDecoder", "Fault", "SeriesTable"]
+__all__ = ["BadMessage", "EntryBlock", "EntryDecoder", "SeriesTable"]
 
 _UNITS = {unit.value: unit for unit in Unit}
 
@@ -50,9 +50,13 @@ class EntryBlock(NamedTuple):
     """Some entries of one file, as columns; those wanted are the rows from `first` up to `last`."""
 
     segment: int
+    """The file's number."""
     entries: Entries
+    """The columns."""
     first: int
+    """The first wanted row."""
     last: int
+    """The row after the last wanted one."""
     series: SeriesTable
     """What the entries' rows of series mean; the same table for all blocks of a file."""
 
@@ -73,14 +77,17 @@ class EntryBlock(NamedTuple):
             )
 
 
-class Fault(NamedTuple):
+class BadMessage(NamedTuple):
     """A place in right chunks whose messages can't be read."""
 
     offset: int
     """That of the chunk."""
     physical_offset: int
+    """The place of the chunk in its file."""
     reason: str
+    """One word or two for what is wrong."""
     byte_count: int
+    """How many bytes can't be read."""
     data: bytes
     """The first bytes found there."""
 
@@ -88,12 +95,12 @@ class Fault(NamedTuple):
 class EntryDecoder:
     """Decodes blocks of chunks, in order, beginning at the start of a file.
 
-    `on_fault` is called for each fault, after the entries before it; it may raise, or set `stopped`. With
-    `resumes` decoding goes on after a fault.
+    `on_bad` is called for each bad message, after the entries before it; it may raise, or set `stopped`. With
+    `resumes` decoding continues after a bad message.
     """
 
-    def __init__(self, on_fault: Callable[[Fault], None], *, resumes: bool) -> None:
-        self._on_fault = on_fault
+    def __init__(self, on_bad: Callable[[BadMessage], None], *, resumes: bool) -> None:
+        self._on_bad = on_bad
         self._resumes = resumes
         self._decoder = kernel.M3Decoder()
         self._series = SeriesTable(self._decoder)
@@ -127,10 +134,10 @@ class EntryDecoder:
             self.end = block.offsets[last - 1] + block.frame_bytes(last - 1)
 
     def finish(self) -> None:
-        """No more chunks follow: an entry that isn't whole is a fault."""
+        """No more chunks follow: an entry that isn't whole is a bad message."""
         offset = self.pending_offset
         if offset >= 0:
-            self._on_fault(Fault(offset, offset, "truncated message", self.end - offset, b""))
+            self._on_bad(BadMessage(offset, offset, "truncated message", self.end - offset, b""))
 
     def _enter(self, block: Block, row: int) -> None:
         """Note where a chunk is: in the next file, after a gap, or where the last one ended."""
@@ -147,23 +154,23 @@ class EntryDecoder:
         if entries.lost:
             row = bisect_left(block.offsets, entries.lost_offset)
             size = sum(block.frame_bytes(i) for i in range(row, row + entries.lost))
-            self._fault(block, entries.lost_offset, 0, "begins inside of a lost message", size)
+            self._bad(block, entries.lost_offset, 0, "begins inside of a lost message", size)
         if entries.unknown:
             what = "1 entry" if entries.unknown == 1 else f"{entries.unknown} entries"
-            self._fault(block, entries.unknown_offset, 0, f"{what} of unknown series")
+            self._bad(block, entries.unknown_offset, 0, f"{what} of unknown series")
         if entries.reason not in (END, LIMIT):
-            self._fault(block, entries.offset, entries.place, MESSAGE_REASONS[entries.reason])
+            self._bad(block, entries.offset, entries.place, MESSAGE_REASONS[entries.reason])
 
-    def _fault(self, block: Block, offset: int, place: int, reason: str, byte_count: int = 0) -> None:
-        """A fault in a chunk of a block, or in one before it, in which a message began."""
+    def _bad(self, block: Block, offset: int, place: int, reason: str, byte_count: int = 0) -> None:
+        """A bad message in a chunk of a block, or in one before it, in which a message began."""
         row = bisect_left(block.offsets, offset)
         if block.offsets[row] != offset:
-            self._on_fault(Fault(offset, offset, reason, block.logical_end - offset, b""))
+            self._on_bad(BadMessage(offset, offset, reason, block.logical_end - offset, b""))
             return
         start, end = block.scan.starts[row] + place, block.scan.ends[row]
         found = bytes(block.buffer[min(start, end) : min(start + 32, end)])
         size = byte_count or block.frame_bytes(row)
-        self._on_fault(Fault(offset, block.scan.offsets[row], reason, size, found))
+        self._on_bad(BadMessage(offset, block.scan.offsets[row], reason, size, found))
 
 
 def _runs(block: Block) -> Iterator[tuple[int, int]]:

@@ -84,6 +84,7 @@ class M3:
     """The format of M3's commit log files. A chunk has up to `chunk_bytes` of data before its messages span."""
 
     chunk_bytes: int = CHUNK_BYTES
+    """How much data a chunk has before it is closed."""
 
     name: ClassVar[str] = "m3"
     header_bytes: ClassVar[int] = 0

@@ -44,9 +44,13 @@ class Series:
     """
 
     id: bytes
+    """What the series is called."""
     namespace: bytes = b"default"
+    """What the id is unique in."""
     shard: int = 0
+    """Which of the database's shards has it."""
     tags: Tags | None = None
+    """Pairs of name and value; None for no tags."""
     metadata: bytes = field(init=False, repr=False)
     """All of that as it is written: two series are equal if this is."""
 
@@ -63,7 +67,7 @@ class Series:
 
     @classmethod
     def of_metadata(cls, metadata: bytes) -> Self:
-        """The series that a file's metadata tells of, also where M3 wouldn't have written it so."""
+        """The series of a file's metadata, also where M3 wouldn't have written it so."""
         series = cls.__new__(cls)
         series._set(*m3_parse_metadata(metadata))
         return series
@@ -85,18 +89,24 @@ class Datapoint(NamedTuple):
     """A number at a time."""
 
     timestamp_ns: int
+    """In nanoseconds since 1970."""
     value: float
+    """The number."""
 
 
 class Entry(NamedTuple):
     """A datapoint as a file has it."""
 
     series: Series
+    """What the datapoint belongs to."""
     datapoint: Datapoint
+    """The time and the number."""
     unit: int
     """A `Unit`, or a number that M3 gives no meaning to."""
     annotation: bytes | None
+    """What was noted; None for nothing."""
     created_ns: int
+    """When the entry was written."""
 
 
 def as_bytes(what: str, value: Any) -> bytes:

@@ -7,7 +7,7 @@ A file is a sequence of msgpack arrays and nothing else, without a header::
     time         uint, nanoseconds since 1970; written in nine bytes, `cf` and a u64
     topic        str of at most 65,535 bytes of UTF-8
     payload      bin of at most 257 MiB
-    properties   map with str as keys, of at most 1 MiB, nested at most 16 deep; `80` if there are none
+    properties   map with str as keys, at most 1 MiB, nested at most 16 deep; `80` if there are none
     crc          uint, CRC-32C of the four elements before it as they are encoded, without the array's head
                  `95`; written in five bytes, `ce` and a u32
 

@@ -34,7 +34,9 @@ class Extension(NamedTuple):
     """A value of a type that an application has defined."""
 
     kind: int
+    """The application's number for the type."""
     data: bytes
+    """The bytes of the value."""
 
 
 def pack(value: Any) -> bytes:
@@ -169,7 +171,7 @@ def _scalar(data: bytes, at: int, start: int, end: int) -> Any:
 
 
 def element_head(marker: int) -> int:
-    """How many bytes an element of msgpack has before its content; 0 for what is no element."""
+    """How many bytes an element of msgpack has before its content; 0 if it isn't one."""
     return 1 if marker < 0xC0 or marker >= 0xE0 else _HEADS.get(marker, 0)
 
 

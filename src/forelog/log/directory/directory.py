@@ -45,10 +45,10 @@ class Directory:
         self._listed: tuple[object, list[int]] | None = None
         """The last listing, and the directory's word from before it."""
         self._indexed: tuple[object, dict[int, int]] | None = None
-        """The same of indexes."""
+        """The last listing of indexes, likewise."""
 
     def whole(self) -> Self:
-        """The same, with everything that the files have, whether it counts or not."""
+        """This directory with everything that the files have, whether it counts or not."""
         other = copy.copy(self)
         other.ends_at_mark = False
         return other
@@ -95,7 +95,7 @@ class Directory:
         try:
             word = self.files.changed(self.path)
         except (FileNotFoundError, NotADirectoryError):
-            word = None  # listing it tells what is wrong
+            word = None  # listing it raises what is wrong
         known = self._listed
         if word is not None and known is not None and known[0] == word:
             return list(known[1])
@@ -158,7 +158,7 @@ class Directory:
         """The segment after this one, there or gone by now; None if there is none yet.
 
         Mostly nothing is listed: the next number is the next segment's unless one was left out, and the end mark
-        tells which segment is the last.
+        has the number of the last.
         """
         known = [] if self._listed is None else self._listed[1]
         if known and number < known[-1]:

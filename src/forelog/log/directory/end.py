@@ -1,8 +1,8 @@
 """Up to where a log counts while it is written: the file `append.end`.
 
-A write takes time, and may fail halfway. Its bytes are in the segment before anybody knows whether they stay:
-on a full disk they are cut off again. So readers don't go by the size of the file. The appender tells them, in
-eight words of memory that it shares with every process, up to where the last segment counts:
+A write takes time, and may fail halfway. Its bytes are in the segment before it is known whether they stay: on a
+full disk they are cut off again. So readers don't go by the size of the file. The appender publishes up to where
+the last segment counts, in eight words of memory that it shares with every process:
 
     write begins     intended = where it will end
     bytes arrive     the file grows; no reader looks past `committed`
@@ -13,12 +13,12 @@ eight words of memory that it shares with every process, up to where the last se
     word  0        1, 2                      3         4        5          6         7
           magic    a digest of the boot      sequence  segment  committed  intended  sequence
 
-Offsets have a check of sixteen bits above them, since nothing else would tell of a flipped bit there. To change
-the segment the appender stores word 7, then the others, then word 3: a reader that finds the two alike has seen
+Offsets have a check of sixteen bits above them, since nothing else would show a flipped bit there. To change the
+segment the appender stores word 7, then the others, then word 3: a reader that finds the two alike has seen
 no half of a change. Segment 0 means that nobody appends, and that the files count as they are.
 
 A process that is killed leaves its words behind. Readers still stop at `committed`, and the next opening cuts
-off what was only half written. After a reboot the words mean nothing, which the digest tells. Where the file is
+off what was only half written. After a reboot the words mean nothing; the digest shows it. Where the file is
 longer than `intended`, another program has written to it since, and its size counts.
 
 >>> import forelog, tempfile
@@ -119,7 +119,7 @@ class EndMark:
             self.shared.store(END_COMMITTED, checked_offset(offset))
 
     def close(self, *, in_order: bool) -> None:
-        """Let go of it; `in_order` if whatever is in the files counts."""
+        """Close it; `in_order` if everything in the files counts."""
         if in_order:
             self.move(0, 0)
         # The core of an appender that couldn't be opened may still have the words.

@@ -2,11 +2,11 @@
 
 The cleaner of Captain's Log knows nothing of positions that stay valid: it drops records, and those after them
 move. What it leaves looks like any segment; but it is shorter than its index says, or than `append.synced` does,
-and no index or map fits it. Where a record used to be in such a segment nobody can tell.
+and no index or map fits it. Where a record used to be in such a segment is unknown.
 
-Its records are read all the same, under positions that nothing ever had: past the end of the segment as we knew
-it, in a range that is another one for each size that the file may have. A position from before the rewriting lies
-outside of that range, and is refused (`check_position`). If somebody has removed the index, too, nothing tells.
+Its records can be read, under positions that nothing ever had: past the end of the segment as we knew it, in a
+range that differs for each size that the file may have. A position from before the rewriting lies outside of that
+range, and is refused (`check_position`). If somebody has removed the index too, the rewriting can't be noticed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _logical_end(directory: Place, number: int, size: int) -> int:
 def check_position(position: Position, index: SegmentIndex | None, path: str, header_bytes: int) -> Position:
     """A position in a segment; that of its end, if it is where the segment ended before it was rewritten.
 
-    BadPosition if nobody can tell what it means, because another program has rewritten the segment.
+    BadPosition if its meaning is unknown, because another program has rewritten the segment.
     """
     if index is None or not index.foreign_end or position.offset <= header_bytes:
         return position

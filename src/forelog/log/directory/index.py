@@ -57,14 +57,23 @@ class SegmentIndex:
     """An index, decoded. Pairs lie flat: runs[2 * i] and runs[2 * i + 1] are one."""
 
     segment: int
+    """Its number."""
     physical_bytes: int
+    """The size of its file."""
     logical_end: int
+    """The logical offset of its end."""
     records: int = 0
+    """How many records it has."""
     first_time: int = 0
+    """The earliest time of a record."""
     last_time: int = 0
+    """The latest time of a record."""
     tail: bytes = b"\0\0\0\0"
+    """The last four bytes of the file."""
     runs: array[int] = field(default_factory=_new_pairs)
+    """Pairs of logical and physical offsets; empty if it was never rewritten."""
     marks: array[int] = field(default_factory=_new_pairs)
+    """Pairs of a logical offset and a time."""
     foreign_end: int = 0
     """Where the segment ended before another program rewrote it (foreign.py); 0 if none did."""
 
@@ -92,7 +101,7 @@ class SegmentIndex:
         return physical if run < 0 else self.runs[2 * run] + physical - self.runs[2 * run + 1]
 
     def logical_column(self, offsets: array[int]) -> array[int]:
-        """The same for a column of ascending record offsets."""
+        """The logical offsets of a column of ascending record offsets."""
         if not self.runs:
             return offsets
         column: array[int] = kernel.relocate(offsets, self.runs)
@@ -209,7 +218,7 @@ def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail:
 
 
 def was_a_map(files: Files, path: str) -> bool:
-    """Whether an index that can't be used was one of a rewritten segment, as far as its first bytes tell."""
+    """Whether an index that can't be used was one of a rewritten segment, by its first bytes."""
     try:
         file = files.open_read(path)
     except OSError:
@@ -225,7 +234,7 @@ def was_a_map(files: Files, path: str) -> bool:
 
 
 def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> None:
-    """Write an index, whole or not at all as far as a reader can tell: a torn one fails its checksum.
+    """Write an index, whole or not at all for a reader: a torn one fails its checksum.
 
     What a failed write has left is removed, if that is possible.
     """
@@ -277,7 +286,7 @@ class IndexBuilder:
         self.mark_rows(starts, base, lambda _: time_ns)
 
     def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
-        """The same of records that have a time each: `time_of` tells that of the one at a start."""
+        """mark_batch() for records that have a time each: `time_of` returns that of the one at a start."""
         row = bisect_left(starts, self.next_mark - base)
         while row < len(starts):
             self.mark(base + starts[row], time_of(starts[row]))

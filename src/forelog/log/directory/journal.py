@@ -1,25 +1,25 @@
 """The end of the log a second time, where a sync is cheap: the file `append.journal`.
 
-To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks
-are, through a journal of its own. To write whole blocks over in place, past the page cache, takes it half of the
-time, and that of a busy disk a third. So an appender that is told to (`journal_bytes`) syncs the segment seldom.
-At every other sync it copies what the segment has and its last sync hadn't into this file, whose size never
-changes, and syncs that. When the file is full, the segment is synced, and it begins anew.
+To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks are,
+through a journal of its own. Overwriting whole blocks in place, past the page cache, takes half of the time, and
+on a busy disk a third. So an appender with `journal_bytes` syncs the segment seldom. At every other sync it copies
+what was written since the last one into this file, whose size never changes, and syncs that. When the file is
+full, the segment is synced, and the file begins anew.
 
 What was acknowledged is thus in the segment's synced part or in the journal. Readers know nothing of it: they
 see the segment, which has everything as long as the machine runs. After a power loss recovery, before it looks
 at the segment, puts there what the journal has and the segment lacks.
 
-A closed log has no journal. One that wasn't closed has entries one after the other, of one round: ::
+A closed log has no journal. One that wasn't closed has extents one after the other, of one round: ::
 
     | "CLJR" 4 | version 2, u32 | round u64 | segment u64 | offset u64 | count u32 | the bytes |
     | CRC-32C of all before it, u32 | zeros up to a whole block of 4096 |                    all big-endian
 
-So no block is ever written that has an earlier entry of the round in it, which a crash could tear. In version 1
-there are no zeros, and the next entry follows at once: it is read, and no longer written.
+So no block is ever written that has an earlier extent of the round in it, which a crash could tear. In version 1
+there are no zeros, and the next extent follows at once: it is read, and no longer written.
 
-The round is a random number, another one each time that the file begins anew: an older round's entries end it.
-So does whatever is no entry; it is what a crash left of one that nobody was told of.
+The round is a random number, another one each time that the file begins anew: an older round's extents end it.
+So does anything that isn't an extent: a crash left it of one that was not acknowledged.
 """
 
 from __future__ import annotations
@@ -48,22 +48,25 @@ _FRAME_BYTES = _HEAD.size + 4
 _MAGIC = b"CLJR"
 _VERSION = 2
 _STEP_BYTES = {1: 1, 2: BLOCK_BYTES}
-"""By version: entries begin at multiples of this."""
+"""By version: extents begin at multiples of this."""
 JOURNAL_BYTES_MAX = 1 << 30
 _FILL_BYTES = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Entry(NamedTuple):
+class Extent(NamedTuple):
     """Bytes of a segment, and where in it they belong."""
 
     segment: int
+    """The segment's number."""
     offset: int
+    """Where in it the bytes belong."""
     data: bytes
+    """The bytes."""
 
 
 class Journal:
-    """The journal of a log that is open to append. Who calls holds the appender's sync lock."""
+    """The journal of a log that is open to append. Callers hold the appender's sync lock."""
 
     def __init__(self, directory: Directory, byte_count: int) -> None:
         """Make the file, with all of its bytes in place: on disk when this returns."""
@@ -73,7 +76,7 @@ class Journal:
         self._segment = 0
         self._place = 0
         # Begins where a page does, as a write past the page cache wants it.
-        self._entry = memoryview(mmap.mmap(-1, byte_count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._extent = memoryview(mmap.mmap(-1, byte_count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._file: File = directory.files.open_update(journal_path(directory))
         try:
             for place in range(0, byte_count, _FILL_BYTES):
@@ -85,7 +88,7 @@ class Journal:
             raise
 
     def cover(self, file: File, segment: int, start: int, end: int) -> bool:
-        """Have what a segment has from `start` to `end` on stable storage; False if there is no room for it.
+        """Put a segment's bytes from `start` to `end` on stable storage; False if there is no room for them.
 
         All before it in the segment is in there, synced, or in the journal, by the last call.
         """
@@ -95,14 +98,14 @@ class Journal:
             self.begin(segment)
         if self._place + size > self._byte_count:
             return False
-        entry, checked = self._entry[:size], _HEAD.size + count
-        _HEAD.pack_into(entry, 0, _MAGIC, _VERSION, self._round, segment, start, count)
-        if file.read_into(entry[_HEAD.size : checked], start) != count:
+        extent, checked = self._extent[:size], _HEAD.size + count
+        _HEAD.pack_into(extent, 0, _MAGIC, _VERSION, self._round, segment, start, count)
+        if file.read_into(extent[_HEAD.size : checked], start) != count:
             return False
-        entry[checked : checked + 4] = kernel.crc32c(entry[:checked]).to_bytes(4, "big")
-        entry[checked + 4 :] = bytes(size - checked - 4)
+        extent[checked : checked + 4] = kernel.crc32c(extent[:checked]).to_bytes(4, "big")
+        extent[checked + 4 :] = bytes(size - checked - 4)
         try:
-            self._file.write_synced(entry, self._place)
+            self._file.write_synced(extent, self._place)
         except OSError as error:
             if error.errno in _NO_ROOM:  # where no place is ever written twice
                 return False
@@ -117,7 +120,7 @@ class Journal:
         self._place = 0
 
     def close(self, *, remove: bool = True) -> None:
-        """Let go of the file; `remove` it unless it is still needed."""
+        """Close the file, and `remove` it unless it is still needed."""
         self._file.close()
         if remove:
             self._directory.files.remove(journal_path(self._directory))
@@ -137,56 +140,56 @@ def restore(directory: Directory) -> int | None:
 
     Done twice it does no more than once, so that a crash in the middle does no harm.
     """
-    number, entries = _of_last_segment(directory)
-    if not entries:
+    number, extents = _of_last_segment(directory)
+    if not extents:
         return None if _is_of_a_segment_that_is_gone(directory) else 0
     segment = directory.files.open_update(directory.segment_path(number))
     try:
         # A sync of it may have failed, and left pages that look written: what is on disk counts.
         segment.sync()
         segment.drop_cache()
-        if segment.size() < entries[0].offset:
+        if segment.size() < extents[0].offset:
             return None  # synced bytes before them are gone
-        lacking = _lacking(segment, entries)
-        for entry in lacking:
-            segment.write_at(entry.data, entry.offset)
+        lacking = _lacking(segment, extents)
+        for extent in lacking:
+            segment.write_at(extent.data, extent.offset)
         if lacking:
             segment.sync()
-        return sum(len(entry.data) for entry in lacking)
+        return sum(len(extent.data) for extent in lacking)
     finally:
         segment.close()
 
 
 def missing_bytes(directory: Directory) -> int:
     """How many bytes the journal has that the last segment lacks: what a power loss took, and recovery returns."""
-    number, entries = _of_last_segment(directory)
-    if not entries:
+    number, extents = _of_last_segment(directory)
+    if not extents:
         return 0
     segment = directory.open_segment(number)
     try:
-        return sum(len(entry.data) for entry in _lacking(segment, entries))
+        return sum(len(extent.data) for extent in _lacking(segment, extents))
     finally:
         segment.close()
 
 
-def _lacking(segment: File, entries: list[Entry]) -> list[Entry]:
+def _lacking(segment: File, extents: list[Extent]) -> list[Extent]:
     """Those that a segment lacks, or has otherwise."""
-    return [entry for entry in entries if read_exactly(segment, len(entry.data), entry.offset) != entry.data]
+    return [extent for extent in extents if read_exactly(segment, len(extent.data), extent.offset) != extent.data]
 
 
-def _of_last_segment(directory: Directory) -> tuple[int, list[Entry]]:
+def _of_last_segment(directory: Directory) -> tuple[int, list[Extent]]:
     """The last segment, and what the journal has of it: that of another one has been synced since."""
-    entries = read_journal(directory)
-    numbers = directory.numbers() if entries else []
-    if not numbers or entries[0].segment != numbers[-1] or _is_rewritten(directory, numbers[-1]):
+    extents = read_journal(directory)
+    numbers = directory.numbers() if extents else []
+    if not numbers or extents[0].segment != numbers[-1] or _is_rewritten(directory, numbers[-1]):
         return 0, []
-    return numbers[-1], entries
+    return numbers[-1], extents
 
 
 def _is_of_a_segment_that_is_gone(directory: Directory) -> bool:
     """Whether the journal is of a later segment than there is: what it has may be all that is left of it."""
-    entries = read_journal(directory)
-    return bool(entries) and entries[0].segment > max(directory.numbers(), default=0)
+    extents = read_journal(directory)
+    return bool(extents) and extents[0].segment > max(directory.numbers(), default=0)
 
 
 def put_away(directory: Directory, kept: str | None = None) -> None:
@@ -200,7 +203,7 @@ def put_away(directory: Directory, kept: str | None = None) -> None:
         directory.sync()
 
 
-def read_journal(directory: Directory) -> list[Entry]:
+def read_journal(directory: Directory) -> list[Extent]:
     """What the journal of a log has, in order; nothing if there is none."""
     try:
         file = directory.files.open_read(journal_path(directory))
@@ -208,12 +211,12 @@ def read_journal(directory: Directory) -> list[Entry]:
         return []
     try:
         file.drop_cache()
-        return list(_entries(read_exactly(file, min(file.size(), JOURNAL_BYTES_MAX), 0)))
+        return list(_extents(read_exactly(file, min(file.size(), JOURNAL_BYTES_MAX), 0)))
     finally:
         file.close()
 
 
-def _entries(data: bytes) -> Iterator[Entry]:
+def _extents(data: bytes) -> Iterator[Extent]:
     place = 0
     before: tuple[int, int, int, int] | None = None
     while len(data) - place >= _FRAME_BYTES:
@@ -228,7 +231,7 @@ def _entries(data: bytes) -> Iterator[Entry]:
             return
         if int.from_bytes(data[end : end + 4], "big") != kernel.crc32c(data[place:end]):
             return
-        yield Entry(segment, offset, data[place + _HEAD.size : end])
+        yield Extent(segment, offset, data[place + _HEAD.size : end])
         before = version, number, segment, offset + count
         place = end + 4 + -(end + 4) % _STEP_BYTES[version]
 

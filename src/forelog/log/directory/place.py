@@ -10,7 +10,7 @@ from forelog.formats import Format
 __all__ = ["TAIL_BYTES", "Place", "read_exactly", "tail_before"]
 
 TAIL_BYTES = 64
-"""Before a place: enough to tell that two logs have been the same up to there."""
+"""Before a place: enough to see that two logs have been the same up to there."""
 
 
 class Place(Protocol):

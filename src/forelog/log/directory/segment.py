@@ -198,7 +198,7 @@ class SegmentWriter:
         self.directory.sync()
 
     def close(self) -> None:
-        """Let go of the file; without finish() nothing is promised about it."""
+        """Close the file. Without finish() nothing is promised about it."""
         if self._file is not None:
             self._file.close()
             self._file = None

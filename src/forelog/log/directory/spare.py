@@ -143,7 +143,7 @@ class Spare:
                 self._work()
                 self._named.set()
                 self._file = self._make()
-            except BaseException:  # they tell of errors themselves: this is a defect
+            except BaseException:  # the work reports errors itself: this is a defect
                 logger.exception("%s: sealing a segment was interrupted", self._directory.path)
             finally:  # whatever happened, nobody may wait for ever
                 self._named.set()
@@ -164,7 +164,7 @@ class Spare:
         try:
             write_all(file, self._directory.format.header())
             file.sync()
-            # Opening tells by this entry that positions in the next segment may have been handed out.
+            # By this entry opening knows that positions in the next segment may have been handed out.
             self._directory.sync()
         except BaseException:
             file.close()

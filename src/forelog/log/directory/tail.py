@@ -17,7 +17,7 @@ _NEW = "append.new"
 
 
 class HalfMadeSegment(OSError):
-    """A new segment couldn't be started, and may be there all the same: nothing may be appended before it."""
+    """Starting a segment failed, and it may be there or not: nothing may be appended to the one before."""
 
 
 @dataclass(slots=True)
@@ -25,9 +25,13 @@ class Tail:
     """The segment that is appended to."""
 
     number: int
+    """Its number."""
     file: File
+    """Its file, open to append."""
     offset: int
+    """Where it ended when it was opened."""
     index: IndexBuilder
+    """The index that grows with it."""
     records: int
     """How many it held when it was opened."""
     time_ns: int

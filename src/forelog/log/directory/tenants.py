@@ -1,12 +1,12 @@
 """What lives in a directory, so that nothing starts a log inside of something else.
 
-Each face looks for files of its own, and takes a directory without them for an empty one: a job server that is
-started on a broker's directory would begin a second log there, and whoever reads the directory afterwards finds
-one or the other. So every face asks here before it makes anything:
+Each face looks for files of its own, and takes a directory without them for an empty one. A job server that is
+started on a broker's directory would begin a second log there, and a reader would find one or the other. So every
+face asks here before it makes anything:
 
 ::
 
-    orders.log/   000000001.log ...                a log; its magic number tells whose
+    orders.log/   000000001.log ...                a log; its magic number says whose
     bus/          messages/  sessions/             a broker
     metrics/      commitlogs/commitlog-0-0.db      a commit log in M3's format
     copy/         identity  a/  b/                 the copies of a state log
@@ -34,6 +34,7 @@ from forelog.errors import LogNotFound, UnknownFormat
 from forelog.files import Files
 from forelog.formats import FORMATS, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.place import read_exactly
 
@@ -51,8 +52,7 @@ __all__ = [
 
 Kind = Literal["log", "broker", "m3", "copies", "slot", "replica", "objects", "table", "batches"]
 
-STATE_MAGIC = 0x63707374  # "cpst", of forelog.state
-JOBS_MAGIC = 0x77717771  # "wqwq", of forelog.jobs
+JOBS_MAGIC = 0x77717771  # "wqwq": forelog.jobs
 _SLOTS = ("a", "b")
 _NAMES_LOOKED_AT = 100
 _HEADERS_LOOKED_AT = 16
@@ -62,6 +62,7 @@ class Tenant(NamedTuple):
     """What is in a directory."""
 
     kind: Kind
+    """What it is, for a program."""
     what: str
     """In words, as in: a state log."""
     use: str
@@ -142,7 +143,7 @@ def described(fmt: Format) -> Tenant:
 def refuse_others(files: Files, path: str, mine: str, *, kind: Kind = "log", fmt: Format | None = None) -> None:
     """Raise UnknownFormat if something lives at `path` that isn't `mine`, which is what is about to be made there.
 
-    `kind` is that of `mine`. A log of the format `fmt` may be there: opening it tells whether it is the right one.
+    `kind` is that of `mine`. A log of the format `fmt` may be there: opening it shows whether it is the right one.
     """
     try:
         if fmt is not None and Directory(files, path, fmt).numbers():

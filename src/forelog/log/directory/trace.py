@@ -1,8 +1,8 @@
 """Recognising a log at a position: a digest of the bytes before it.
 
-Whoever stores a position and goes on there later can't see whether it is still the same log: one that was cut,
-restored from an older backup, or written anew has other records at the same positions. With a trace, stored beside
-the position, it can.
+A program that stores a position to resume from can't see whether the log is still the same: one that was cut,
+restored from an older backup, or written anew has other records at the same positions. A trace, stored beside the
+position, shows it.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -49,6 +49,6 @@ def trace(directory: Directory, position: Position) -> str | None:
 
 
 def agrees(directory: Directory, position: Position, known: str | None) -> bool:
-    """Whether a log has before a position what it had when its trace was taken, as far as that can be told."""
+    """Whether a log has before a position what it had when its trace was taken; True if that is unknown."""
     found = None if known is None else trace(directory, position)
     return found is None or found == known

@@ -5,13 +5,13 @@ where the segment is known to be on stable storage. It is a hint, and only ever 
 loss the note itself may be an older one. What it is good for:
 
 - A defect below the mark is damage to synced data, never a torn tail: recovery doesn't cut it.
-- A file shorter than the mark has lost synced bytes, which nothing else could tell.
+- A file shorter than the mark has lost synced bytes. Nothing else could show that.
 - Whether the log was closed, and in which boot of the machine it was written: if it wasn't closed before
-  a reboot, records past the mark may be gone without a trace. Then appending goes on in a new segment, so
-  that no position is ever given to two records.
+  a reboot, records past the mark may be gone without a trace. Then appending continues in a new segment: no
+  position is ever given to two records.
 
-The file is locked while the log is open to append: that tells when somebody removes `append.lock` meanwhile,
-which would let a second appender in.
+The file is locked while the log is open to append: a second appender is kept out even if somebody removes
+`append.lock` meanwhile.
 
 The file has two marks. Both are written and synced when the log is opened, one after the other; the second
 is overwritten with every note, and may be lost or garbled by a crash. Of two marks that of the later
@@ -22,8 +22,8 @@ opening counts, and of one opening the higher. ::
     4096  | the same |                                                                 all big-endian
     8192  | "CLTO" 4 | version 1, u32 | segment u64 | CRC-32C u32 |
 
-The third part tells from which segment on every record is ours. Times never go back in those, so a time may be
-searched for by halving. Segments of another program may have any times.
+The third part has the number of the segment from which on every record is ours. Times never go back in those: a
+time is found by binary search. Segments of another program may have any times.
 """
 
 from __future__ import annotations
@@ -56,9 +56,13 @@ class Mark(NamedTuple):
     opening: int
     """How often the log had been opened to append."""
     segment: int
+    """The segment's number."""
     offset: int
+    """The physical offset in it."""
     boot: bytes
+    """A digest of the boot's name."""
     closed: bool
+    """Whether the log was closed in order."""
 
     def plausible(self, segment_max: int) -> bool:
         """Whether a log can have got there. One that it can't would have no room for anything after it."""
@@ -166,8 +170,8 @@ class Watermark:
     def begin(self, segment: int, offset: int) -> None:
         """Put marks on disk, before there is anything that they could be too low for.
 
-        They still tell the boot of the marks that were found: until the tail has been looked at, what is
-        there is what that boot left.
+        They have the boot of the marks that were found: until the tail has been looked at, what is there is what
+        that boot left.
         """
         boot = self.found.boot if self.found else self.boot
         opened = _encode(Mark(self._opening, segment, offset, boot, False))

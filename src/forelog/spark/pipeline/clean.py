@@ -1,19 +1,19 @@
-"""What may be forgotten, decided in Spark over logs too large for one machine, and applied by the engine.
+"""Cleaning logs that are too large for one machine: Spark chooses the records, and the engine removes them.
 
-Spark decides which records may go, as a set of positions for each segment. The engine's cleaner then takes them
-out, log by log, with its locks, its rewriting of one segment at a time and its promises: the last segment is never
-touched, positions stay valid, and a crash in between leaves a log that is whole.
+Spark chooses records by their positions in each segment. The engine's cleaner then removes them, log by log, with
+its usual promises: it rewrites one segment at a time under its lock, never touches the last one, keeps positions
+valid, and a crash leaves a whole log.
 
-- `ExpiredJobs()`: every command of a job that is gone: deleted, expired, or its ttl is over. A server that starts
+- `ExpiredJobs()`: every command of a job that is gone: deleted, expired, or past its ttl. A server that starts
   afterwards knows the same jobs as before.
-- `FinishedJobs("1h")`: those too, and the commands of jobs that were completed or failed so long ago or longer:
-  their results are not known any more.
+- `FinishedJobs("1h")`: these, and the commands of jobs that completed or failed at least so long ago. Their
+  results are lost.
 - `SupersededKeys(until=b"=")`: every record whose key has a later one in the same log.
 
-Why it is safe while the log is written to: a record that comes after the decision can't make a forgotten one
-matter again. A job that is gone stays gone, and a key's older record stays superseded. What supersedes is synced
-before anything is taken out. Segments are cleaned oldest first, so that at any moment a job's add has gone before
-its delete; and damage stops the run there, for the same reason.
+This is safe while the log is written to, because a later record can't make a removed one matter again: a job that
+is gone stays gone, and a key's older record stays superseded. The superseding records are synced before anything
+is removed. Segments are cleaned oldest first, so a job's add is removed before its delete. For the same reason,
+damage ends the run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from forelog.errors import BadOption, SkipSegment
 from forelog.log.cleaner import CleanReport
 from forelog.log.position import Record
 from forelog.log.stream import Stream
+from forelog.spark.pipeline.input import JOB_COLUMNS, log_columns, read_log
 from forelog.spark.pipeline.jobs import jobs, lives_of
 from forelog.spark.pipeline.replay import key_of
-from forelog.spark.pipeline.tables import JOB_COLUMNS, log_columns, read_table
 from forelog.spark.planning import find_logs
 from forelog.times import TimeLike, parse_duration, parse_time
 
@@ -46,13 +46,13 @@ Doomed = dict[int, "array[int]"]
 
 
 class CleanRule(Protocol):
-    """Decides in Spark which records may be forgotten."""
+    """Chooses in Spark which records to remove."""
 
     codec: str
     columns: tuple[str, ...]
 
     def doomed(self, table: DataFrame) -> DataFrame:
-        """The rows of a table that may go: `segment` and `offset`, and `log` where the table has it."""
+        """The rows to remove: `segment` and `offset`, and `log` if the table has it."""
 
 
 class ExpiredJobs:
@@ -74,7 +74,7 @@ class ExpiredJobs:
 
 
 class FinishedJobs(ExpiredJobs):
-    """The same, and commands of jobs that were completed or failed at least an age ago."""
+    """Commands of jobs that are gone, or that completed or failed at least an age ago."""
 
     def __init__(self, age: str = "0s", *, now: TimeLike | None = None) -> None:
         super().__init__(now=now)
@@ -106,7 +106,7 @@ class SupersededKeys:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What was done to a log, or would be; `positions` is how many records the rule lets go."""
+    """What was removed from a log, or would be; `positions` is the number of records that the rule chose."""
 
     log: str
     path: str
@@ -124,7 +124,7 @@ def clean(
     timeout: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Cleaned]:
-    """Forget what a rule lets go, of a log or of every log in a folder. Unless `apply`, only say what it would be.
+    """Remove what a rule chooses, from a log or from every log in a folder. Without `apply`, only report it.
 
     `timeout` is how long to wait for readers of a log to finish; for ever by default.
     """
@@ -134,7 +134,7 @@ def clean(
             raise BadOption(
                 f"{log.path} is in the format {log.format.name}, where later records need earlier ones"
             )
-    table = read_table(spark, path, rule.columns, codec=rule.codec, recursive=recursive)
+    table = read_log(spark, path, rule.columns, codec=rule.codec, recursive=recursive)
     decided = dict(_decisions(rule.doomed(table), next(iter(logs)) if not recursive else None))
     found = []
     for done, (name, log) in enumerate(logs.items()):
@@ -147,7 +147,7 @@ def clean(
 
 
 def _decisions(doomed: DataFrame, name: str | None) -> Iterator[tuple[str, Doomed]]:
-    """What may go, log by log. Offsets come in lists, eight bytes each, and not as objects of their own."""
+    """The chosen offsets, log by log, as arrays of eight bytes each."""
     logs = log_columns(doomed)
     lists = doomed.groupBy(*logs, "segment").agg(F.collect_list("offset").alias("offsets"))
     rows = lists.orderBy(*logs, "segment").toLocalIterator()
@@ -181,7 +181,7 @@ def _apply(stream: Stream, doomed: Doomed, *, apply: bool, timeout: float | None
 
 
 def _sync_last(stream: Stream) -> None:
-    """What a decision rests on must be as durable as what goes by it was."""
+    """Sync the log, so that the superseding records are as durable as the removed ones were."""
     directory = stream.directory
     numbers = directory.numbers()
     if numbers:

@@ -1,7 +1,7 @@
-"""What went wrong, found in what Spark tells.
+"""The error of forelog that is behind an error of Spark.
 
-An error in a task reaches the driver as text: a Java exception with a Python traceback inside, the last line of
-which is what somebody wrote to be read.
+An error in a task reaches the driver as text: a Java exception with a Python traceback in it, whose last line is
+the message.
 
 >>> text = '''pyspark.errors...PythonException: Traceback (most recent call last):
 ...   File "walk.py", line 1, in walk
@@ -24,7 +24,7 @@ _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
 
 
 def find_failure(error: BaseException) -> ForelogError:
-    """The error of forelog's that is behind one of Spark's, or a SparkFailure that has its first line."""
+    """The error of forelog behind an error of Spark; else a SparkFailure with its first line."""
     if isinstance(error, ForelogError):
         return error
     text = str(error)

@@ -7,10 +7,10 @@
     ingest(spark, "orders.log", "orders.table", partition_by="date")      # again whenever there is more
     read_table(spark, "orders.table").show()
 
-Each commit of the table says how far it goes in each log (see ingest_table.py), and the next run goes on there,
-whatever became of this one. What is new is cut into slices (ingest_plan.py); tasks write them to Parquet files
-themselves (ingest_files.py), on Spark or here (ingest_run.py); some slices at a time are a commit. Files that came
-out small are merged, by partition, in commits of their own.
+Each commit of the table has the position it reached in each log (tables/), and the next run resumes there, however
+this one ended. New records are cut into slices (ingest_plan.py). Tasks write them to Parquet files
+(ingest_files.py), on Spark or in this process (ingest_run.py). A few slices at a time make a commit. Small files
+are merged, by partition, in separate commits.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ from forelog.spark.pipeline.ingest_files import (
     merge_files,
     write_pieces,
 )
-from forelog.spark.pipeline.ingest_iceberg import place_of
 from forelog.spark.pipeline.ingest_plan import (
     COMMIT_BYTES,
     COMPACT_BELOW_BYTES,
     Plan,
+    continuity_of,
     grouped,
     new_pieces,
     shape_of,
-    standing_of,
     table_columns,
 )
 from forelog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
-from forelog.spark.pipeline.ingest_table import About, DataFile, Table, format_of, settled
 from forelog.spark.planning import Log, find_logs
 from forelog.spark.remote import is_remote
+from forelog.spark.tables.commits import DataFile, TableInfo
+from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.table import Table, settled
 from forelog.spark.types import ddl
 
 if TYPE_CHECKING:
@@ -65,8 +67,8 @@ if TYPE_CHECKING:
 
 COMMITS_TOLD_MAX = 1000
 COMPACT_FILES_MIN = 8
-COMPACT_GROWTH = 8  # a merged file is at most so many times as large as a small one
-_TASKS_PER_CORE = 4  # in a commit, so that all are busy
+COMPACT_GROWTH = 8  # a merged file is at most this many times as large as a small one
+_TASKS_PER_CORE = 4  # in a commit, to keep all cores busy
 _PLANS_MAX = 10
 
 Progress = Callable[[int, int], None]
@@ -74,35 +76,35 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A commit that has brought rows."""
+    """A commit that added rows."""
 
     time_s: float
-    """When it was there, in seconds since 1970."""
+    """When it was done, in seconds since 1970."""
     rows: int
     bytes: int
-    """Of log."""
+    """Bytes of log that it covers."""
     seconds: float
-    """How long it took."""
+    """Seconds that it took."""
 
 
 @dataclass(slots=True)
 class IngestReport:
-    """What an ingest has done."""
+    """What an ingest did."""
 
     rows: int = 0
     files: int = 0
     bytes: int = 0
-    """Of the files that were written; those that compaction wrote are not counted."""
+    """Bytes of the files that were written, without those of merges."""
     batches: int = 0
-    """Commits that brought rows."""
+    """Commits that added rows."""
     merged: int = 0
-    """Small files that compaction has put together."""
+    """Small files that were merged."""
     defects: int = 0
     """Damaged places that were skipped."""
     positions: dict[str, Position] = field(default_factory=dict)
-    """How far the table goes now, of each log."""
+    """The position that the table has reached in each log."""
     commits: deque[Told] = field(default_factory=lambda: deque(maxlen=COMMITS_TOLD_MAX))
-    """The last commits that brought rows."""
+    """The last commits that added rows."""
     seconds: float = 0.0
 
 
@@ -162,7 +164,7 @@ def ingest(
 
 
 def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame:
-    """The rows of a table that an ingest made: those of its last commit, no more and no less.
+    """The rows of an ingested table, exactly as of its last commit.
 
     Files that are merged while it is read are missed with an error of Spark's, and not in silence: read again.
     """
@@ -179,7 +181,7 @@ def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame
 
 
 class Ingest:
-    """An ingest, and where it is. `run` is what runs its tasks; it needs no Spark otherwise."""
+    """A running ingest. `run` runs its tasks; nothing else in it needs Spark."""
 
     def __init__(
         self,
@@ -202,10 +204,10 @@ class Ingest:
         self._shape = shape_of(self._plan)
         self._format = format_of(self._plan.table, self._plan.catalog, self._plan.table_name)
         self._table = Table(self._target, self._format, reached=self._reached, mode=self._plan.mode)
-        self._about: About
+        self._about: TableInfo
         self._positions: dict[str, Position] = {}
         self._traces: dict[str, str] = {}
-        self._standing = standing_of(self._plan)
+        self._continuity = continuity_of(self._plan)
         self._report = IngestReport()
         self._stop = threading.Event()
 
@@ -217,7 +219,7 @@ class Ingest:
         return self._told(started)
 
     def follow(self, every_seconds: float, stop: threading.Event) -> IngestReport:
-        """Again and again, until it is told to stop."""
+        """Ingest what is new, again and again, until it is stopped."""
         try:
             check_number("every_seconds", every_seconds, above=True)
         except ValueError as error:
@@ -239,7 +241,7 @@ class Ingest:
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
-        self._logs()  # a wrong path is told before a table is made
+        self._logs()  # raises for a wrong path, before a table is made
         with self._table.writing():
             last = self._table.state.last
             self._about = self._begin() if last is None else self._resume(last.about)
@@ -248,14 +250,14 @@ class Ingest:
             try:
                 yield
             finally:
-                self._standing.close()
+                self._continuity.close()
 
-    def _begin(self) -> About:
+    def _begin(self) -> TableInfo:
         plan = self._plan
         catalog = name = None
         if plan.table == "iceberg":
             catalog, name = place_of(self._target, plan.catalog, plan.table_name)
-        return About(
+        return TableInfo(
             id=uuid.uuid4().hex,
             source=_place(self._source),
             recursive=plan.recursive,
@@ -267,8 +269,8 @@ class Ingest:
             name=name,
         )
 
-    def _resume(self, about: About) -> About:
-        """Refuse to mix what doesn't belong together."""
+    def _resume(self, about: TableInfo) -> TableInfo:
+        """Raise BadOption if the table was made with other options, or from another log."""
         wanted = self._begin()
         asked = [what for what in ("catalog", "table_name") if getattr(self._plan, what) is not None]
         kept = ["name" if what == "table_name" else what for what in asked]
@@ -292,7 +294,7 @@ class Ingest:
 
     def _catch_up(self) -> None:
         for _ in range(_PLANS_MAX):
-            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._standing, self._traces)):
+            if self._write(new_pieces(self._plan, self._logs(), self._positions, self._continuity, self._traces)):
                 break
         else:
             raise DataLoss(f"{self._source}: segments are cleaned away faster than they are read")
@@ -302,7 +304,7 @@ class Ingest:
             self._compact()
 
     def _write(self, pieces: list[Piece]) -> bool:
-        """Write what is new, in commits; False if some of it was cleaned away before it was read."""
+        """Write what is new, in commits; False if some of it was removed before it was read."""
         total = sum(piece.byte_count for piece in pieces)
         done = 0
         self._progress(done, total)
@@ -329,7 +331,7 @@ class Ingest:
         return True
 
     def _inside(self, done: int, size: int, total: int, tasks: int, finished: int) -> None:
-        """How far it is inside a commit, by how many of its tasks are done; all of it is, once it is decided."""
+        """Report the progress inside a commit, by the number of its finished tasks."""
         if finished < tasks:
             self._progress(done + size * finished // tasks, total)
 
@@ -347,7 +349,7 @@ class Ingest:
         return results
 
     def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> int:
-        """How many rows it has brought."""
+        """The number of rows that it added."""
         files = sorted((file for result in results for file in result.files), key=lambda file: file.path)
         moved = any(
             self._positions.get(name, Position(0, 0)).segment != to.segment for name, to in reached.items()
@@ -368,7 +370,7 @@ class Ingest:
         return rows
 
     def _note_traces(self, reached: dict[str, Position]) -> None:
-        """What the logs have before these positions: compared the next time."""
+        """The traces of the logs at these positions, to compare the next time."""
         for log in self._logs():
             if log.name in reached:
                 self._traces.pop(log.name, None)
@@ -377,7 +379,7 @@ class Ingest:
                     self._traces[log.name] = found
 
     def _compact(self) -> None:
-        """Merge small files of a partition, in a commit that changes no row."""
+        """Merge the small files of a partition, in a commit that changes no rows."""
         below = self._plan.compact_below
         choose = partial(groups_to_merge, below=below, at_least=COMPACT_FILES_MIN, up_to=COMPACT_GROWTH * below)
         known = self._table.state.files

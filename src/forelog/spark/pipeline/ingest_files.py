@@ -1,7 +1,7 @@
-"""What the tasks of an ingest do: write the rows of a slice to Parquet files, or merge small files into one.
+"""The tasks of an ingest: write the rows of a slice to Parquet files, or merge small files into one.
 
-No row passes through Spark: a task gets a slice of a log, reads it with the codec, writes Parquet with Arrow, and
-returns what it wrote. Names of files are drawn by lot, so that an attempt that was given up collides with none.
+No row passes through Spark: a task reads a slice of a log with the codec, writes Parquet with Arrow, and returns
+what it wrote. File names are random, so an abandoned attempt never collides with another one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
 from forelog.log.walk import Defect, OnCorruption
 from forelog.spark.codecs import Codec
-from forelog.spark.pipeline.ingest_table import DataFile, partition_folder
 from forelog.spark.planning import Slice
+from forelog.spark.tables.commits import DataFile, partition_folder
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Shape:
 
     codec: Codec
     columns: dict[str, str]
-    """Of the table, with Spark's types; without the date, which is taken from `time_column`."""
+    """The columns with their Spark types, without the date, which is taken from `time_column`."""
     partition_by: str | None
     time_column: str
     on_corruption: OnCorruption
@@ -47,29 +47,29 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A slice to write, and how far its log is done after it."""
+    """A slice to write, and the position of its log after it."""
 
     piece: Slice
     segments: tuple[int, ...]
-    """Those in the slice when it was planned: they must still be there when it is read."""
+    """The segments of the slice when it was planned. They must still be there when it is read."""
     byte_count: int
     after: Position
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Slices to write."""
+    """A task that writes slices."""
 
     pieces: tuple[Piece, ...]
     folder: str
-    """Where files are written to."""
+    """The folder of the new files."""
     label: str
-    """How their names begin."""
+    """The beginning of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Files of a partition to put together."""
+    """A task that merges files of a partition."""
 
     table: str
     files: tuple[DataFile, ...]
@@ -79,12 +79,12 @@ class MergeTask:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has done. An error that isn't worth trying again is told here, and not raised."""
+    """What a task did. An error that a retry can't help is returned here, and not raised."""
 
     files: list[DataFile] = field(default_factory=list)
     defects: int = 0
     vanished: bool = False
-    """Whether segments were cleaned away between planning and reading."""
+    """Whether segments were removed between planning and reading."""
     error: tuple[type[ForelogError], tuple[Any, ...], dict[str, Any]] | None = None
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class Written:
 
 
 def write_pieces(shape: Shape, task: WriteTask) -> Written:
-    """Write the rows of some slices, a file or more for each partition."""
+    """Write the rows of slices, one or more files for each partition."""
     defects: list[Defect] = []
     parts = _Parts(shape, task.folder, task.label)
     try:
@@ -130,7 +130,7 @@ def _batches(shape: Shape, piece: Slice, defects: list[Defect]) -> Iterator[pa.R
 
 
 def merge_files(shape: Shape, task: MergeTask) -> Written:
-    """Put files of one partition together, in the order of their names."""
+    """Merge files of one partition, in the order of their names."""
     import pyarrow.parquet as pq
 
     sample = task.files[0]
@@ -182,7 +182,7 @@ class _Parts:
                 column = self._shape.partition_by
                 place = "" if column is None else partition_folder(column, value)
                 part = _Part(self._shape, self._folder, self._label, place, value)
-            self._open[value] = part  # last, so that the first is the one that wasn't used for longest
+            self._open[value] = part  # last: the first one is the least recently used
             part.write(rows)
 
     def close(self) -> list[DataFile]:
@@ -190,7 +190,7 @@ class _Parts:
 
 
 def split(batch: pa.RecordBatch, column: str | None, time_column: str) -> list[tuple[str | None, pa.RecordBatch]]:
-    """The rows of a batch by the value of their partition, as a text; that column itself is left out."""
+    """The rows of a batch by the value of the partition column, as a string, without that column."""
     if column is None:
         return [(None, batch)]
     import pyarrow as pa
@@ -226,7 +226,7 @@ def _text(column: str, value: Any) -> str | None:
 
 
 class _Part:
-    """A Parquet file that is being written, with what is known of its rows."""
+    """A Parquet file that is being written, with the statistics of its rows."""
 
     def __init__(self, shape: Shape, folder: str, label: str, place: str, value: str | None) -> None:
         self._shape = shape
@@ -306,7 +306,7 @@ def _position(batch: pa.RecordBatch, row: int) -> Position:
 
 
 def _with_statistics(schema: pa.Schema) -> list[str]:
-    """Columns whose least and greatest values are worth knowing: not those with bytes of any length."""
+    """Columns with useful statistics: not those with bytes of any length."""
     import pyarrow as pa
 
     return [
@@ -315,14 +315,14 @@ def _with_statistics(schema: pa.Schema) -> list[str]:
 
 
 def label_of(number: int, task: int) -> str:
-    """How the names of a task's files begin: names are in the order of commits."""
+    """The beginning of a task's file names, which sort in the order of commits."""
     return f"{number:09d}-{task:05d}"
 
 
 def groups_to_merge(
     files: Sequence[DataFile], below: int, at_least: int, up_to: int
 ) -> list[tuple[DataFile, ...]]:
-    """Which small files to put together: those of one partition, if there are many, up to a size."""
+    """Which small files to merge: those of one partition, if there are many, up to a size."""
     by_folder: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: file.path):
         if file.bytes < below:

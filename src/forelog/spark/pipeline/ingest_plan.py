@@ -1,7 +1,4 @@
-"""What an ingest is to write next: how far each log goes, what of it is new, and how that is cut.
-
-Nothing here writes, and nothing knows of Spark.
-"""
+"""What an ingest writes next: the new records of each log, cut into slices. Without Spark, and without writing."""
 
 from __future__ import annotations
 
@@ -15,24 +12,24 @@ from forelog.files.modes import PRIVATE
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
 from forelog.spark.codecs import codec_of
+from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import PARTITION_BYTES, ReadOptions
 from forelog.spark.pipeline.ingest_files import Piece, Shape
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of
-from forelog.spark.standing import Standing, Words
 
 COMPACT_BELOW_BYTES = 16 << 20
 COMMIT_BYTES = 512 << 20
-_WORDS = Words("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
+_WORDS = Phrases("the table goes up to", "Choose a new folder for the table", "fail_on_data_loss=False")
 _PARTITION_TYPES = ("boolean", "smallint", "int", "bigint", "string")
 
-_PLACES = ("segment", "offset")  # as many partitions as segments, or rows
+_PLACES = ("segment", "offset")  # these would make a partition for each segment, or row
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an ingest was asked for, besides from where to where."""
+    """The options of an ingest, without its source and target."""
 
     codec: str = "records"
     table: str = "parquet"
@@ -43,29 +40,29 @@ class Plan:
     moved: bool = False
     compact_below: int = COMPACT_BELOW_BYTES
     slice_bytes: int = PARTITION_BYTES
-    """How much of a log a task takes."""
+    """Bytes of log for a task."""
     commit_bytes: int = COMMIT_BYTES
-    """And how much a commit."""
+    """Bytes of log for a commit."""
     catalog: str | None = None
     table_name: str | None = None
-    """Of an Iceberg table, its catalog and its name there, if not the usual ones."""
+    """The catalog of an Iceberg table and its name there, if not the defaults."""
     mode: int = PRIVATE
-    """Of the files of a new table: its directories are as open as that says."""
+    """Permissions of the files and directories of a new table."""
 
 
-def standing_of(plan: Plan) -> Standing:
-    """Where an ingest stands in its logs: one for all that it plans."""
-    return Standing(_WORDS, fails=plan.fail_on_data_loss)
+def continuity_of(plan: Plan) -> Continuity:
+    """Checks for an ingest that it misses nothing: one object for all that it plans."""
+    return Continuity(_WORDS, fails=plan.fail_on_data_loss)
 
 
 def new_pieces(
     plan: Plan,
     logs: Sequence[Log],
     positions: Mapping[str, Position],
-    standing: Standing,
+    continuity: Continuity,
     traces: Mapping[str, str] | None = None,
 ) -> list[Piece]:
-    """What the logs have past these positions, in the order in which each has it."""
+    """The pieces of the logs after these positions, in the order of each log."""
     splits = codec_of(plan.codec).splits
     options = ReadOptions("", partition_bytes=plan.slice_bytes)
     pieces: list[Piece] = []
@@ -75,9 +72,9 @@ def new_pieces(
         numbers = stream.directory.numbers()
         if not numbers:
             continue
-        begin = standing.go_on(log, begin, (traces or {}).get(log.name))
+        begin = continuity.go_on(log, begin, (traces or {}).get(log.name))
         end = between_entries(log, begin, end_of(stream, begin))
-        standing.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
+        continuity.stand(log, begin, max(begin, end))  # both: the table is at one or the other when it plans anew
         if end <= begin:
             continue
         slices = cut(log, stream, begin, end, options, splits=splits)
@@ -101,7 +98,7 @@ def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
 
 
 def grouped(items: Sequence[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Runs of items that are together no larger than a limit, unless one alone is."""
+    """Groups of items up to a total size. A larger item is a group by itself."""
     group: list[T] = []
     total = 0
     for item in items:
@@ -115,7 +112,7 @@ def grouped(items: Sequence[T], size_of: Callable[[T], int], limit: int) -> Iter
 
 
 def shape_of(plan: Plan) -> Shape:
-    """The columns of the table and where they come from, checked."""
+    """The columns of the table and where they come from; BadOption if they are wrong."""
     codec = codec_of(plan.codec)
     columns = {name: codec.columns[name] for name in codec.default}
     if plan.recursive:
@@ -137,7 +134,7 @@ def shape_of(plan: Plan) -> Shape:
 
 
 def table_columns(shape: Shape) -> dict[str, str]:
-    """Those of the table: what it is partitioned by comes last, as Spark has it."""
+    """The columns of the table. The partition column comes last, as in Spark."""
     by = shape.partition_by
     if by is None:
         return shape.columns

@@ -1,7 +1,7 @@
-"""Where the tasks of an ingest run: here, one after the other, or on Spark.
+"""Runs the tasks of an ingest: in this process, one after the other, or on Spark.
 
-A runner takes tasks and a function, and returns what the function made of each, in any order. Meanwhile it tells
-how many are done.
+A runner takes tasks and a function, and returns the function's results in any order. Meanwhile it reports how many
+tasks are done.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ POLL_SECONDS = 0.2
 
 
 def nobody(_: int) -> None:
-    """Who doesn't want to know how many tasks are done."""
+    """Ignores the number of finished tasks."""
 
 
 def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
-    """In this process."""
+    """Run the tasks in this process."""
     results = []
     for task in tasks:
         results.append(function(task))
@@ -39,7 +39,7 @@ def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished 
 
 
 def run_on(spark: SparkSession) -> Run:
-    """On Spark, a task of its own for each. Only tasks and what they return pass through it, as bytes."""
+    """Run each task as a task of Spark. Only tasks and results pass through Spark, as bytes."""
 
     def run(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
         from py4j.protocol import Py4JJavaError
@@ -87,7 +87,7 @@ def _collect(
 
 @contextmanager
 def _watched(tell: Callable[[], None]) -> Iterator[None]:
-    """Tell again and again, while Spark is at it."""
+    """Report the progress every now and then, until the block ends."""
     ended = threading.Event()
 
     def poll() -> None:
@@ -104,7 +104,7 @@ def _watched(tell: Callable[[], None]) -> Iterator[None]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once."""
+    """The number of tasks that run at once."""
     return 1 if _is_remote(spark) else int(spark.sparkContext.defaultParallelism)
 
 
@@ -113,7 +113,7 @@ def _is_remote(spark: SparkSession) -> bool:
 
 
 def _cause(text: str) -> str:
-    """The line of a Python traceback in Spark's message that says what was wrong."""
+    """The last line of the Python traceback in a message of Spark."""
     lines = text.splitlines()
     for place, line in enumerate(lines):
         if "Traceback (most recent call last)" in line:

@@ -3,14 +3,14 @@
     jobs(commands)        a row for each job
     queue_stats(jobs)     a row for each queue: counts, percentiles, rates
     queue_rates(jobs)     a row for each queue and minute
-    stuck(jobs, now)      jobs that nobody gets on with
-    poisoned(jobs)        jobs that their workers choke on
+    stuck(jobs, now)      jobs that wait or run for too long
+    poisoned(jobs)        jobs that fail again and again
 
-An id may be used again when its job is gone: it has as many *lives*. One ends with a delete or an expire, or with
-its ttl if an add of the same id comes later, because a server that restarts forgets what has expired without
-a word. A `run` has no add in the log: its life starts with its first attempt, and its queue is not known.
+An id may be used again when its job is gone: each use is a *life*. A life ends with a delete or an expire, or with
+its ttl if an add of the same id follows, because a restarted server drops expired jobs without a record. A `run`
+has no add in the log: its life starts with its first attempt, and its queue is unknown.
 
-A life's `outcome` is what became of the work, and stays when the job is removed:
+A life's `outcome` is the result of the work. It stays when the job is removed:
 
 ==========  =========================================================================================
 outcome
@@ -20,16 +20,16 @@ failed      a fail that was the last one allowed (the first, without max_fails),
             attempt
 deleted     deleted before it was either
 expired     expired before it was either
-leased      its last attempt goes on, as far as the log tells
+leased      its last attempt has not ended in the log
 waiting     it waits for its first or next attempt, or for its time
 ==========  =========================================================================================
 
-Times are those of records. Waiting is from when a job is due (its time, if it was scheduled, else when it was
-added) to its first attempt; running is from the start of the attempt that ended it to its result. All of it
-is one shuffle by id; payloads and results are only measured, not moved.
+Times are those of the records. Waiting is the time from when a job is due (scheduled or added) to its first
+attempt. Running is the time from the start of the last attempt to its result. All of it takes one shuffle by id.
+Payloads and results are only measured, not moved.
 
-Where a table has a column `log`, jobs of different logs are kept apart. `by_log` says whether it has one, for
-those who may not look: in a declarative pipeline nothing may be analyzed while it is being defined.
+If a table has a column `log`, jobs of different logs are kept apart. `by_log` tells whether it has one, because a
+declarative pipeline must not analyze a table while it is being defined.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from forelog.jobs.machine.limits import ATTEMPTS_MAX
-from forelog.spark.pipeline.tables import log_columns, need_columns
+from forelog.spark.pipeline.input import log_columns, need_columns
 from forelog.times import TimeLike, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def jobs(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
-    """A row for each life of each job of a command log. Records that are no commands are left out."""
+    """A row for each life of each job of a command log. Invalid records are left out."""
     if by_log is None:
         need_columns(commands, _NEEDED, "jobs")
     keys = [*_log(commands, by_log), "id"]

@@ -19,7 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from forelog.log.position import Position
-from forelog.spark.pipeline.tables import REPLAY_COLUMNS, log_columns, need_columns
+from forelog.spark.pipeline.input import REPLAY_COLUMNS, log_columns, need_columns
 from forelog.times import TimeLike, parse_time, to_datetime
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from forelog.spark.pipeline.tables import log_columns, need_columns
+from forelog.spark.pipeline.input import log_columns, need_columns
 from forelog.times import parse_duration
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""Every checksum of a fleet of logs, checked in parallel, segment by segment.
+"""Checks every checksum of many logs in parallel, segment by segment.
 
-Each task checks some segments as `forelog verify` does it, with the read lock of their log, and sends back a row
-for each; what concerns a log as a whole (is it being appended to, are synced bytes missing) is looked at
-here, by the same code. So the verdict is that of `forelog verify`. In logs of M3's format the messages in the
-chunks are checked too, and those that can't be read are defects of their segments.
+Each task checks some segments as `forelog verify` does, with the read lock of their log, and returns a row for
+each. The driver checks what concerns a whole log: whether it is open for appending, and whether synced bytes are
+missing. It uses the same code, so the result is that of `forelog verify`. In logs of M3's format the messages in
+the chunks are checked too, and those that can't be read are defects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFECT_SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What was found in each log, by name."""
+    """The results by the name of the log."""
 
     reports: dict[str, VerifyReport]
 
@@ -47,11 +47,11 @@ class Fleet:
         return all(report.ok for report in self.reports.values())
 
     def logs(self, spark: SparkSession) -> DataFrame:
-        """A row for each log: what there is in it, and what is wrong, as `forelog verify` says it."""
+        """A row for each log, with the figures and problems that `forelog verify` reports."""
         return spark.createDataFrame([_log_row(name, report) for name, report in self.reports.items()], LOG_SCHEMA)
 
     def defects(self, spark: SparkSession) -> DataFrame:
-        """A row for each damaged place, the first thousand of a segment; a torn tail that nobody writes too."""
+        """A row for each damaged place, at most a thousand per segment, and for each torn tail."""
         rows = [
             (name, *defect.position, defect.reason, defect.path, defect.physical_offset, defect.byte_count, torn)
             for name, report in self.reports.items()
@@ -62,16 +62,16 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Segments that are checked together."""
+    """Segments that one task checks."""
 
     log: Log
     chosen: list[int]
     numbers: list[int]
-    """All there are, because the last one is judged differently."""
+    """All segments of the log, because the last one is judged differently."""
 
 
 def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_bytes: int = PARTITION_BYTES) -> Fleet:
-    """Check a log, or with `recursive` every log in a folder. Tasks take segments of about `task_bytes`."""
+    """Check a log, or with `recursive` every log in a folder, in tasks of about `task_bytes`."""
     logs = {log.name: log for log in find_logs(path, recursive=recursive)}
     # Before the sizes, which may only grow after it.
     marks = {name: read_mark(log.stream().directory) for name, log in logs.items()}
@@ -112,7 +112,7 @@ def _tasks(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Task]:
 
 
 def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentReport | Exception]]:
-    """Run each task in one of Spark's; what they found, with the log's name."""
+    """Run each task on Spark, and return the results with the log's name."""
     if not tasks:
         return []
 
@@ -128,7 +128,7 @@ def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentRepo
 
 
 def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
-    logging.getLogger("forelog").setLevel(logging.ERROR)  # what is damaged is told in the report
+    logging.getLogger("forelog").setLevel(logging.ERROR)  # damage is in the report
     directory = task.log.stream().directory
     try:
         with directory.read_lock():

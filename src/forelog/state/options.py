@@ -1,0 +1,33 @@
+"""The options of a state log, for those that take them too: PersistentDict, and a follower's promotion."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from forelog.copies.identity import Identity
+from forelog.files import Files
+from forelog.log.appender import SyncPolicy
+
+__all__ = ["LogOptions", "OpenOptions", "Sync"]
+
+Sync = Literal["os", "interval", "always"] | SyncPolicy
+
+
+class OpenOptions(TypedDict, total=False):
+    """Options that a follower's promotion takes. StateLog says what each is for."""
+
+    sync: Sync
+    sync_interval_ms: int
+    rotate_bytes: int
+    rotate_seconds: float | None
+    segment_bytes: int
+    journal_bytes: int
+    files: Files | None
+    mode: int | None
+
+
+class LogOptions(OpenOptions, total=False):
+    """All options of a state log."""
+
+    timeout: float | None
+    promote: bool | Identity
