@@ -27,25 +27,6 @@ KNOWN: set[frozenset[str]] = {
     ),
     frozenset(
         {
-            "forelog.jobs.client.tasks",
-            "forelog.jobs.client.worker",
-        }
-    ),
-    frozenset(
-        {
-            "forelog.jobs.server.gate",
-            "forelog.jobs.server.protocol",
-        }
-    ),
-    frozenset(
-        {
-            "forelog.spark.pipeline.ingest_delta",
-            "forelog.spark.pipeline.ingest_iceberg",
-            "forelog.spark.pipeline.ingest_table",
-        }
-    ),
-    frozenset(
-        {
             "forelog.testing.disk",
             "forelog.testing.states",
         }
