@@ -21,9 +21,23 @@ from forelog.broker.mqtt import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
 
-__all__ = ["apply_change", "restored", "snapshot", "sub_entry"]
+__all__ = [
+    "ENTRY_BYTES",
+    "EVENT_BYTES",
+    "apply_change",
+    "event_bytes",
+    "latest",
+    "restored",
+    "snapshot",
+    "sub_entry",
+    "subject",
+]
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
+EVENT_BYTES, ENTRY_BYTES = 64, 8
+"""Estimated bytes of an event, and of each name in it, besides its texts."""
+_OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
+"""What the events that aren't about a session are about."""
 
 
 def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
@@ -152,3 +166,33 @@ def _sub_of(entry: list[Any], since: Position) -> Sub:
 def _sub(event: list[Any]) -> Sub:
     qos, no_local, retain_as_published, identifier, since = event
     return Sub(qos, no_local, retain_as_published, identifier, Position(*since))
+
+
+def subject(event: list[Any]) -> tuple[str, str]:
+    """What an event is about."""
+    if event[0] == "session":
+        return "session", event[1]["id"]
+    return _OTHERS.get(event[0], "session"), str(event[1])
+
+
+def latest(events: list[Any]) -> list[Any]:
+    """Events without the positions that later events replace."""
+    kept, seen = [], set()
+    for event in reversed(events):
+        key = tuple(event[:3]) if event[0] == "at" else tuple(event[:2]) if event[0] == "group" else None
+        if key is None or key not in seen:
+            kept.append(event)
+            seen.add(key)
+    return kept[::-1]
+
+
+def event_bytes(event: list[Any]) -> int:
+    """Estimated bytes of an event in the log."""
+    size = EVENT_BYTES
+    for part in event:
+        if isinstance(part, str | bytes):
+            size += len(part)
+        elif isinstance(part, list):
+            names = (one[0] if isinstance(one, list) and one else one for one in part)
+            size += sum(ENTRY_BYTES + len(name) for name in names if isinstance(name, str))
+    return size

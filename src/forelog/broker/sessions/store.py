@@ -22,7 +22,17 @@ from typing import Any, Literal
 
 from forelog.broker.limits import Limits
 from forelog.broker.log.batch import RETAIN, MessageBatch, StoredMessage
-from forelog.broker.sessions.events import apply_change, restored, snapshot, sub_entry
+from forelog.broker.sessions.events import (
+    ENTRY_BYTES,
+    EVENT_BYTES,
+    apply_change,
+    event_bytes,
+    latest,
+    restored,
+    snapshot,
+    sub_entry,
+    subject,
+)
 from forelog.broker.sessions.retained import RetainedMessages
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.errors import AppenderFailed, BadEvent, ForelogError, RecordTooLarge
@@ -39,12 +49,8 @@ HEAL_SECONDS, HEAL_SECONDS_MAX = 0.5, 30.0
 """The first pause between attempts to write a broken log, and the longest; each is twice the one before."""
 _BATCH_BYTES = 4 << 20
 """Bytes of events that are written together, about: far below the limit of a log."""
-_OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
-"""What the events that aren't about a session are about."""
 _LOOKED_AT = 500
 """Retained messages that one call of `forget_expired` checks."""
-_EVENT_BYTES = 64
-_ENTRY_BYTES = 8
 _STEP_MAX, _STEP_BYTES_MAX = 100, 1 << 20
 """Things that a snapshot writes in one step, and their bytes."""
 _SUBS_MAX = 1000
@@ -147,12 +153,12 @@ class SessionStore:
             if event[1] in self._new:  # the log never had it, so it needs no end either
                 self._new.discard(event[1])
                 own = ("session", event[1])
-                self._events = [one for one in self._events if one[0] == "end" or _subject(one) != own]
+                self._events = [one for one in self._events if one[0] == "end" or subject(one) != own]
                 return
         # A group's position goes before subscriptions, so that consecutive subscriptions stay one event.
         is_between = event[0] == "group" and self._events and self._events[-1][0] == "subs"
         self._events.insert(len(self._events) - bool(is_between), list(event))
-        self._pending_bytes += _EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
+        self._pending_bytes += EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
 
     def flush(self) -> None:
         """Write what was noted, as durably as the sync policy says."""
@@ -174,7 +180,7 @@ class SessionStore:
         """Write some events; returns the index of the rest. An event that can never be written is left out."""
         end, size = at, 0
         while end < len(events) and size < _BATCH_BYTES:
-            size += _bytes_of(events[end])
+            size += event_bytes(events[end])
             end += 1
         try:
             self._log.update_many(events[at:end])
@@ -188,8 +194,8 @@ class SessionStore:
 
     def _not_written(self, events: list[Any], error: BaseException) -> None:
         """Keep events that couldn't be written; of several positions of a cursor only the last one."""
-        self._events = _latest(events + self._events)
-        self._pending_bytes = sum(map(_bytes_of, self._events))
+        self._events = latest(events + self._events)
+        self._pending_bytes = sum(map(event_bytes, self._events))
         if isinstance(error, AppenderFailed):
             self.is_ill = True
         self._bound_pending()
@@ -199,7 +205,7 @@ class SessionStore:
             # `heal` will write everything that exists, which is in memory anyway. Only the ends of things that the
             # log has must be kept.
             ends = [event for event in self._events if event[0] in ("end", "unretain", "ungroup")]
-            self._events = [event for event in ends if not self._exists(*_subject(event))]
+            self._events = [event for event in ends if not self._exists(*subject(event))]
             self._pending_bytes = 0
             self.is_ill = self._starts_over = True
 
@@ -312,7 +318,7 @@ class SessionStore:
             last[4].append(sub_entry(name, sub))
         else:
             self.note(*begins, [sub_entry(name, sub)])
-        self._pending_bytes += len(name) + _ENTRY_BYTES
+        self._pending_bytes += len(name) + ENTRY_BYTES
 
     def note_replay(self, session: Session, cursor: Cursor) -> None:
         """Note a subscription to the past."""
@@ -325,7 +331,7 @@ class SessionStore:
                     last[3].append(entry)
                 else:
                     self.note(*begins, [entry])
-                self._pending_bytes += len(cursor.key) + _ENTRY_BYTES
+                self._pending_bytes += len(cursor.key) + ENTRY_BYTES
             cursor.noted = cursor.next
 
     def note_unsub(self, session: Session, name: str) -> None:
@@ -337,7 +343,7 @@ class SessionStore:
             last[2].append(name)
         else:
             self.note("unsub", session.client_id, [name])
-        self._pending_bytes += len(name) + _ENTRY_BYTES
+        self._pending_bytes += len(name) + ENTRY_BYTES
 
     def note_retained(self, topic: str, message: StoredMessage | None) -> None:
         """Note the retained message of a topic, or that it has none."""
@@ -408,7 +414,7 @@ class SessionStore:
                 self.flush()  # earlier changes come first
             else:  # the snapshot includes them
                 now = {one for one in some if self._exists(*one)}
-                self._events = [event for event in self._events if _subject(event) not in now]
+                self._events = [event for event in self._events if subject(event) not in now]
             for kind, key in some:
                 write(kind, key)
 
@@ -485,33 +491,3 @@ class SessionStore:
         for name in names:
             if name in session.groups:
                 self.groups.setdefault(name, session.groups[name].since)
-
-
-def _subject(event: list[Any]) -> tuple[str, str]:
-    """What an event is about."""
-    if event[0] == "session":
-        return "session", event[1]["id"]
-    return _OTHERS.get(event[0], "session"), str(event[1])
-
-
-def _latest(events: list[Any]) -> list[Any]:
-    """Events without the positions that later events replace."""
-    kept, seen = [], set()
-    for event in reversed(events):
-        key = tuple(event[:3]) if event[0] == "at" else tuple(event[:2]) if event[0] == "group" else None
-        if key is None or key not in seen:
-            kept.append(event)
-            seen.add(key)
-    return kept[::-1]
-
-
-def _bytes_of(event: list[Any]) -> int:
-    """Estimated bytes of an event in the log."""
-    size = _EVENT_BYTES
-    for part in event:
-        if isinstance(part, str | bytes):
-            size += len(part)
-        elif isinstance(part, list):
-            names = (one[0] if isinstance(one, list) and one else one for one in part)
-            size += sum(_ENTRY_BYTES + len(name) for name in names if isinstance(name, str))
-    return size
