@@ -1,13 +1,12 @@
-"""Work that may take long, in slices between the turns of other clients.
+"""Long work in short steps, so that one client doesn't block the event loop for the others.
 
-A client may ask for more than an event loop should do at once: a SUBSCRIBE with thousands of filters, all retained
-messages, a session with ten thousand subscriptions that comes back. Such work is an iterator whose steps are
-short. Clients take turns, a few steps each, until the slice's time is over; then the event loop looks after
-everybody else before the next slice. The works of one client are done one after the other, in the order in which
-they were asked for.
+A client may ask for much at once: a SUBSCRIBE with thousands of filters, all retained messages, a session with ten
+thousand subscriptions. Such work is an iterator with short steps. Clients take turns, a few steps each, until the
+time of a slice is over. The event loop serves all other events before the next slice. Work of one client is done
+in the order in which it was asked for.
 
-Small works don't wait: `start` runs them at once, as long as all that was started since the event loop last looked
-after everybody fits into one slice.
+Small work doesn't wait: `start` runs it at once, as long as everything that was started in this round of the event
+loop fits into one slice.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ logger = logging.getLogger("forelog")
 
 SLICE_SECONDS = 0.005
 STEPS_EACH = 16
-"""Steps that one client's work may take before that of another goes on."""
+"""Steps of one client's work before the next client's turn."""
 
 
 class Slices:
-    """Works of clients, a little of each in turn. `call_soon` is the event loop's."""
+    """Work of clients, a few steps of each in turn. `call_soon` is the event loop's."""
 
     def __init__(
         self,
@@ -44,31 +43,31 @@ class Slices:
         self._queues: OrderedDict[Hashable, deque[Iterator[None]]] = OrderedDict()
         self._is_due = False
         self._allowed: float | None = None
-        """Seconds that `start` may still use before the event loop goes round; None: it has gone round."""
+        """Seconds that `start` may still use in this round of the event loop; None in a new round."""
         self.steps = 0
-        """Steps that were done, in all."""
+        """Steps that were done."""
 
     def __len__(self) -> int:
-        """Clients whose work isn't done."""
+        """The number of clients with unfinished work."""
         return len(self._queues)
 
     def has(self, owner: Hashable) -> bool:
-        """Whether work of a client isn't done."""
+        """Whether a client has unfinished work."""
         return owner in self._queues
 
     def add(self, owner: Hashable, work: Iterator[None]) -> None:
-        """Do this work after what the client asked for before."""
+        """Do this after the client's earlier work."""
         self._queues.setdefault(owner, deque()).append(work)
         if not self._is_due:
             self._is_due = True
             self._call_soon(self._run)
 
     def later(self, owner: Hashable, what: Callable[[], None]) -> None:
-        """Do this, as one step, after what the client asked for before."""
+        """Call this, as one step, after the client's earlier work."""
         self.add(owner, _once(what))
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
-        """Do this work now, as far as there is time for it. Returns whether it is done; else it goes on later."""
+        """Do this work now, as far as time allows, and the rest later. Returns whether it is done."""
         if owner not in self._queues:
             if self._allowed is None:
                 self._allowed = self._seconds
@@ -85,18 +84,18 @@ class Slices:
         return False
 
     def has_time(self) -> bool:
-        """Whether `start` could still do something before the event loop goes round."""
+        """Whether `start` has time left in this round of the event loop."""
         return self._allowed is None or self._allowed > 0
 
     def use(self, seconds: float) -> None:
-        """Some of the time that `start` may use was used for something else."""
+        """Take time from `start` in this round, because it was used for something else."""
         if self._allowed is None:
             self._allowed = self._seconds
             self._call_soon(self._allow)
         self._allowed -= seconds
 
     def finish(self) -> None:
-        """Do all that is left, now."""
+        """Do everything that is left, now."""
         while self._queues:
             self._some(math.inf)
 
@@ -104,7 +103,7 @@ class Slices:
         self._allowed = None
 
     def _run(self) -> None:
-        """One slice."""
+        """Do one slice."""
         deadline = self._clock() + self._seconds
         while self._queues and self._clock() < deadline:
             self._some(deadline)
@@ -113,7 +112,7 @@ class Slices:
             self._call_soon(self._run)
 
     def _some(self, deadline: float) -> None:
-        """A few steps of one client's work; then others come first."""
+        """Do a few steps of one client's work, then move it to the end."""
         owner, queue = next(iter(self._queues.items()))
         for _ in range(STEPS_EACH):
             if not self._step(queue[0]):
@@ -126,14 +125,14 @@ class Slices:
         self._queues.move_to_end(owner)
 
     def _step(self, work: Iterator[None]) -> bool:
-        """Whether there is more to do. Work that fails is over: its client's next work isn't."""
+        """Do one step. Returns whether there is more. Work that raises ends; the client's next work goes on."""
         self.steps += 1
         try:
             next(work)
         except StopIteration:
             return False
         except Exception:
-            logger.exception("broker: some work for a client has failed")
+            logger.exception("broker: work for a client has failed")
             return False
         return True
 
