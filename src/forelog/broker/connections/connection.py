@@ -239,7 +239,7 @@ class Connection(Peer, asyncio.Protocol):
             has_begun = True
             first = data[at]
             if self.version == UNKNOWN and first != _CONNECT:  # whatever follows
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")
             if self.session is not None and first & 0xF0 == _PUBLISH:
                 after = self._take_bulk(data, at, end, limit)
                 if self._need:
