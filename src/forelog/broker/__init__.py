@@ -12,6 +12,7 @@ and the broker in front of it:
 broker.py          Broker: turns, and everything below
 connection.py      a client's socket: bytes to packets, and what they ask for
 intake.py          what publishers sent, into the log
+pace.py            when more of what a client has sent is taken
 delivery.py        from the log to subscribers; outgoing.py makes the packets that aren't plain
 history.py         the log, for those who are behind
 batches.py         messages as columns

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from forelog import kernel
 from forelog.broker.connections.door import Guest
+from forelog.broker.connections.pace import RUNS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.visits import Visit
 from forelog.broker.mqtt import (
@@ -113,6 +114,7 @@ class Connection(Peer, asyncio.Protocol):
         self._drained = 0
         self._singly = 0
         """Bytes of messages that are taken one by one, because not all of them may be published."""
+        self._pace = Pace(self)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's number, where bytes can be written to it as they are."""
@@ -227,34 +229,36 @@ class Connection(Peer, asyncio.Protocol):
         at, end = 0, len(data)
         limit = self.packet_limit
         self._need = 0
-        slices, has_begun = self.broker.slices, False
-        if self._singly:
-            at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
+        runs = 0
+        if self._singly and not self._pace.must_wait(_PUBLISH, 0):
+            at, runs = self._take_singly(data, 0, min(self._singly, end), limit), RUNS_MAX
         while at < end and not (self._closing or self._paused) and self._held is None:
-            if has_begun and not slices.has_time():
-                self._wait_for_turn()
-                return at
-            has_begun = True
             first = data[at]
+            if self._pace.must_wait(first, runs):
+                break
             if self.version == UNKNOWN and first != _CONNECT:  # whatever it goes on with
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
-            if self.session is not None and first & 0xF0 == _PUBLISH:
-                after = self._take_bulk(data, at, end, limit)
-                if self._need:
-                    return after
-                if after != at:
-                    at = after
-                    continue
-            elif first == _PUBACK and self.session is not None:
-                acks = kernel.mqtt_pubacks(data, at, end)
-                if acks.packet_ids:
-                    self.broker.acknowledgements.acknowledged(self.session, acks.packet_ids)
-                    at = acks.end
-                    continue
+            after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
+            if self._need:
+                return after
+            if after != at:
+                at, runs = after, runs + 1
+                continue
             after = self._take_one(data, at, end, limit)
             if after == at:
                 return at
-            at = after
+            at, runs = after, RUNS_MAX
+        return at
+
+    def _take_many(self, session: Session, data: bytes, at: int, end: int, limit: int) -> int:
+        """Plain messages or acknowledgements that follow each other; where they end."""
+        if data[at] & 0xF0 == _PUBLISH:
+            return self._take_bulk(data, at, end, limit)
+        if data[at] == _PUBACK:
+            acks = kernel.mqtt_pubacks(data, at, end)
+            if acks.packet_ids:
+                self.broker.acknowledgements.acknowledged(session, acks.packet_ids)
+                return int(acks.end)
         return at
 
     def _take_bulk(self, data: bytes, at: int, end: int, limit: int) -> int:
@@ -289,11 +293,6 @@ class Connection(Peer, asyncio.Protocol):
                 break
         self._singly *= at < end
         return at
-
-    def _wait_for_turn(self) -> None:
-        """It has sent many packets that take time. Others have their turn before the rest is looked at."""
-        self.hold(Future())
-        self.broker.slices.later(self, lambda: self.go_on(lambda *_: None, None))
 
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
         """The same as `_packet`; and the time that it took is time that others didn't have."""

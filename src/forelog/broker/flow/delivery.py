@@ -7,6 +7,9 @@ and nobody waits for it: later it reads on from there, until it has everything a
 A batch with many topics, or for many subscribers, is delivered in slices. Until it is through, what was written
 next waits; a client that goes or subscribes meanwhile falls behind at the first message that it hasn't got, which
 `given` knows. The same happens to whoever was to get something when an error comes in between: nothing is lost.
+
+A publisher whose last messages are still being delivered waits with its next ones. Otherwise those of others
+would wait behind all that it sends.
 """
 
 from __future__ import annotations
@@ -61,6 +64,10 @@ class Delivery:
         self._waiting: deque[Batch] = deque()
         """What was written and isn't delivered yet: the first of them is under way."""
         self._waiting_bytes = 0
+        self._dispatched = 0
+        """How many batches there were."""
+        self._publishers: list[Callable[[], None]] = []
+        """Those who wait until their messages are delivered."""
         self._first = self._last = Position(0, 0)
         """The part of the first one that is under way."""
         self._order: Sequence[tuple[Cursor, object]] | None = None
@@ -73,6 +80,7 @@ class Delivery:
     def dispatch(self, batch: Batch) -> None:
         """To everyone who is live."""
         self._history.add(batch)
+        self._dispatched += 1
         if not self._waiting and self._deliver_small(batch):
             return
         self._waiting.append(batch)
@@ -80,7 +88,7 @@ class Delivery:
         if len(self._waiting) == 1:
             self._first = Position(batch.segment, batch.base)
             self._order = None
-            self._slices.start(self, self._delivering())
+            self._slices.start_urgent(self._delivering())
             self._sender.flush()
         elif self._waiting_bytes > _WAITING_BYTES_MAX:
             self.abandon()
@@ -110,6 +118,19 @@ class Delivery:
     def is_behind(self) -> bool:
         """Whether something that was written is still being delivered."""
         return bool(self._waiting)
+
+    @property
+    def turn(self) -> int:
+        """The number of the batch that is written next."""
+        return self._dispatched + 1
+
+    def owes(self, turn: int) -> bool:
+        """Whether messages of this turn, or of an earlier one, still have to be delivered."""
+        return bool(self._waiting) and turn > self._dispatched - len(self._waiting)
+
+    def when_through(self, action: Callable[[], None]) -> None:
+        """Do this when one more batch is delivered."""
+        self._publishers.append(action)
 
     @property
     def end(self) -> Position:
@@ -143,6 +164,7 @@ class Delivery:
                 self._catchup.resume(cursor)
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._go_on()
 
     def _delivering(self) -> Iterator[None]:
         """What waits, batch by batch, in parts."""
@@ -175,6 +197,12 @@ class Delivery:
         self._waiting_bytes -= batch.weight
         self._first = Position(batch.segment, batch.end)
         self._order = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        publishers, self._publishers = self._publishers, []
+        for action in publishers:
+            action()
 
     def _deliver_part(self, batch: Batch, first: int, last: int) -> Iterator[None]:
         """Rows of a batch, to all who want them."""
@@ -210,7 +238,7 @@ class Delivery:
     ) -> Iterator[None]:
         """To each what is for it. What fails for one doesn't keep it from the others."""
         self._order, start = order, self._first
-        is_late = self._slices.has(self)
+        is_late = self._slices.is_urgent
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):

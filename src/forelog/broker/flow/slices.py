@@ -8,6 +8,9 @@ they were asked for.
 
 Small works don't wait: `start` runs them at once, as long as all that was started since the event loop last looked
 after everybody fits into one slice.
+
+What is being delivered to all is urgent: it has a slice of its own, before those of clients. However many of them
+have much to do, what others were sent doesn't wait behind it.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Slices:
         self._seconds = seconds
         self._clock = clock
         self._queues: OrderedDict[Hashable, deque[Iterator[None]]] = OrderedDict()
+        self._urgent: deque[Iterator[None]] = deque()
         self._is_due = False
         self._allowed: float | None = None
         """Seconds that `start` may still use before the event loop goes round; None: it has gone round."""
@@ -56,9 +60,17 @@ class Slices:
         """Whether work of a client isn't done."""
         return owner in self._queues
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether urgent work isn't done."""
+        return bool(self._urgent)
+
     def add(self, owner: Hashable, work: Iterator[None]) -> None:
         """Do this work after what the client asked for before."""
         self._queues.setdefault(owner, deque()).append(work)
+        self._run_soon()
+
+    def _run_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
             self._call_soon(self._run)
@@ -69,19 +81,30 @@ class Slices:
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
         """Do this work now, as far as there is time for it. Returns whether it is done; else it goes on later."""
-        if owner not in self._queues:
-            if self._allowed is None:
-                self._allowed = self._seconds
-                self._call_soon(self._allow)
-            begun = self._clock()
-            deadline = begun + self._allowed
-            try:
-                while self._clock() < deadline:
-                    if not self._step(work):
-                        return True
-            finally:
-                self._allowed -= self._clock() - begun
+        if owner not in self._queues and self._begin(work):
+            return True
         self.add(owner, work)
+        return False
+
+    def start_urgent(self, work: Iterator[None]) -> None:
+        """The same for work that comes before that of all clients."""
+        if self._urgent or not self._begin(work):
+            self._urgent.append(work)
+            self._run_soon()
+
+    def _begin(self, work: Iterator[None]) -> bool:
+        """Do some work, as far as there is time for it now. Returns whether it is done."""
+        if self._allowed is None:
+            self._allowed = self._seconds
+            self._call_soon(self._allow)
+        begun = self._clock()
+        deadline = begun + self._allowed
+        try:
+            while self._clock() < deadline:
+                if not self._step(work):
+                    return True
+        finally:
+            self._allowed -= self._clock() - begun
         return False
 
     def has_time(self) -> bool:
@@ -97,20 +120,29 @@ class Slices:
 
     def finish(self) -> None:
         """Do all that is left, now."""
+        self._some_urgent(math.inf)
         while self._queues:
             self._some(math.inf)
+            self._some_urgent(math.inf)
 
     def _allow(self) -> None:
         self._allowed = None
 
     def _run(self) -> None:
-        """One slice."""
+        """A slice of what is urgent, and one of clients."""
+        if self._urgent:
+            self._some_urgent(self._clock() + self._seconds)
         deadline = self._clock() + self._seconds
         while self._queues and self._clock() < deadline:
             self._some(deadline)
-        self._is_due = bool(self._queues)
+        self._is_due = bool(self._queues or self._urgent)
         if self._is_due:
             self._call_soon(self._run)
+
+    def _some_urgent(self, deadline: float) -> None:
+        while self._urgent and self._clock() < deadline:
+            if not self._step(self._urgent[0]):
+                self._urgent.popleft()
 
     def _some(self, deadline: float) -> None:
         """A few steps of one client's work; then others come first."""
