@@ -152,7 +152,7 @@ def test_a_rule_that_makes_no_sense_is_named(line):
 
 def test_a_wrong_word_is_told_what_it_could_have_been():
     with pytest.raises(
-        BadAccessFile, match=r"'dney' is none of read\|write\|readwrite\|deny.*topic readwrite dney x"
+        BadAccessFile, match=r"'dney' isn't one of read\|write\|readwrite\|deny.*topic readwrite dney x"
     ):
         Rules.parse("topic dney x\n", "rules")
 
@@ -337,7 +337,7 @@ def test_a_client_that_leaves_while_its_password_is_checked_harms_nobody(tmp_pat
                     encode(Connect("h", MQTT_5_0, user_name="ann", password=b"no"), MQTT_5_0, from_server=False)
                 )
         here.client(user="ann", password=b"ann's").close()
-        until(lambda: not here.broker.clients.connections)
+        until(lambda: not here.broker.presence.connections)
 
 
 def test_rules_count_for_publishing_subscribing_and_wills(tmp_path, users, rules):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forelog.broker import Limits
-from forelog.broker.flow.batches import Stored
+from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsubscribe, encode
 from tests.broker.held import held
 from tests.broker.local import Local, local, until
@@ -83,7 +83,7 @@ def packets(*wanted) -> bytes:
 
 
 def test_thousands_of_filters_and_retained_messages(broker, talk):
-    broker.do(lambda: [broker.broker.memory.retain(Stored(1, f"t/{n}", b"x", {})) for n in range(20_000)])
+    broker.do(lambda: [broker.broker.store.retain(StoredMessage(1, f"t/{n}", b"x", {})) for n in range(20_000)])
     client = talk("c")
     with held(broker) as loop:
         assert client.subscribe(*(f"t/+/{n}" for n in range(2000))) == [0] * 2000
@@ -229,7 +229,7 @@ def test_a_message_for_many_subscribers_reaches_each_once_and_in_order(broker, t
 
 def test_idle_groups_cost_nothing(broker, talk, monkeypatch):
     """10,000 groups were looked at ten times a second, for ever."""
-    from forelog.broker.sessions.groups import Group
+    from forelog.broker.clients.groups import Group
 
     client = talk("c")
     for first in range(0, 2000, 500):
@@ -283,8 +283,8 @@ def test_what_a_member_leaves_behind_goes_to_another_and_a_restart_knows_where_t
         second.subscribe("$share/g/x", qos=1)
         first.close()
         assert sorted(one.payload for one in second.take(100)) == sorted(unacknowledged)
-        group = broker.broker.subscriptions.groups.all["$share/g/x"]
-        until(lambda: broker.do(lambda: broker.broker.memory.groups[group.key] == broker.broker.history.end))
+        group = broker.broker.presence.groups["$share/g/x"]
+        until(lambda: broker.do(lambda: broker.broker.store.groups[group.key] == broker.broker.history.end))
         second.close()
     with local(tmp_path / "log") as broker, Talk(broker.port) as second:
         second.connect("second", clean=False, expiry=1000)
