@@ -61,7 +61,7 @@ _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIEN
 """Reasons for which the version of a refused CONNECT is known well enough to answer it."""
 _ANSWERS_MAX = 4
 """Unsent answers that a client may have before it isn't read any more, as a multiple of `out_bytes_max`."""
-_PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
+_PACKET_BYTES_MAX = 0x1000_0004  # MQTT's own limit
 _SMALL_BYTES = 4096
 """Incomplete packets up to this size aren't counted: nearly every read ends with one."""
 
@@ -229,15 +229,13 @@ class Connection(Peer, asyncio.Protocol):
         """Handle all complete packets; returns where the rest begins."""
         at, end = 0, len(data)
         limit = self.packet_limit
-        self._need = 0
-        runs = 0
+        self._need = runs = 0
         if self._singly and not self._pace.must_wait(_PUBLISH, 0):
             at, runs = self._take_singly(data, 0, min(self._singly, end), limit), RUNS_MAX
         while at < end and not (self._closing or self._paused) and self._held is None:
-            first = data[at]
-            if self._pace.must_wait(first, runs):
+            if self._pace.must_wait(data[at], runs):
                 break
-            if self.version == UNKNOWN and first != _CONNECT:  # whatever follows
+            if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
             after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
             if self._need:
@@ -245,14 +243,13 @@ class Connection(Peer, asyncio.Protocol):
             if after != at:
                 at, runs = after, runs + 1
                 continue
-            after = self._take_one(data, at, end, limit)
-            if after == at:
+            if (after := self._take_one(data, at, end, limit)) == at:
                 return at
             at, runs = after, RUNS_MAX
         return at
 
     def _take_many(self, session: Session, data: bytes, at: int, end: int, limit: int) -> int:
-        """Plain messages or acknowledgements that follow each other; where they end."""
+        """Take consecutive plain messages or acknowledgements; returns where they end."""
         if data[at] & 0xF0 == _PUBLISH:
             return self._take_bulk(data, at, end, limit)
         if data[at] == _PUBACK:
