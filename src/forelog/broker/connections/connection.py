@@ -236,7 +236,7 @@ class Connection(Peer, asyncio.Protocol):
             if self._pace.must_wait(data[at], runs):
                 break
             if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")
             after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
             if self._need:
                 return after
