@@ -20,7 +20,7 @@ from forelog.bounds import check_whole
 from forelog.errors import LockTimeout
 from forelog.files import File, Lock, Shared, Watch
 from forelog.testing.model import DiskModel, Event, FileModel
-from forelog.testing.states import CrashState, states_at, states_everywhere
+from forelog.testing.states import possible_contents
 
 
 class Operation(NamedTuple):
@@ -55,6 +55,15 @@ class Fault:
     def stop(self) -> None:
         """From now on it goes well again."""
         self.active = False
+
+
+class CrashState(NamedTuple):
+    """One possible disk after a power loss."""
+
+    disk: CrashDisk
+    """The disk after the restart: everything on it is durable, and no lock is held."""
+    events: int
+    """The number of events before it: what was acknowledged by then must be there."""
 
 
 class CrashDisk:
@@ -120,12 +129,26 @@ class CrashDisk:
 
     def states(self, events: int | None = None, *, limit: int = 1000, seed: int = 0) -> Iterator[CrashState]:
         """Disks after a power loss at a moment, now by default: all possible ones, or `limit` of them."""
-        moment = len(self.events) if events is None else events
-        return states_at(self, moment, limit=limit, seed=seed)
+        return self._states(len(self.events) if events is None else events, limit, seed)
+
+    def _states(self, moment: int, limit: int, seed: int) -> Iterator[CrashState]:
+        model = self.model_at(moment)
+        for contents in possible_contents(model, limit=limit, seed=seed, moment=moment):
+            yield CrashState(self._after_crash(model, contents), moment)
 
     def states_everywhere(self, *, limit: int = 100, seed: int = 0) -> Iterator[CrashState]:
-        """The same for every moment since the disk was made, `limit` states for each."""
-        return states_everywhere(self, limit=limit, seed=seed)
+        """Disks after a power loss at every moment since the disk was made, `limit` of them for each."""
+        for moment in range(len(self.events) + 1):
+            if moment and self.events[moment - 1].kind == "store":
+                continue  # after a power loss such a word may be anything: the moment before gives the same states
+            yield from self.states(moment, limit=limit, seed=seed)
+
+    def _after_crash(self, model: DiskModel, contents: dict[str, bytes]) -> CrashDisk:
+        after = CrashDisk.of(contents, sector_bytes=self.sector_bytes, boot=self.boot + 1)
+        moved = {path for move in model.moves for path in model.below(move.target)}  # their files say where
+        for path in model.directories.keys() - moved:
+            after.make_dir(path)
+        return after
 
     def model_at(self, events: int) -> DiskModel:
         """The disk's model as of a moment."""

@@ -28,8 +28,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from forelog.testing.catalogue import all_readers
 from forelog.testing.judge import Judge, Problem
-from forelog.testing.readers import Reader, all_readers
+from forelog.testing.registry import Reader
 from forelog.testing.schedule import Chance, Choices, EveryStep, Plan, Schedule, Step
 from forelog.testing.sight import Sight, Stuck
 from forelog.testing.writer import History, Recording, record

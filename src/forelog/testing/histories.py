@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import errno
 
-from forelog.testing.writer import History, Writer, to_segment
+from forelog.testing.registry import history
+from forelog.testing.writer import Writer, to_segment
 
-_known: dict[str, History] = {}
 JOURNAL_BYTES = 8192
-
-
-def history(function: History) -> History:
-    """Make a history known by its name."""
-    _known[function.__name__.replace("_", " ")] = function
-    return function
-
-
-def all_histories() -> dict[str, History]:
-    """Every short history, by name."""
-    from forelog.testing import histories_of_faces  # noqa: F401 - which makes its own known, and takes a while
-
-    return dict(_known)
 
 
 # -- appending

@@ -12,8 +12,8 @@ from forelog.log.position import Position
 from forelog.messages.writer import MessageLogWriter
 from forelog.state.enumeration import Enumeration
 from forelog.state.log import StateLog
-from forelog.testing.histories import history
 from forelog.testing.ledger import Entry
+from forelog.testing.registry import history
 from forelog.testing.writer import Writer
 
 _NEVER = 1 << 40

@@ -9,49 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
-from forelog.errors import LogNotFound, MissingExtra
+from forelog.errors import MissingExtra
 from forelog.log import verify as verification
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position
 from forelog.log.stream import SegmentInfo, Stream
 from forelog.testing.disk import CrashDisk
 from forelog.testing.ledger import NEVER
-from forelog.testing.sight import Sight
+from forelog.testing.registry import reader
+from forelog.testing.sight import Sight, opened
 
-Reader = Callable[[Sight], None]
-
-_known: dict[str, Reader] = {}
 _MEMORY = "/dev/shm"
-
-
-def reader(function: Reader) -> Reader:
-    """Make a kind of reader known by its name."""
-    _known[function.__name__.replace("_", " ")] = function
-    return function
-
-
-def all_readers() -> dict[str, Reader]:
-    """Every kind of reader, by name."""
-    from forelog.testing import readers_of_faces  # noqa: F401 - which makes its own known, and takes a while
-
-    return dict(_known)
-
-
-def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
-    """What a function opens, once there is a log; None if there never is."""
-    while True:
-        try:
-            return open_log()
-        except LogNotFound:
-            if sight.ledger.readable(sight.looks[-1].begin):
-                raise
-            if not sight.pause():
-                return None
 
 
 def has_arrow() -> bool:

@@ -28,8 +28,8 @@ from forelog.log.stream import Stream
 from forelog.messages.reader import MessageLogReader
 from forelog.testing.disk import CrashDisk
 from forelog.testing.ledger import NEVER
-from forelog.testing.readers import opened, reader
-from forelog.testing.sight import Sight
+from forelog.testing.registry import reader
+from forelog.testing.sight import Sight, opened
 
 _COLUMNS = ["segment", "offset", "payload"]
 

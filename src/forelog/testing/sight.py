@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from forelog.errors import LockTimeout
+from forelog.errors import LockTimeout, LogNotFound
 from forelog.files import File, Lock
 from forelog.log.position import Position, Record
 from forelog.log.stream import Stream
@@ -304,3 +305,15 @@ class Sight:
                 lines.append(f"-- {step.moment}: {self.disk.timeline.moments[step.moment].cause}")
             lines.append(f"{step.number:5} {step.kind} {os.path.basename(step.path)}")
         return lines
+
+
+def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
+    """What a function opens, once there is a log; None if there never is."""
+    while True:
+        try:
+            return open_log()
+        except LogNotFound:
+            if sight.ledger.readable(sight.looks[-1].begin):
+                raise
+            if not sight.pause():
+                return None
