@@ -24,7 +24,7 @@ from forelog.testing.states import possible_contents
 
 
 class Operation(NamedTuple):
-    """A call that is about to be made; what predicates of faults look at."""
+    """A call that is about to be made, for the predicate of a fault."""
 
     kind: str
     """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_new, open_update, open_shared, rename,
@@ -33,14 +33,14 @@ class Operation(NamedTuple):
     path: str
     byte_count: int
     number: int
-    """How many calls were made before on this disk."""
+    """The number of calls made before it on this disk."""
 
 
 SECTOR_BYTES_MAX = 1 << 20
 
 
 class Fault:
-    """Something that goes wrong on purpose, as long as it is active."""
+    """A fault that is injected while it is active."""
 
     def __init__(
         self, when: Callable[[Operation], bool], number: int = 0, short_bytes: int | None = None, lie: bool = False
@@ -53,7 +53,7 @@ class Fault:
         self.hits = 0
 
     def stop(self) -> None:
-        """From now on it goes well again."""
+        """End the fault."""
         self.active = False
 
 
@@ -67,7 +67,7 @@ class CrashState(NamedTuple):
 
 
 class CrashDisk:
-    """Files in memory, with a memory of what was synced.
+    """A file system in memory that knows what was synced.
 
     `sector_bytes` is the unit in which writes tear: 512 or 4096 for real disks, less to look closer.
     `capacity_bytes` is how much the disk holds before it is full.
@@ -89,7 +89,7 @@ class CrashDisk:
         self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
 
-    # -- what tests do with it
+    # -- for tests
 
     @classmethod
     def of(cls, contents: dict[str, bytes], *, sector_bytes: int = 512, boot: int = 0) -> CrashDisk:
@@ -123,7 +123,7 @@ class CrashDisk:
         return summary.hexdigest()
 
     def killed(self, events: int | None = None) -> CrashDisk:
-        """The disk after the process was killed, now or earlier: all that was written is there, unlocked."""
+        """The disk after the process was killed, now or earlier: with all that was written, unlocked."""
         model = self.model_at(len(self.events) if events is None else events)
         return CrashDisk.of(_contents(model), sector_bytes=self.sector_bytes, boot=self.boot)
 
@@ -160,15 +160,15 @@ class CrashDisk:
         return model
 
     def fail(self, when: Callable[[Operation], bool], number: int = errno.EIO) -> Fault:
-        """Have calls fail with an errno."""
+        """Make calls fail with an errno."""
         return self._add(Fault(when, number))
 
     def write_short(self, when: Callable[[Operation], bool], byte_count: int) -> Fault:
-        """Have writes take only the first bytes."""
+        """Make writes take only their first bytes."""
         return self._add(Fault(when, short_bytes=byte_count))
 
     def lie(self, when: Callable[[Operation], bool]) -> Fault:
-        """Have syncs return without having synced."""
+        """Make syncs return without having synced."""
         return self._add(Fault(when, lie=True))
 
     def _add(self, fault: Fault) -> Fault:
@@ -240,7 +240,7 @@ class CrashDisk:
             self._happen(Event("rename", directory, name=name, target=os.path.basename(target)))
             for file in self._open_files:
                 if file.identity() == inode:
-                    file._path = target  # by which faults know it from now on
+                    file._path = target  # the name for faults from now on
 
     def remove(self, path: str) -> None:
         with self._mutex:
