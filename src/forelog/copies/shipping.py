@@ -52,6 +52,7 @@ class View(NamedTuple):
     """A log at this moment."""
 
     stream: Stream
+    """Reads the log."""
     snapshot: Snapshot
     """The last whole generation. What comes before it may be dropped at any time."""
     lineage: int = 0

@@ -31,7 +31,9 @@ class Operation(NamedTuple):
     remove, move_dir, remove_dir, stat, lock; or of an open file: write, write_at, read, truncate, sync, size,
     store."""
     path: str
+    """The path that it is for."""
     byte_count: int
+    """The bytes that a write has."""
     number: int
     """The number of calls made before it on this disk."""
 

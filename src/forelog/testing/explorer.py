@@ -46,10 +46,13 @@ class Violation(NamedTuple):
     kind: str
     """One of the kinds in judge.py."""
     history: str
+    """The name of the history."""
     reader: str
+    """The name of the kind of reader."""
     schedule: str
     """The argument for `Explorer.replay`."""
     text: str
+    """What is wrong."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.history}, {self.reader} at {self.schedule!r}: {self.text}"

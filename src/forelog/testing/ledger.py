@@ -23,15 +23,19 @@ class Entry:
     """One record that a writer began to append. Moments are numbers in a timeline."""
 
     payload: bytes
+    """Its payload, which no other record has."""
     number: int
     """The number of records begun before it."""
     unit: int
     """The number of its call: the log has all records of a call, or none."""
     begun: int
+    """The moment at which its append began."""
     since_ns: int
     """The clock when it was begun. Its time is this or later; records before it are earlier."""
     outcome: Outcome = "pending"
+    """What became of it."""
     position: Position | None = None
+    """Its position, if known."""
     end: Position | None = None
     """The position after it, if known."""
     readable: int = NEVER

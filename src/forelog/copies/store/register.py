@@ -50,8 +50,11 @@ class Found(NamedTuple):
     """The objects of a log in a store."""
 
     manifests: dict[Named, int]
+    """The manifests, with their sizes."""
     openings: list[Identity]
+    """The announced openings."""
     parts: dict[str, int]
+    """The parts, with their sizes."""
     newest: list[Manifest]
     """The two newest valid manifests."""
 
