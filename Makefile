@@ -141,6 +141,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/fore
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@$(RUN) setup.py compiler 2>/dev/null || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/compiler.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(RUN) -c "from forelog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
 	@touch $@

@@ -55,7 +55,8 @@ def compiler_defect(compiler: str) -> str | None:
     return f"{compiler} can't compile what includes Python.h ({what})"
 
 
-if COMPILING & set(sys.argv[1:]):
+compiling = bool(COMPILING & set(sys.argv[1:]))
+if compiling:
     why = find_compiler()
     if why is not None:
         raise SystemExit(NO_COMPILER.format(why=why))
@@ -81,11 +82,12 @@ jobs = [
     )
     for types in TYPES
 ]
-modules = cythonize([kernel], include_path=["src"])
-modules += cythonize(
-    jobs,
-    include_path=["src"],
-    nthreads=os.cpu_count() or 1,
-    compiler_directives={"annotation_typing": False, "language_level": 3},
-)
+modules = [kernel, *jobs]
+if compiling:
+    modules = cythonize([kernel], include_path=["src"]) + cythonize(
+        jobs,
+        include_path=["src"],
+        nthreads=os.cpu_count() or 1,
+        compiler_directives={"annotation_typing": False, "language_level": 3},
+    )
 setup(ext_modules=modules, options={"build_ext": {"parallel": os.cpu_count() or 1}})

@@ -9,9 +9,9 @@ import pytest
 
 from forelog.errors import AppenderClosed, CorruptRecord, ServerFailed, ServerReadOnly
 from forelog.jobs import Client, LocalServer
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.log.reader import read_commands
-from forelog.jobs.server import server
+from forelog.jobs.server import pace
 from forelog.testing import CrashDisk
 from tests.jobs.serving import wait_until
 
@@ -19,18 +19,18 @@ from tests.jobs.serving import wait_until
 @pytest.fixture(params=["on the event loop", "on a thread"])
 def disk(request, monkeypatch):
     """A disk whose syncs count as quick, or as slow."""
-    monkeypatch.setattr(server, "SLOW_SECONDS", 60.0 if request.param == "on the event loop" else 0.0)
+    monkeypatch.setattr(pace, "SLOW_SECONDS", 60.0 if request.param == "on the event loop" else 0.0)
     disk = CrashDisk()
     monkeypatch.setattr(
-        "forelog.jobs.server.local.Journal",
-        lambda path, sync, **_: Journal("log" if path else None, sync=sync, files=disk),
+        "forelog.jobs.server.local.CommandLog",
+        lambda path, sync, **_: CommandLog("log" if path else None, sync=sync, files=disk),
     )
     return disk
 
 
 def names_after_power_loss(disk: CrashDisk) -> set[bytes]:
     """The payloads of the jobs that a start finds on what is certainly on disk."""
-    journal = Journal("log", sync="always", files=disk)
+    journal = CommandLog("log", sync="always", files=disk)
     try:
         return {job.payload for job in journal.open(0).machine.jobs.values()}
     finally:
@@ -119,7 +119,7 @@ def test_what_is_in_the_log_after_all_counts_also_when_it_could_not_be_read_at_f
             raise OSError(errno.EIO, "the disk is still bad")
         return read_commands(*arguments, **options)
 
-    monkeypatch.setattr("forelog.jobs.log.journal.read_commands", reading)
+    monkeypatch.setattr("forelog.jobs.log.commandlog.read_commands", reading)
     with LocalServer("log", sync="always") as local, Client(local.address, retry_seconds=0) as client:
         client.add("q", b"before")
         syncs = fail_syncs(disk)
@@ -153,14 +153,14 @@ def note_sizes(local: LocalServer) -> list[int]:
     """How large the batches of a server are, which are to be small."""
     sizes: list[int] = []
     server = local.server
-    server.machine.batch_bytes_max = 150_000
-    write = server.journal.write
+    server.machine.ledger.record_bytes_max = 150_000
+    write = server.log.write
 
     def noting(records: list[bytes]) -> int:
         sizes.append(sum(map(len, records)))
         return write(records)
 
-    server.journal.write = noting
+    server.log.write = noting
     return sizes
 
 
@@ -173,7 +173,7 @@ def test_a_log_that_cannot_be_replayed_is_let_go_of(disk):
     damaged = bytearray(contents[name])
     damaged[500] ^= 1
     broken = CrashDisk.of({**contents, name: bytes(damaged)})
-    journal = Journal("log", sync="always", files=broken)
+    journal = CommandLog("log", sync="always", files=broken)
     for _ in range(2):
         with pytest.raises(CorruptRecord):  # and not LockTimeout, the second time
             journal.open(0)
@@ -183,17 +183,17 @@ def test_a_log_that_cannot_be_replayed_is_let_go_of(disk):
 
 
 def test_an_error_that_nobody_thought_of_refuses_too_and_is_told_with_its_trace(disk, monkeypatch, caplog):
-    write = Journal.write
+    write = CommandLog.write
     with LocalServer("log", sync="always") as local, Client(local.address) as client:
         client.add("q", b"before")
 
-        def broken(journal: Journal, records: list[bytes]) -> int:
+        def broken(journal: CommandLog, records: list[bytes]) -> int:
             raise MemoryError("not even room for this")
 
-        monkeypatch.setattr(Journal, "write", broken)
+        monkeypatch.setattr(CommandLog, "write", broken)
         with pytest.raises(ServerReadOnly):
             client.add("q", b"refused")
-        monkeypatch.setattr(Journal, "write", write)
+        monkeypatch.setattr(CommandLog, "write", write)
         wait_until(lambda: takes_it(client, b"after"))
         assert {job.payload for job in client.inspect_jobs("q")} == {b"before", b"after"}
     assert "not even room for this" in caplog.text

@@ -12,8 +12,8 @@ import pytest
 
 from forelog import Stream
 from forelog.formats.commands.commands import MAGIC, VERSION, Add, encode
-from forelog.jobs.log.cleaning import CommandCleaner
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.cleaner import CommandCleaner
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.machine.machine import QUEUES_IDLE_MAX, Machine
 from forelog.jobs.machine.queue import Leaser
 from forelog.jobs.machine.wheel import Clock
@@ -38,15 +38,15 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
-    write = Journal.write
+    write = CommandLog.write
 
-    def written(self: Journal, records: list[bytes]) -> int:
+    def written(self: CommandLog, records: list[bytes]) -> int:
         time.sleep(disk.slow)
         if disk.full.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, records)
 
-    monkeypatch.setattr(Journal, "write", written)
+    monkeypatch.setattr(CommandLog, "write", written)
     yield disk
     disk.full.clear()
 
@@ -111,15 +111,15 @@ def test_what_was_done_while_a_sync_failed_is_refused_to_all(tmp_path, disk):
 def test_a_job_that_goes_while_its_lease_is_written_may_still_come_back():
     machine = Machine(START)
     machine.add(machine.new_job(IDS[1], b"q", 1000, 60_000, START, b""), START)
-    machine.landed(machine.take(), 1)
+    machine.ledger.landed(machine.ledger.take(), 1)
     machine.lease(Leaser(None, [b"q"]), START, 0)
-    lease = machine.take()
+    lease = machine.ledger.take()
     machine.delete(IDS[1])
-    machine.landed(lease, 1)
-    assert IDS[1] in machine.leaving, "so that the cleaner leaves its add in the log"
-    machine.rollback(machine.take(), START)
+    machine.ledger.landed(lease, 1)
+    assert IDS[1] in machine.ledger.leaving, "so that the cleaner leaves its add in the log"
+    machine.rollback(machine.ledger.take(), START)
     assert IDS[1] in machine.jobs
-    assert machine.leaving == set()
+    assert machine.ledger.leaving == set()
 
 
 # -- what is cleaned away
@@ -129,15 +129,15 @@ class Kept:
     """A log and its machine, by hand."""
 
     def __init__(self, path, clock) -> None:
-        self.journal = Journal(str(path), sync="os", segment_bytes=2000, clock=clock)
+        self.journal = CommandLog(str(path), sync="os", segment_bytes=2000, clock=clock)
         self.machine = self.journal.open(clock()).machine
         self.clock = clock
         assert self.journal.stream is not None
         self.cleaner = CommandCleaner(self.journal.stream, self.machine)
 
     def write(self) -> None:
-        batch = self.machine.take()
-        self.machine.landed(batch, self.journal.write(batch[0]))
+        batch = self.machine.ledger.take()
+        self.machine.ledger.landed(batch, self.journal.write(batch[0]))
 
     def add(self, numbers: range) -> None:
         for number in numbers:
@@ -157,7 +157,7 @@ class Kept:
 
     def jobs_after_a_restart(self) -> set[bytes]:
         self.journal.close()
-        journal = Journal(self.journal.stream.path)
+        journal = CommandLog(self.journal.stream.path)
         found = set(journal.open(self.clock()).machine.jobs)
         journal.close()
         return found
@@ -232,7 +232,7 @@ def test_who_waits_for_the_result_of_a_run_hears_when_its_client_leaves():
     owner = machine.run(machine.new_job(IDS[0], b"a", 1000, 60_000, START, b""), "me", START)
     other = machine.wait("other", machine.jobs[IDS[0]], START, 60_000)
     machine.leave(owner)
-    assert (machine.answered, other.gone) == ([other], True)
+    assert (machine.ended, other.gone) == ([other], True)
     assert machine.wheel.count == 0
 
 
@@ -273,7 +273,7 @@ def test_a_name_that_no_queue_can_have_makes_none(tmp_path):
     with stream.appender() as log:
         for number, name in enumerate(["x\r\n+OK 1", "\udcff", ""]):
             log.append(encode(Add(IDS[number], name, ttr_ms=1000, ttl_ms=86_400_000, created_ns=time.time_ns())))
-    journal = Journal(str(tmp_path / "log"))
+    journal = CommandLog(str(tmp_path / "log"))
     restored = journal.open(time.time_ns())
     journal.close()
     assert (restored.conflicts, restored.machine.queues) == (3, {})
@@ -306,14 +306,14 @@ def test_who_says_no_more_still_gets_the_answers(tmp_path, disk, sync):
 def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, disk):
     disk.slow = 0.3
     sizes = []
-    write = Journal.write
+    write = CommandLog.write
 
-    def measured(self: Journal, records: list[bytes]) -> int:
+    def measured(self: CommandLog, records: list[bytes]) -> int:
         sizes.append(sum(map(len, records)))
         return write(self, records)
 
     with pytest.MonkeyPatch.context() as patch, LocalServer(tmp_path / "log", sync="always") as server:
-        patch.setattr(Journal, "write", measured)
+        patch.setattr(CommandLog, "write", measured)
         talk = Talk(port_of(server))
         sender = threading.Thread(
             target=talk.send, args=(b"".join(add(number, payload=b"x" * 500_000) for number in range(20)),)
@@ -331,11 +331,11 @@ def test_a_run_that_took_the_id_of_a_job_goes_when_that_job_comes_back():
     machine = Machine(START)
     old = machine.new_job(IDS[1], b"q", 1000, 60_000, START, b"old")
     machine.add(old, START)
-    machine.landed(machine.take(), 1)
+    machine.ledger.landed(machine.ledger.take(), 1)
     machine.delete(IDS[1])
     waiter = machine.run(machine.new_job(IDS[1], b"q", 1000, 60_000, START, b"new"), "me", START)
-    machine.rollback(machine.take(), START)
-    assert (machine.jobs[IDS[1]] is old, machine.answered, waiter.gone) == (True, [waiter], True)
+    machine.rollback(machine.ledger.take(), START)
+    assert (machine.jobs[IDS[1]] is old, machine.ended, waiter.gone) == (True, [waiter], True)
     assert machine.lease(Leaser(None, [b"q"]), START, 0) is old
     assert machine.lease(Leaser(None, [b"q"]), START, 0) is None
 

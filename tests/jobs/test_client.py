@@ -31,8 +31,9 @@ from forelog.errors import (
 )
 from forelog.jobs import AsyncClient, Client, LocalServer
 from forelog.jobs.client import requests
-from forelog.jobs.client.answers import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, AnswerReader
+from forelog.jobs.client.replies import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, ReplyReader
 from forelog.jobs.client.requests import windows
+from tests.jobs import unasync
 from tests.jobs.conftest import Served
 
 
@@ -276,15 +277,15 @@ def foreign(*answers: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no answer of a job server"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no reply of a job server"),
         (b"220 mail.example ESMTP\n", "doesn't end with CR LF"),
         (b"+OK 2\r\n", "one was asked for, and 2 came"),
-        (b"+OK\r\n", "without what was asked for"),
+        (b"+OK\r\n", "without a value"),
         (b"+OK 1\r\n61000000-0001-4000-8000-000000000001 q 1 99999999999\r\n", "no number up to 1048576"),
         (b"+OK 1\r\nnonsense q 1 0\r\n\r\n", "is no id"),
         (b"+OK 1\r\n61000000-0001-4000-8000-000000000001 q 1 2\r\nabcd", "CR LF is missing"),
         (b"x" * LINE_BYTES_MAX, "longer than"),
-        (b"-WHAT\r\n", "no answer of a job server"),
+        (b"-WHAT\r\n", "no reply of a job server"),
     ],
 )
 def test_what_is_no_job_server_is_told_and_not_asked_again(connect, answer, why):
@@ -599,7 +600,7 @@ ANSWERS = [
 @pytest.mark.parametrize(("kind", "answer"), ANSWERS)
 def test_an_answer_is_the_same_however_it_is_cut_into_pieces(kind, answer):
     def read(step: int) -> Any:
-        reader = AnswerReader()
+        reader = ReplyReader()
         reader.expect(kind)
         for at in range(0, len(answer), step):
             assert reader.take() is None
@@ -616,7 +617,7 @@ def test_an_answer_is_the_same_however_it_is_cut_into_pieces(kind, answer):
 def test_a_garbled_answer_is_an_error_or_another_answer_and_nothing_else(kind, answer):
     for at in range(len(answer)):
         for byte in (0, 10, 13, 32, 57, 255):
-            reader = AnswerReader()
+            reader = ReplyReader()
             reader.expect(kind)
             with contextlib.suppress(ForelogError):
                 reader.feed(answer[:at] + bytes([byte]) + answer[at + 1 :])
@@ -624,7 +625,7 @@ def test_a_garbled_answer_is_an_error_or_another_answer_and_nothing_else(kind, a
 
 
 def test_a_server_that_never_ends_an_answer_costs_no_memory():
-    reader = AnswerReader()
+    reader = ReplyReader()
     reader.expect(JOBS)
     reader.feed(b"+OK 1000\r\n")
     job = ANSWERS[5][1].partition(b"\r\n")[2].replace(b"payload-size 6", b"payload-size 1048576")
@@ -632,6 +633,10 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
     with pytest.raises(BadReply, match="more than 20971520 bytes"):
         for _ in range(1000):
             reader.feed(job)
+
+
+def test_the_client_for_threads_is_made_from_the_one_for_tasks():
+    assert unasync.MADE.read_text() == unasync.made(), "run: python -m tests.jobs.unasync"
 
 
 def test_importing_the_client_does_not_load_asyncio_or_the_server():

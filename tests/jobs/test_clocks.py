@@ -6,22 +6,22 @@ import time
 from uuid import uuid4
 
 from forelog.jobs import Client, LocalServer
-from forelog.jobs.log.cleaning import CommandCleaner
-from forelog.jobs.log.journal import Journal
-from forelog.jobs.machine.queue import COMPLETED
+from forelog.jobs.log.cleaner import CommandCleaner
+from forelog.jobs.log.commandlog import CommandLog
+from forelog.jobs.machine.states import COMPLETED
 from tests.jobs.serving import wait_until
 
 
 def test_a_completed_job_is_not_to_be_done_again_after_a_start_with_a_clock_that_is_ahead(tmp_path):
     """Its ttl seems to be over then. What cleaning leaves of it must not look like a job that nobody has done."""
     day = 86_400 * 10**9
-    journal = Journal(str(tmp_path / "log"), sync="os", segment_bytes=4000)
+    journal = CommandLog(str(tmp_path / "log"), sync="os", segment_bytes=4000)
     now = time.time_ns()
     machine = journal.open(now).machine
 
     def write() -> None:
-        batch = machine.take()
-        machine.landed(batch, journal.write(batch[0]))
+        batch = machine.ledger.take()
+        machine.ledger.landed(batch, journal.write(batch[0]))
 
     def add_others(count: int, *, forgotten: bool) -> None:
         for _ in range(count):

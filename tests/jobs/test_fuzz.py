@@ -7,7 +7,9 @@ import random
 import pytest
 
 from forelog.jobs.machine.machine import Machine
-from forelog.jobs.server.protocol import Session
+from forelog.jobs.server.clients import Clients
+from forelog.jobs.server.outage import Outage
+from forelog.jobs.server.session import Session
 from tests.jobs.fuzz import line, run
 
 
@@ -17,19 +19,20 @@ def test_lines_that_no_client_would_send_do_no_harm():
     assert "lines answered" in told[-1]
 
 
-class Gate:
-    read_only = trial = False
-    token = None
-    started_ns = 0
+class Connection:
+    """Of a client that is alone."""
 
-    def clients(self) -> int:
-        return 1
+    def address(self) -> str:
+        return "127.0.0.1:1"
 
-    def complain(self, session: Session, what: str) -> None:
-        pass
-
-    def try_writing(self, session: Session) -> None:
+    def try_writing(self) -> None:
         raise AssertionError("nothing is on trial")
+
+
+def session_of(machine: Machine) -> Session:
+    connection, clients = Connection(), Clients(0)
+    clients.enter(connection)
+    return Session(machine, clients, Outage(None, machine, None, None, None), None, connection)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,11 +43,11 @@ def test_how_bytes_are_cut_makes_no_difference(seed):
     answers = []
     for size in (len(data), 1, 7, 100):
         machine = Machine(10**18)
-        session = Session(machine, Gate(), None)
+        session = session_of(machine)
         for at in range(0, len(data), size):
             session.feed(data[at : at + size], 10**18)
             while session.waiting is not None:
-                session.waiting.client.answer()
+                session.waiting.client.end_wait()
                 session.resume(10**18)
             if session.closed:
                 break

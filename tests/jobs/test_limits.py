@@ -12,7 +12,7 @@ import pytest
 
 from forelog.errors import JobRefused, ServerReadOnly
 from forelog.jobs import Client, LocalServer
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.door import STRANGER_SECONDS
 from forelog.jobs.server.server import Server
 from forelog.testing import CrashDisk
@@ -22,8 +22,8 @@ from tests.jobs.serving import SERVING, Talk, add, served, wait_until
 def test_a_disk_that_is_full_of_jobs_whose_ttl_is_over_becomes_free_by_itself(monkeypatch):
     disk = CrashDisk(capacity_bytes=200_000)
     monkeypatch.setattr(
-        "forelog.jobs.server.local.Journal",
-        lambda path, sync, **_: Journal(path, sync=sync, segment_bytes=8192, files=disk),
+        "forelog.jobs.server.local.CommandLog",
+        lambda path, sync, **_: CommandLog(path, sync=sync, segment_bytes=8192, files=disk),
     )
     with LocalServer("log") as local, Client(local.address) as client:
         with pytest.raises(ServerReadOnly):
@@ -58,15 +58,16 @@ def test_a_lease_takes_so_many_names_and_no_more():
 
 def test_who_must_say_a_token_and_says_nothing_is_let_go():
     async def scenario() -> None:
-        server = Server(Journal(None), token=b"sesame")
+        server = Server(CommandLog(None), token=b"sesame")
         ((host, port),) = await server.start("127.0.0.1", 0)
         silent, known = [await asyncio.open_connection(host, port) for _ in range(2)]
         known[1].write(b"auth sesame\r\n")
         assert await known[0].readline() == b"+OK\r\n"
-        assert server.door.late() == []
-        server.door._clock = lambda: time.monotonic() + STRANGER_SECONDS + 1
-        assert server.door.late() == [found for found in server._connections if not found.session.known]
-        assert len(server.door.late()) == 1
+        door = server.clients.door
+        assert door.late() == []
+        door._clock = lambda: time.monotonic() + STRANGER_SECONDS + 1
+        assert [found.session.known for found in door.late()] == [False]
+        assert len(server.clients) == 2
         for _, writer in (silent, known):
             writer.close()
         await server.stop()

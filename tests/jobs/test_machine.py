@@ -13,7 +13,8 @@ from forelog.formats.commands.commands import decode
 from forelog.formats.commands.fields import COMPLETE, DELETE, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.log.replay import replay
 from forelog.jobs.machine.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
-from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Leaser
+from forelog.jobs.machine.queue import Leaser
+from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 
 MS, SECOND = 10**6, 10**9
 START = 10**18
@@ -95,8 +96,8 @@ class JobsMachine(RuleBasedStateMachine):
                     break
 
     def check_answers(self) -> None:
-        answered = self.machine.answered
-        self.machine.answered = []
+        answered = self.machine.ended
+        self.machine.ended = []
         assert {id(a) for a in answered} == {id(w.leaser) for w in self.told}
         for waiting in self.told:
             got = waiting.leaser.job
@@ -104,9 +105,9 @@ class JobsMachine(RuleBasedStateMachine):
         self.told = []
 
     def write(self) -> None:
-        batch = self.machine.take()
+        batch = self.machine.ledger.take()
         self.log += [(decode(record), self.now) for record in batch[0]]
-        self.machine.landed(batch, 1)
+        self.machine.ledger.landed(batch, 1)
 
     # -- steps
 
@@ -233,9 +234,9 @@ class JobsMachine(RuleBasedStateMachine):
                 self.machine.delete(number)
             else:
                 self.machine.finish(number, b"", kind == "complete", self.now)
-        self.machine.rollback(self.machine.take(), self.now)
+        self.machine.rollback(self.machine.ledger.take(), self.now)
         assert self.seen() == before
-        assert not self.machine.leaving
+        assert not self.machine.ledger.leaving
 
     def seen(self):
         ready = [[job.id for job in self.machine.queue(name).ready_jobs(0, 100)] for name in NAMES]
@@ -288,7 +289,7 @@ class JobsMachine(RuleBasedStateMachine):
     def nothing_is_left_over(self):
         jobs, leasers = len(self.machine.jobs), len(self.world.leasers)
         assert self.machine.wheel.count == jobs + leasers
-        assert not self.machine.leaving
+        assert not self.machine.ledger.leaving
 
 
 TestJobsMachine = JobsMachine.TestCase
@@ -306,9 +307,9 @@ def test_a_run_that_nobody_takes_is_gone_when_its_client_has_waited():
     machine = Machine(START)
     waiter = machine.run(machine.new_job(IDS[0], b"a", 1000, 500, START, b""), "me", START)
     machine.tick(START + 499 * MS, 100)
-    assert machine.answered == []
+    assert machine.ended == []
     machine.tick(START + 503 * MS, 100)
-    assert machine.answered == [waiter]
+    assert machine.ended == [waiter]
     assert (waiter.job.result, waiter.gone, machine.jobs) == (None, False, {})
 
 
@@ -317,10 +318,10 @@ def test_a_run_ends_with_its_result_and_leaves_nothing():
     waiter = machine.run(machine.new_job(IDS[0], b"a", 1000, 500, START, b""), "me", START)
     machine.lease(Leaser(None, [b"a"]), START, 0)
     machine.tick(START + 700 * MS, 100)
-    assert machine.answered == [], "once it is leased, its ttr counts"
+    assert machine.ended == [], "once it is leased, its ttr counts"
     assert machine.finish(IDS[0], b"done", True, START + 800 * MS) == DONE
-    assert (machine.answered, waiter.job.result, machine.jobs) == ([waiter], b"done", {})
-    assert [decode(record).word for record in machine.records] == ["start-attempt", "complete", "expire"]
+    assert (machine.ended, waiter.job.result, machine.jobs) == ([waiter], b"done", {})
+    assert [decode(record).word for record in machine.ledger.records] == ["start-attempt", "complete", "expire"]
 
 
 def test_the_job_of_a_run_goes_with_its_client_but_not_with_others_who_wait():
@@ -339,7 +340,7 @@ def test_who_waits_for_a_result_hears_when_there_will_be_none():
     machine.add(machine.new_job(IDS[0], b"a", 1000, 1000, START, b""), START)
     waiter = machine.wait("me", machine.jobs[IDS[0]], START, 60_000)
     machine.delete(IDS[0])
-    assert (machine.answered, waiter.gone) == ([waiter], True)
+    assert (machine.ended, waiter.gone) == ([waiter], True)
 
 
 @pytest.mark.parametrize("count", [1, 1000])
@@ -372,9 +373,9 @@ def test_leasers_who_went_away_leave_no_trace():
 def test_nothing_happens_to_jobs_while_the_log_cannot_be_written():
     machine = machine_with(3)
     leased = machine.lease(Leaser(None, [b"q"]), START, 0)
-    machine.take()
+    machine.ledger.take()
     machine.tick(START + 50 * SECOND, 100, True)
-    assert (machine.records, len(machine.jobs), leased.state) == ([], 3, LEASED)
+    assert (machine.ledger.records, len(machine.jobs), leased.state) == ([], 3, LEASED)
     machine.tick(START + 52 * SECOND, 100, False)
     assert (len(machine.jobs), leased.state) == (3, PENDING)
 
@@ -392,13 +393,13 @@ def test_jobs_whose_ttl_is_over_go_all_the_same_while_the_log_cannot_be_written(
     machine = machine_with(3)
     leased = machine.lease(Leaser(None, [b"q"]), START, 0)
     waiter = machine.wait("me", leased, START, 100_000)
-    machine.landed(machine.take(), 7)
-    assert machine.live[7] > 3 * 50
+    machine.ledger.landed(machine.ledger.take(), 7)
+    assert machine.ledger.live[7] > 3 * 50
     machine.tick(START + 70 * SECOND, 100, True)
-    assert (machine.records, machine.jobs, machine.evicted) == ([], {}, 3)
-    assert (machine.answered, waiter.gone) == ([waiter], True)
-    assert machine.live == {}, "the cleaner knows where there is room now"
-    assert not machine.leaving
+    assert (machine.ledger.records, machine.jobs, machine.evicted) == ([], {}, 3)
+    assert (machine.ended, waiter.gone) == ([waiter], True)
+    assert machine.ledger.live == {}, "the cleaner knows where there is room now"
+    assert not machine.ledger.leaving
 
 
 def test_who_waits_for_a_result_gets_it_when_its_command_is_found_in_the_log_after_all():
@@ -407,7 +408,7 @@ def test_who_waits_for_a_result_gets_it_when_its_command_is_found_in_the_log_aft
     waiters = [machine.wait("me", job, START, 1000) for job in (done, deleted)]
     machine.adopt(done, COMPLETE, b"result", START, START)
     machine.adopt(deleted, DELETE, b"", START, START)
-    assert machine.answered == waiters
+    assert machine.ended == waiters
     assert [(waiter.job.result, waiter.gone) for waiter in waiters] == [(b"result", False), (None, True)]
 
 

@@ -97,7 +97,7 @@ def test_what_jobs_take_is_counted_right(seed):
     chance = random.Random(seed)
     ids = [bytes(6) + b"\x40\x00\x80" + number.to_bytes(7, "big") for number in range(20)]
     machine = Machine(START)
-    machine.kept_bytes_max = 5000
+    machine.ledger.kept_bytes_max = 5000
     now = START
     for _ in range(1500):
         number = chance.choice(ids)
@@ -116,13 +116,13 @@ def test_what_jobs_take_is_counted_right(seed):
             now += chance.choice([1, 300]) * 1_000_000
             machine.tick(now, 100)
         if chance.random() < 0.2:
-            machine.rollback(machine.take(), now)
+            machine.rollback(machine.ledger.take(), now)
         else:
-            machine.landed(machine.take(), 1)
-            machine.unload()
+            machine.ledger.landed(machine.ledger.take(), 1)
+            machine.ledger.unload()
         jobs = machine.jobs.values()
         held = sum(JOB_BYTES + len(job.payload) + len(job.result or b"") for job in jobs)
-        assert machine.held_bytes == held + QUEUE_BYTES * len(machine.queues)
+        assert machine.ledger.memory_bytes == held + QUEUE_BYTES * len(machine.queues)
         kept = [job for job in jobs if job.is_processed() and len(job.payload) + len(job.result or b"") >= 1024]
-        assert set(machine.kept) == {job.id for job in kept}
-        assert machine.kept_bytes == sum(job.kept_bytes for job in kept) <= 5000
+        assert set(machine.ledger.kept) == {job.id for job in kept}
+        assert machine.ledger.kept_bytes == sum(job.kept_bytes for job in kept) <= 5000

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from forelog.formats.commands.fields import NOT_SCHEDULED
-from forelog.jobs.log import cleaning
-from forelog.jobs.log.cleaning import CommandCleaner
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log import cleaner
+from forelog.jobs.log.cleaner import CommandCleaner
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.machine.machine import Machine
-from forelog.jobs.machine.queue import FAILED, PENDING, Job, Leaser
+from forelog.jobs.machine.queue import Job, Leaser
+from forelog.jobs.machine.states import FAILED, PENDING
 from tests.jobs import original, vectors
 from tests.jobs.original import Refused, records, segments
 from tests.jobs.serving import add, job_id, served
@@ -63,26 +64,26 @@ class Use:
         self.open()
 
     def open(self) -> None:
-        self.journal = Journal(str(self.path), sync="os", segment_bytes=3000, clock=lambda: self.now)
+        self.journal = CommandLog(str(self.path), sync="os", segment_bytes=3000, clock=lambda: self.now)
         self.machine = self.journal.open(self.now).machine
         self.cleaner = CommandCleaner(self.journal.stream, self.machine)
         self.open_runs = []
 
     def write(self) -> None:
-        batch = self.machine.take()
+        batch = self.machine.ledger.take()
         self.written += sum(map(len, batch[0]))
         if batch[0]:
-            self.machine.landed(batch, self.journal.write(batch[0]))
+            self.machine.ledger.landed(batch, self.journal.write(batch[0]))
             self.journal._appender.wait_sealed()  # then the last segment has its name
-        self.machine.answered = []
+        self.machine.ended = []
 
     def step(self) -> None:
         choices = [self.add, self.lease, self.lease, self.finish, self.finish, self.delete, self.run, self.wait]
         for _ in range(self.random.choice([1, 1, 1, 2, 5])):
             self.random.choice(choices)()
         if self.random.random() < 0.05:
-            self.machine.rollback(self.machine.take(), self.now)
-            self.machine.answered = []
+            self.machine.rollback(self.machine.ledger.take(), self.now)
+            self.machine.ended = []
         self.write()
 
     def text(self) -> bytes:
@@ -143,7 +144,7 @@ class Use:
         """End in order, or as a crash does: then a torn tail may be left, which is cut."""
         for waiter in self.open_runs:  # nobody waits after a restart, and the log knows of no run
             self.machine.leave(waiter)
-        self.machine.answered = []
+        self.machine.ended = []
         self.write()
         before = self.known()
         self.journal.close()
@@ -168,7 +169,7 @@ class Use:
         copy = self.path.with_name("copy")
         shutil.copytree(self.path, copy)
         (copy / "append.end").unlink(missing_ok=True)
-        other = Journal(str(copy), sync="os", clock=lambda: self.now)
+        other = CommandLog(str(copy), sync="os", clock=lambda: self.now)
         found = known(other.open(self.now).machine, self.now)
         other.close()
         shutil.rmtree(copy)
@@ -191,8 +192,8 @@ def needed_bytes(job: Job) -> int:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_the_original_starts_on_what_random_use_writes(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(cleaning, "SLACK_BYTES", 3000)
-    monkeypatch.setattr(cleaning, "ROLL_BYTES", 2000)
+    monkeypatch.setattr(cleaner, "SLACK_BYTES", 3000)
+    monkeypatch.setattr(cleaner, "ROLL_BYTES", 2000)
     use = Use(tmp_path / "log", seed)
     for number in range(1, 400):
         use.step()

@@ -26,8 +26,9 @@ from forelog.formats.commands.commands import (
     format_id,
     parse_id,
 )
-from forelog.jobs.log.replay import CONFLICTS_MAX, Job, Replay, State, replay
+from forelog.jobs.log.replay import CONFLICTS_MAX, LoggedJob, Replay, replay
 from forelog.jobs.machine.limits import refuse_job
+from forelog.jobs.machine.states import JobState
 from forelog.times import format_time, parse_time
 from tests.jobs import vectors
 from tests.jobs.strategies import COMMANDS, outcome
@@ -54,7 +55,7 @@ def fold(path, now_ns: int, **options) -> tuple[Replay, list[str], bool]:
     return state, bad, torn
 
 
-def inspected(job: Job) -> str:
+def inspected(job: LoggedJob) -> str:
     """The job as `inspect job` shows it. The original stores fails and never counts them."""
     lines = [
         f"{format_id(job.id)} {12 if job.scheduled_ns is None else 13}",
@@ -80,7 +81,7 @@ def second(time_ns: int) -> str:
     return format_time(time_ns // 10**9 * 10**9)
 
 
-def answer(jobs: dict[bytes, Job], send: str, now_ns: int) -> str:
+def answer(jobs: dict[bytes, LoggedJob], send: str, now_ns: int) -> str:
     """What a server with these jobs answers."""
     command, *words = send.split()
     if command == "result":
@@ -89,13 +90,13 @@ def answer(jobs: dict[bytes, Job], send: str, now_ns: int) -> str:
             return "-NOT-FOUND\r\n"
         if job.result is None:
             return "-TIMEOUT\r\n"
-        success = int(job.state == State.COMPLETED)
+        success = int(job.state == JobState.COMPLETED)
         return f"+OK 1\r\n{words[0]} {success} {len(job.result)}\r\n{job.result.decode('latin-1')}\r\n"
     if words[0] == "job":
         job = jobs.get(parse_id(words[1]))
         return "-NOT-FOUND\r\n" if job is None else f"+OK 1\r\n{inspected(job)}"
     ready = [job for job in jobs.values() if job.is_ready(now_ns)]
-    waiting = [job for job in jobs.values() if job.state == State.NEW and job not in ready]
+    waiting = [job for job in jobs.values() if job.state == JobState.NEW and job not in ready]
     if words[0] in ("jobs", "scheduled-jobs"):
         chosen = [job for job in (ready if words[0] == "jobs" else waiting) if job.name == words[1]]
         chosen.sort(key=lambda job: (-job.priority, job.created_ns))
@@ -130,7 +131,7 @@ def test_by_the_document_a_fail_before_the_last_one_requeues(tmp_path):
     shutil.copytree(vectors.FOLDER / "cmdlog", tmp_path / "log")
     state, _, _ = fold(tmp_path / "log", parse_time("2026-11-15T18:31:17Z"))
     job = state.jobs[parse_id("00000006-0000-4000-8000-000000000006")]
-    assert (job.state, job.fails, job.max_fails, job.result) == (State.PENDING, 1, 3, None)
+    assert (job.state, job.fails, job.max_fails, job.result) == (JobState.PENDING, 1, 3, None)
 
 
 # Why the original refuses to start, and what we make of the record instead of refusing: a reason for which it
@@ -177,13 +178,13 @@ def test_every_case_is_accepted_or_told_where_the_original_refuses_to_start(case
 @pytest.mark.parametrize(
     ("name", "number", "state"),
     [
-        ("control", 0x1, State.LEASED),
-        ("complete ok", 0x2, State.COMPLETED),
-        ("complete, no result length", 0x2, State.COMPLETED),
-        ("timeout-attempt on new job 2", 0x2, State.PENDING),
-        ("add of new job 50", 50, State.NEW),
-        ("add with zone offset 0 in both times", 52, State.NEW),
-        ("schedule of new job 53", 53, State.NEW),
+        ("control", 0x1, JobState.LEASED),
+        ("complete ok", 0x2, JobState.COMPLETED),
+        ("complete, no result length", 0x2, JobState.COMPLETED),
+        ("timeout-attempt on new job 2", 0x2, JobState.PENDING),
+        ("add of new job 50", 50, JobState.NEW),
+        ("add with zone offset 0 in both times", 52, JobState.NEW),
+        ("schedule of new job 53", 53, JobState.NEW),
         ("last segment cut to header", 0xB, None),
         ("last segment cut by 1 byte", 0xB, None),
     ],
@@ -200,16 +201,16 @@ def add(job_id: bytes = ID, **fields) -> Add:
     return Add(job_id, "q", **{"ttr_ms": 1000, "ttl_ms": 60_000, "created_ns": 0, **fields})
 
 
-def states(*commands, now_ns: int = 0) -> list[tuple[State, int, int, bytes | None]]:
+def states(*commands, now_ns: int = 0) -> list[tuple[JobState, int, int, bytes | None]]:
     jobs = replay([(command, 5) for command in commands], now_ns)
     return [(job.state, job.attempts, job.fails, job.result) for job in jobs.values()]
 
 
 def test_a_job_lives_to_the_last_nanosecond_of_its_ttl():
-    assert states(add(), now_ns=MINUTE_NS) == [(State.NEW, 0, 0, None)]
+    assert states(add(), now_ns=MINUTE_NS) == [(JobState.NEW, 0, 0, None)]
     assert states(add(), now_ns=MINUTE_NS + 1) == []
     scheduled = Schedule(ID, "q", 1000, 60_000, time_ns=MINUTE_NS, created_ns=0)
-    assert states(scheduled, now_ns=2 * MINUTE_NS) == [(State.NEW, 0, 0, None)]
+    assert states(scheduled, now_ns=2 * MINUTE_NS) == [(JobState.NEW, 0, 0, None)]
     assert states(scheduled, now_ns=2 * MINUTE_NS + 1) == []
     job = replay([(scheduled, 5)], 0)[ID]
     assert (job.is_ready(MINUTE_NS - 1), job.is_ready(MINUTE_NS)) == (False, True)
@@ -224,19 +225,19 @@ def test_commands_about_jobs_that_are_not_there_are_counted_and_nothing_else():
 
 def test_attempts_that_time_out_requeue_until_there_are_no_more():
     once = [StartAttempt(ID), TimeoutAttempt(ID)]
-    assert states(add(max_attempts=2), *once) == [(State.PENDING, 1, 0, None)]
-    assert states(add(max_attempts=2), *once, *once) == [(State.FAILED, 2, 0, b"")]
-    assert states(add(), *once * 300) == [(State.FAILED, 255, 0, b"")]
+    assert states(add(max_attempts=2), *once) == [(JobState.PENDING, 1, 0, None)]
+    assert states(add(max_attempts=2), *once, *once) == [(JobState.FAILED, 2, 0, b"")]
+    assert states(add(), *once * 300) == [(JobState.FAILED, 255, 0, b"")]
 
 
 def test_fails_requeue_until_the_last_and_while_there_are_attempts():
     fails = [StartAttempt(ID), Fail(ID, b"why")]
-    assert states(add(), *fails) == [(State.FAILED, 1, 1, b"why")]
-    assert states(add(max_fails=2), *fails) == [(State.PENDING, 1, 1, None)]
-    assert states(add(max_fails=2), *fails, *fails) == [(State.FAILED, 2, 2, b"why")]
-    assert states(add(max_fails=9, max_attempts=1), *fails) == [(State.FAILED, 1, 1, b"why")]
+    assert states(add(), *fails) == [(JobState.FAILED, 1, 1, b"why")]
+    assert states(add(max_fails=2), *fails) == [(JobState.PENDING, 1, 1, None)]
+    assert states(add(max_fails=2), *fails, *fails) == [(JobState.FAILED, 2, 2, b"why")]
+    assert states(add(max_fails=9, max_attempts=1), *fails) == [(JobState.FAILED, 1, 1, b"why")]
     assert states(add(max_fails=2), *fails, StartAttempt(ID), Complete(ID, b"ok")) == [
-        (State.COMPLETED, 2, 1, b"ok")
+        (JobState.COMPLETED, 2, 1, b"ok")
     ]
 
 
@@ -248,7 +249,7 @@ def test_a_lease_ends_by_the_time_of_its_record():
 
 def test_an_id_may_be_used_again_after_its_job_is_gone():
     for end in (Delete(ID), Expire(ID)):
-        assert states(add(), Complete(ID), end, add()) == [(State.NEW, 0, 0, None)]
+        assert states(add(), Complete(ID), end, add()) == [(JobState.NEW, 0, 0, None)]
 
 
 def test_contradictions_are_told_and_their_number_is_bounded(caplog):
@@ -259,8 +260,8 @@ def test_contradictions_are_told_and_their_number_is_bounded(caplog):
         state.apply(Fail(ID), 7)
     assert (len(state.conflicts), state.conflict_count) == (CONFLICTS_MAX, CONFLICTS_MAX + 10)
     assert str(state.conflicts[0]).endswith(f"fail {format_id(ID)}: Duplicate result")
-    assert state.jobs[ID].state == State.COMPLETED
-    assert state.tell_conflicts() == CONFLICTS_MAX + 10
+    assert state.jobs[ID].state == JobState.COMPLETED
+    assert state.report_conflicts() == CONFLICTS_MAX + 10
     assert caplog.text.count("Duplicate result") == CONFLICTS_MAX
 
 
@@ -271,7 +272,7 @@ def test_contradictions_about_a_job_that_is_gone_are_not_told(caplog):
     for command in (StartAttempt(ID), StartAttempt(ID), Delete(ID)):
         state.apply(command, 6)
     assert [conflict.reason for conflict in state.conflicts] == ["Job already leased"]
-    assert (state.tell_conflicts(), caplog.text) == (0, "")
+    assert (state.report_conflicts(), caplog.text) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +304,7 @@ def test_a_result_over_its_limit_is_passed_over():
     state = Replay(0)
     state.apply(add(), 5)
     state.apply(Complete(ID, bytes(2**20 + 1)), 6)
-    assert (state.conflicts[0].reason, state.jobs[ID].state) == ("Invalid Result", State.NEW)
+    assert (state.conflicts[0].reason, state.jobs[ID].state) == ("Invalid Result", JobState.NEW)
 
 
 @given(st.lists(COMMANDS), st.integers(0, 2**62))
@@ -329,7 +330,7 @@ def test_a_job_is_always_in_a_state_that_makes_sense(steps, max_attempts, max_fa
         assert (job.result is not None) == job.processed
         assert not max_attempts or job.attempts <= max_attempts
         assert job.fails <= max(max_fails, 1)
-        assert (job.lease_ends_ns is not None) == (job.state == State.LEASED)
+        assert (job.lease_ends_ns is not None) == (job.state == JobState.LEASED)
 
 
 def test_decoding_and_replaying_fit_together():

@@ -8,7 +8,7 @@ import select
 import pytest
 
 from forelog import kernel
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
 
 LONG = b"y" * 300_000
@@ -20,7 +20,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 
 async def serving() -> tuple[Server, str, int]:
-    server = Server(Journal(None))
+    server = Server(CommandLog(None))
     ((host, port),) = await server.start("127.0.0.1", 0)
     return server, host, port
 
@@ -49,9 +49,10 @@ def test_a_client_whose_command_fails_within_the_server_is_ended_and_no_other(ca
         server, host, port = await serving()
         unlucky, lucky = [await asyncio.open_connection(host, port) for _ in range(2)]
         assert await ask(*unlucky, b"inspect server\r\n") == b"+OK 1\r\n"
-        while len(server.sockets) < 2:  # each is read by its transport at first
+        turn = server.turns.round
+        while len(turn.sockets) < 2:  # each is read by its transport at first
             await asyncio.sleep(0.001)
-        server.sockets = Garbling(server.sockets)
+        turn.sockets = Garbling(turn.sockets)
         assert await ask(*unlucky, b"inspect server\r\n") != b"+OK 1\r\n"
         assert await ask(*lucky, b"add 00000000-0000-4000-8000-000000000001 q 1000 1000 0\r\n\r\n") == b"+OK\r\n"
         unlucky[1].close()
@@ -73,7 +74,7 @@ def test_all_is_the_same_whoever_reads(together, monkeypatch):
 
     async def scenario() -> None:
         server, host, port = await serving()
-        assert (server.sockets is not None) == (together and hasattr(select, "epoll"))
+        assert (server.turns.round.sockets is not None) == (together and hasattr(select, "epoll"))
         clients = [await asyncio.open_connection(host, port) for _ in range(300)]
         for number, (_, writer) in enumerate(clients):
             writer.write(b"add 00000000-0000-4000-8000-%012x q 1000 60000 2\r\nhi\r\n" % number)
@@ -95,9 +96,9 @@ def test_all_is_the_same_whoever_reads(together, monkeypatch):
         assert said.endswith(LONG + b"\r\n")
         for _, writer in clients:
             writer.close()
-        while server.clients():
+        while len(server.clients):
             await asyncio.sleep(0.001)
-        assert not server.sockets
+        assert not server.turns.round.sockets
         await server.stop()
 
     asyncio.run(scenario())

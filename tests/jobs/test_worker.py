@@ -20,6 +20,7 @@ import pytest
 
 from forelog.errors import ConnectionLost, JobNotFound, JobRefused, ServerFailed, ServerReadOnly
 from forelog.jobs import Attempt, Client, Leased, LocalServer, Worker
+from forelog.jobs.client.shift import Shift
 from tests.jobs.conftest import Served
 
 
@@ -342,7 +343,7 @@ def test_a_coroutine_that_ends_the_program_lets_the_others_finish(server, client
         working(Worker(functions, server.address, concurrency=2, lease_ms=50)) as worker,
     ):
         assert client.result(first, wait_ms=10_000).result == b"SystemExit: 3"
-        assert worker.is_stopping()
+        assert worker._shift.stopping.is_set()
         ended.set()
         assert client.result(second, wait_ms=10_000).result == b"finished"
 
@@ -368,46 +369,46 @@ def leased(queue: str) -> Leased:
 
 
 def test_a_complete_is_sent_again_when_it_is_unknown_and_had_arrived(queue):
-    worker = Worker({queue: print})
-    delivery = worker.delivery_of(worker.begin(leased(queue)), b"")
+    shift = Shift(1000)
+    delivery = shift.success(shift.begin(leased(queue)), b"")
     assert delivery.refused(ConnectionLost("gone", unknown=True)) > 0
     assert delivery.refused(ServerReadOnly("no room")) > 0
     assert delivery.refused(JobRefused("twice", reason="Duplicate result")) is None
-    assert (worker.counters.completed, worker.counters.lost) == (1, 0)
+    assert (shift.counters.completed, shift.counters.lost) == (1, 0)
 
 
 def test_a_result_that_someone_else_has_given_is_lost_and_told(queue, caplog):
-    worker = Worker({queue: print})
+    shift = Shift(1000)
     for error in (JobRefused("twice", reason="Duplicate result"), JobNotFound("deleted")):
-        assert worker.delivery_of(worker.begin(leased(queue)), b"").refused(error) is None
-    assert (worker.counters.completed, worker.counters.lost) == (0, 2)
+        assert shift.success(shift.begin(leased(queue)), b"").refused(error) is None
+    assert (shift.counters.completed, shift.counters.lost) == (0, 2)
     assert "is lost: deleted" in caplog.text
 
 
 def test_a_fail_is_not_sent_again_when_it_is_unknown_because_it_would_count_twice(queue):
-    worker = Worker({queue: print})
-    delivery = worker.failure_of(worker.begin(leased(queue)), ValueError())
+    shift = Shift(1000)
+    delivery = shift.failure(shift.begin(leased(queue)), ValueError())
     assert delivery.refused(ConnectionLost("not sent", unknown=False)) > 0
     assert delivery.refused(ServerReadOnly("no room")) > 0
     assert delivery.refused(ConnectionLost("gone", unknown=True)) is None
-    assert worker.counters.lost == 1
+    assert shift.counters.lost == 1
 
 
 def test_what_the_server_itself_does_not_know_is_sent_again_where_that_does_no_harm(queue):
-    worker = Worker({queue: print})
-    complete = worker.delivery_of(worker.begin(leased(queue)), b"")
-    fail = worker.failure_of(worker.begin(leased(queue)), ValueError())
+    shift = Shift(1000)
+    complete = shift.success(shift.begin(leased(queue)), b"")
+    fail = shift.failure(shift.begin(leased(queue)), ValueError())
     assert complete.refused(ServerFailed("who knows", unknown=True)) > 0
     assert complete.refused(JobRefused("twice", reason="Duplicate result")) is None
     assert fail.refused(ServerFailed("who knows", unknown=True)) is None
-    assert (worker.counters.completed, worker.counters.lost) == (1, 1)
+    assert (shift.counters.completed, shift.counters.lost) == (1, 1)
 
 
 def test_what_can_never_work_ends_the_worker_with_its_error(make, serve, tmp_path, queue):
     (tmp_path / "token").write_text("sesame")
     server = serve("-token-file", str(tmp_path / "token"))
     with pytest.raises(JobRefused, match="Unauthorized"), working(make({queue: print}, server.address)) as worker:
-        until(worker.is_stopping)
+        until(worker._shift.stopping.is_set)
 
 
 def test_the_example_loses_no_job_when_its_server_is_killed():

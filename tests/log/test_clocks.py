@@ -313,11 +313,11 @@ def test_a_writer_of_messages_refuses_what_its_clock_says_and_goes_on(tmp_path: 
 
 
 def test_a_job_servers_log_refuses_what_its_clock_says_and_goes_on(tmp_path: Path) -> None:
-    from forelog.jobs.log.journal import Journal
+    from forelog.jobs.log.commandlog import CommandLog
 
     clock = Clock()
     for sync in ("os", "interval", "always"):
-        journal = Journal(str(tmp_path / sync), sync=sync, clock=clock)
+        journal = CommandLog(str(tmp_path / sync), sync=sync, clock=clock)
         journal.open(0)
         clock.now = YEAR_2300
         with pytest.raises(TimeOutOfRange):

@@ -24,7 +24,7 @@ from forelog.formats import Captain
 from forelog.formats.m3 import M3, Datapoint, Series, Unit
 from forelog.formats.m3.format import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from forelog.jobs import AsyncClient, Client, LocalServer, Worker
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX
 from forelog.state import PersistentDict, ReplicaServer, StateLog
 from forelog.testing import CrashDisk
@@ -120,7 +120,7 @@ def write_messages(path: Path, **options: Any) -> None:
 
 def journal(path: Path, **options: Any) -> None:
     for policy in POLICIES:
-        log = Journal(f"{path}/{policy}", sync=policy, **options)
+        log = CommandLog(f"{path}/{policy}", sync=policy, **options)
         log.open(0)
         for _ in range(3):
             log.write([b"\1"])
@@ -331,9 +331,9 @@ OPTIONS = [
     Option("MessageLogWriter", "retain_bytes", 0, BYTES_MAX, write_messages),
     Option("MessageLogWriter", "timeout", 0, math.inf, write_messages),
     Option("MessageLogWriter", "mode", 0o600, 0o666, write_messages),
-    Option("Journal", "sync_interval_ms", 1, TIMER_MS_MAX, journal),
-    Option("Journal", "segment_bytes", 1, BYTES_MAX, journal),
-    Option("Journal", "mode", 0o600, 0o666, journal),
+    Option("CommandLog", "sync_interval_ms", 1, TIMER_MS_MAX, journal),
+    Option("CommandLog", "segment_bytes", 1, BYTES_MAX, journal),
+    Option("CommandLog", "mode", 0o600, 0o666, journal),
     Option("LocalServer", "port", 0, 65_535, serve_jobs, tried=0),
     Option("LocalServer", "mode", 0o600, 0o666, serve_jobs),
     Option("Client", "timeout", 1, TIMER_SECONDS_MAX, ask),
@@ -402,7 +402,7 @@ def test_no_option_is_missing_here() -> None:
         "Destinations.add": Destinations.add,
         "ReplicaServer": ReplicaServer,
         "MessageLogWriter": MessageLogWriter,
-        "Journal": Journal,
+        "CommandLog": CommandLog,
         "LocalServer": LocalServer,
         "Client": Client,
         "Worker": Worker,

@@ -18,7 +18,7 @@ from forelog import kernel
 from forelog.errors import BadCommand, BadReply
 from forelog.formats import Block
 from forelog.formats.commands.commands import decode, encode
-from forelog.jobs.client.answers import AnswerReader
+from forelog.jobs.client.replies import ReplyReader
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, comparable, target
 
@@ -44,12 +44,13 @@ class _Jobs(NamedTuple):
     """Modules of the job server that fit together."""
 
     machine: Any
-    protocol: Any
+    session: Any
+    outage: Any
     replay: Any
 
 
 def _imported() -> _Jobs:
-    names = ("machine.machine", "server.protocol", "log.replay")
+    names = ("machine.machine", "server.session", "server.outage", "log.replay")
     return _Jobs(*(importlib.import_module(f"forelog.jobs.{name}") for name in names))
 
 
@@ -74,33 +75,25 @@ def _plain() -> _Jobs:
             setattr(sys.modules[parent], leaf, module)
 
 
-class _Gate:
-    """What a session sees of its server."""
+class _Clients:
+    """The clients of a server, as a session sees them."""
 
-    trial = False
     started_ns = 0
 
     def __init__(self, knobs: bytes) -> None:
-        self.read_only = bool(knobs[0] & 1)
         self.token = b"secret" if knobs[0] & 2 else None
 
-    def clients(self) -> int:
+    def __len__(self) -> int:
         return 1
 
-    def complain(self, session: Any, what: str) -> None:
+    def complain(self, connection: Any, what: str) -> None:
         pass
 
-    def admit(self, session: Any) -> bytes | None:
+    def admit(self, connection: Any) -> bytes | None:
         return None
 
-    def refuse_token(self, session: Any, tried: bool) -> int:
-        return NOW_NS
-
-    def fetch(self, waiter: Any) -> None:
-        raise AssertionError("nothing is in the log only")
-
-    def try_writing(self, session: Any) -> None:
-        raise AssertionError("nothing is on trial")
+    def refuse(self, connection: Any, tried: bool) -> float:
+        return 0.0
 
 
 def _talk(jobs: _Jobs, data: bytes) -> object:
@@ -108,22 +101,24 @@ def _talk(jobs: _Jobs, data: bytes) -> object:
     knobs, data = data[:4].ljust(4, b"\0"), data[4:]
     now_ns, size, found = NOW_NS, (len(data), knobs[1], 1 + (knobs[1] & 7))[knobs[1] % 3] or 1, []
     machine = jobs.machine.Machine(now_ns)
-    session = jobs.protocol.Session(machine, _Gate(knobs), None)
+    outage = jobs.outage.Outage(None, machine, None, None, None)
+    outage.read_only = bool(knobs[0] & 1)
+    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None)
     for at in range(0, len(data), size):
         session.feed(data[at : at + size], now_ns)
         while session.waiting is not None and not session.closed:
-            session.answer()
+            session.end_wait()
             session.resume(now_ns)
         found.append(session.take())
         if knobs[2]:
             now_ns += knobs[2] * 10**8
             machine.tick(now_ns, 1000)
-            for waited in machine.answered:
+            for waited in machine.ended:
                 found.append(type(waited).__name__)
-            machine.answered.clear()
+            machine.ended.clear()
         if session.closed:
             break
-    records = [bytes(record) for record in machine.records]
+    records = [bytes(record) for record in machine.ledger.records]
     return found, session.closed, session.buffered(), records, sorted(machine.jobs)
 
 
@@ -167,7 +162,7 @@ def job_replies(data: bytes) -> None:
     """Where a read ends makes no difference."""
     found = []
     for size in (len(data) or 1, 1, 7):
-        reader = AnswerReader()
+        reader = ReplyReader()
         try:
             reader.expect(data[0] % 6 if data else 0)
             for at in range(1, len(data), size):
@@ -225,7 +220,7 @@ def _replayed(jobs: _Jobs, log: bytes) -> object:
     replay.machine.start(NOW_NS)
     replay.machine.tick(NOW_NS + 10**12, 10_000)
     after = [(job.id, int(job.state), job.attempts, job.fails) for job in replay.machine.jobs.values()]
-    return told, counts, after, [bytes(record) for record in replay.machine.records]
+    return told, counts, after, [bytes(record) for record in replay.machine.ledger.records]
 
 
 _FIELDS = (

@@ -12,7 +12,7 @@ from forelog import Stream
 from forelog.cli import main
 from forelog.cli.pipeline import parser
 from forelog.cli.pipeline.text import jobs_lines
-from forelog.jobs.log.replay import State
+from forelog.jobs.machine.states import JobState
 from forelog.spark.pipeline.ingest import read_table
 from tests.jobs.test_replay import fold
 from tests.spark.test_pipeline_jobs import SCRIPT, write_commands
@@ -80,7 +80,7 @@ def test_replay_of_jobs(run, log, tmp_path):
     state, _, _ = fold(log, 1794769200 * 10**9)
     assert code == 0
     assert [(row["state"], row["attempts"]) for row in rows] == [
-        (State(job.state).name.lower(), job.attempts) for job in state.jobs.values()
+        (JobState(job.state).name.lower(), job.attempts) for job in state.jobs.values()
     ]
     page = tmp_path / "r.html"
     code, out, _ = run("replay", log, "--as-of", "2026-11-15T18:00:06Z", "--report", page)

@@ -10,8 +10,9 @@ import pytest
 from forelog import Stream
 from forelog.formats.commands.commands import format_id, parse_id
 from forelog.jobs.log.reader import read_commands
-from forelog.jobs.log.replay import Job, State
+from forelog.jobs.log.replay import LoggedJob
 from forelog.jobs.log.replay import replay as fold_commands
+from forelog.jobs.machine.states import JobState
 from forelog.log.position import Position
 from forelog.spark.pipeline.input import REPLAY_COLUMNS, read_log
 from forelog.spark.pipeline.replay import latest, replay
@@ -22,10 +23,10 @@ from tests.jobs.vectors import edited
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def as_job(row) -> Job:
-    return Job(
+def as_job(row) -> LoggedJob:
+    return LoggedJob(
         parse_id(row.id), row.name, row.ttr_ms, row.ttl_ms, row.created_ns, bytes(row.job_payload), row.priority,
-        row.max_attempts, row.max_fails, row.scheduled_ns, State[row.state.upper()], row.attempts, row.fails,
+        row.max_attempts, row.max_fails, row.scheduled_ns, JobState[row.state.upper()], row.attempts, row.fails,
         None if row.result is None else bytes(row.result), row.leased_ns,
     )  # fmt: skip
 

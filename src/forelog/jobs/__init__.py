@@ -2,75 +2,49 @@
 
     from forelog.jobs import AsyncClient, Client, LocalServer, Worker
 
-The log
-    commands.py     the eight commands, from and to bytes
-    encoding.py     their fields
-    columns.py      commands as Arrow columns
-    reading.py      a command log, command by command
-    replay.py       from commands to jobs
+    machine/    the rules: what happens to jobs, without sockets, files or clocks
+    log/        the command log: written, replayed, cleaned, read command by command
+    server/     the server: connections, the protocol, one write to the log for all clients of a turn
+    client/     clients and workers
 
-The rules
-    limits.py       what a job may be
-    wheel.py        timers by the million
-    queue.py        jobs, and the queues in which they wait
-    machine.py      what becomes of jobs
-    loading.py      a block of a log into the machine
+The bytes of the commands in the log are in `forelog.formats.commands`. This is the way of a job, in one turn of
+the server's event loop::
 
-The server
-    words.py        the words of a command line
-    replies.py      answers, as bytes
-    inspecting.py   what a client can look at
-    gate.py         what a connection sees of its server
-    protocol.py     a connection: bytes in, bytes out
-    door.py         those who haven't shown the token yet
-    journal.py      the command log under the server
-    cleaning.py     forgetting what no job needs
-    turns.py        connections, and what is done with them at the end of a turn
-    server.py       starting, stopping, timers, and what happens when the log can't be written
-    local.py        LocalServer: the same on a thread, for tests
+    server/turns.py ──▶ connection.py ──▶ session.py ──▶ machine/machine.py ──▶ ledger.py
+    reads all sockets   bytes of one      commands       the rules              the commands to be
+                        client                                                  written, and an undo
+    then, once for all clients of the turn:
 
-Those who speak to it
-    requests.py     commands, as a client sends them
-    answers.py      answers, as a client reads them
-    exchange.py     what may be sent again when a connection breaks
-    batch.py        many commands in one write
-    client.py       Client, for threads
-    aio.py          AsyncClient, for tasks
-    worker.py       Worker: functions that do jobs, on threads
-    worker_tasks.py the same as tasks
+    server/turns.py ──▶ log/commandlog.py ──▶ forelog.log Appender     one write, one sync
+         │                                         │
+         │◀──────────── where the commands are ────┘
+         ├──▶ machine/ledger.py     notes the places
+         └──▶ connection.py         sends the replies that were held back
 
-Modules with a .pxd file beside them are compiled, as they are, where there is a C compiler.
+If the write fails, `turns.py` has the machine undo the changes, sends errors in place of the replies, and
+`outage.py` tries again later.
+
+Modules with a .pxd file beside them are Python that is compiled as it is, with the types in that file.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forelog.jobs.client.aio import AsyncClient
-    from forelog.jobs.client.answers import JobInfo, Leased, QueueInfo, Result, ServerInfo
+    from forelog.jobs.client.async_client import AsyncClient
     from forelog.jobs.client.client import Client
-    from forelog.jobs.client.worker import Attempt, Worker
+    from forelog.jobs.client.shift import Attempt, Counters
+    from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
+    from forelog.jobs.client.worker import Worker
     from forelog.jobs.server.local import LocalServer
-
-_HOME_OF = {
-    "AsyncClient": "client.aio",
-    "Attempt": "client.worker",
-    "Client": "client.client",
-    "JobInfo": "client.answers",
-    "Leased": "client.answers",
-    "LocalServer": "server.local",
-    "QueueInfo": "client.answers",
-    "Result": "client.answers",
-    "ServerInfo": "client.answers",
-    "Worker": "client.worker",
-}
 
 __all__ = [
     "AsyncClient",
     "Attempt",
     "Client",
+    "Counters",
     "JobInfo",
     "Leased",
     "LocalServer",
@@ -80,9 +54,23 @@ __all__ = [
     "Worker",
 ]
 
+if not TYPE_CHECKING:  # a type checker would take any name for Any
+    _HOMES = {
+        "AsyncClient": "client.async_client",
+        "Attempt": "client.shift",
+        "Client": "client.client",
+        "Counters": "client.shift",
+        "JobInfo": "client.values",
+        "Leased": "client.values",
+        "LocalServer": "server.local",
+        "QueueInfo": "client.values",
+        "Result": "client.values",
+        "ServerInfo": "client.values",
+        "Worker": "client.worker",
+    }
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'forelog.jobs' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"forelog.jobs.{_HOME_OF[name]}"), name)
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'forelog.jobs' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"forelog.jobs.{_HOMES[name]}"), name)
+        return value

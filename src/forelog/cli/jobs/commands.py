@@ -16,8 +16,8 @@ from forelog.cli.log.dump import as_text
 from forelog.cli.output import plural, print_json
 from forelog.errors import BatchFailed
 from forelog.jobs.client import requests
-from forelog.jobs.client.answers import Result
 from forelog.jobs.client.client import Client
+from forelog.jobs.client.values import Result
 from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
 from forelog.times import parse_duration, parse_time
 

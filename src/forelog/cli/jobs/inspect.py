@@ -9,8 +9,8 @@ from forelog.cli import codes, options
 from forelog.cli.jobs.commands import in_json
 from forelog.cli.log.dump import as_text
 from forelog.cli.output import human_count, print_json, table
-from forelog.jobs.client.answers import JobInfo
 from forelog.jobs.client.client import Client
+from forelog.jobs.client.values import JobInfo
 from forelog.times import format_time
 
 _WHAT = ("server", "queues", "queue", "job", "jobs", "scheduled-jobs")

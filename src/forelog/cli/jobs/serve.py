@@ -16,10 +16,11 @@ from forelog.cli import codes, logging_to_stderr, options, serving
 from forelog.cli.output import human_count, say
 from forelog.cli.progress import Progress
 from forelog.errors import ForelogError, LockTimeout
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
+from forelog.jobs.server.clients import CLIENTS_MAX
 from forelog.jobs.server.door import STRANGERS_MAX
-from forelog.jobs.server.server import CLIENTS_MAX, Server
+from forelog.jobs.server.server import Server
 from forelog.serving.tls import Certificates
 
 PORT = 9922
@@ -109,7 +110,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: Certificates | None) -> int:
-    journal = Journal(
+    journal = CommandLog(
         chosen.cmdlog_path,
         sync=chosen.cmdlog_sync,
         sync_interval_ms=chosen.cmdlog_sync_int,

@@ -20,8 +20,8 @@ from typing import Any
 from forelog.cli import codes, options
 from forelog.cli.output import human_count, human_duration, print_json, table
 from forelog.errors import JobError
-from forelog.jobs.client.answers import QueueInfo, ServerInfo
 from forelog.jobs.client.client import Client
+from forelog.jobs.client.values import QueueInfo, ServerInfo
 from forelog.times import format_time
 
 PROBES = 10

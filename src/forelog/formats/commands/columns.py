@@ -1,27 +1,27 @@
-"""Commands of a job server as Arrow columns: no Python object per command, and only the columns asked for.
+"""Commands of a job server as Arrow columns: no Python object for each command, and only the wanted columns.
 
 ============  ===================  =====================================================================
 column        type                 what
 ============  ===================  =====================================================================
 command       string               add, schedule, complete, fail, delete, expire, start-attempt or
                                    timeout-attempt; null for a record that is no command
-id            string               the job's, as a UUID is written
+id            string               the job's UUID
 name          string               its queue; bytes that are no UTF-8 are replaced
 ttr_ms        int64                how long a lease may take
 ttl_ms        int64                how long the job lives
 priority      int32                higher first
 max_attempts  int32                0 for any number
 max_fails     int32                0 for none
-job_payload   binary               what is to be done
+job_payload   binary               the job's payload
 result        binary               of a complete or fail
 scheduled     timestamp[us, UTC]   when the job is due; null for one that is due at once
-created       timestamp[us, UTC]   when it was made
+created       timestamp[us, UTC]   when the job was created
 error         string               why a record is no command: empty, type, truncated, number, range, time
                                    or trailing; null for one that is
 ============  ===================  =====================================================================
 
-What a command hasn't is null, and so is everything but the error in a row with an error. A null payload is a
-row of nulls.
+A value that a command does not have is null. In a row with an error everything else is null. A null payload
+gives a row of nulls.
 
 >>> import pyarrow as pa
 >>> from forelog.formats.commands.commands import Complete, Delete, encode
@@ -52,12 +52,12 @@ COLUMNS = (
     "command", "id", "name", "ttr_ms", "ttl_ms", "priority", "max_attempts", "max_fails", "job_payload", "result",
     "scheduled", "created", "error",
 )  # fmt: skip
-_TICKS_PER_SECOND = 1_000_000  # Spark's timestamps, and the years until 9999
+_TICKS_PER_SECOND = 1_000_000  # as Spark's timestamps; reaches the year 9999
 _BYTES_MAX = 2**31 - 1  # of a column with 32 bit offsets
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The columns' types."""
+    """The types of the columns."""
     pa = load_pyarrow()
     time = pa.timestamp("us", tz="UTC")
     types = {
@@ -79,7 +79,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def decode_batch(payloads: pa.Array, columns: Sequence[str] = COLUMNS) -> dict[str, pa.Array]:
-    """The commands in an Arrow array of payloads, read where they lie. A slice will do."""
+    """The commands in an Arrow array of payloads, which is not copied. It may be a slice."""
     pa = load_pyarrow()
     if not (pa.types.is_binary(payloads.type) or pa.types.is_large_binary(payloads.type)):
         payloads = payloads.cast(pa.binary())
@@ -104,7 +104,7 @@ def decode_batch(payloads: pa.Array, columns: Sequence[str] = COLUMNS) -> dict[s
 
 
 def decode_block(block: Block, columns: Sequence[str] = COLUMNS) -> dict[str, pa.Array]:
-    """The commands in a block of a log. They are copied out of it: the arrays outlive the block."""
+    """The commands in a block of a log. The arrays are copies: they outlive the block."""
     return _columns(block.buffer, block.scan.starts, block.scan.ends, block.first, block.last, columns)
 
 
@@ -127,7 +127,7 @@ def _columns(
 
 
 class _Builder:
-    """Makes Arrow arrays of what the kernel found."""
+    """Makes Arrow arrays of what the kernel has decoded."""
 
     def __init__(self, buffer: Any, commands: Commands) -> None:
         self._pa: Any = load_pyarrow()

@@ -80,21 +80,9 @@ def from_json(data: bytes) -> Exchanged:
         raise NotADatapoint("no JSON") from None
     if not isinstance(fields, dict) or fields.keys() != set(_FIELDS):
         raise NotADatapoint(f"no JSON object with {', '.join(_FIELDS)}")
-    tags = fields["tags"]
-    if tags is not None and not (
-        isinstance(tags, list) and all(isinstance(t, list) and len(t) == 2 for t in tags)
-    ):
-        raise NotADatapoint("tags are no pairs")
-    pairs = None if tags is None else [(_bytes(name), _bytes(value)) for name, value in tags]
-    try:
-        metadata = m3_metadata(
-            _bytes(fields["id"]), _bytes(fields["namespace"]), _whole(fields, "shard", 32), pairs
-        )
-    except struct.error:
-        raise NotADatapoint("tags that are too long or too many") from None
     annotation = fields["annotation"]
     return Exchanged(
-        Series.of_metadata(metadata),
+        _series(fields),
         _whole(fields, "timestamp_ns", 64, signed=True),
         _float(fields["value"]),
         _whole(fields, "unit", 8),
@@ -111,7 +99,7 @@ def _series(fields: dict[str, Any]) -> Series:
     shard = _whole(fields, "shard", 32)
     try:
         return Series.of_metadata(m3_metadata(_bytes(fields["id"]), _bytes(fields["namespace"]), shard, tags))
-    except struct.error:
+    except OverflowError:
         raise NotADatapoint("tags that are too long or too many") from None
 
 

@@ -1,78 +1,36 @@
-"""Requests on their way to a job server: which were answered, what may be sent again, and what became of each.
+"""Requests that are sent together: which have their reply, which may be sent again, and the outcome of each.
 
-What the clients with and without asyncio have in common. Sending, receiving and waiting is left to them.
+Both clients share this. They do the sending, receiving and waiting.
 
-A connection can break when a command was sent and no answer came: then nobody knows whether it was done. An add
-has an id that its client chose, so that it can be sent again: `Duplicate job` then says that it had been done.
-The same goes for a delete and `-NOT-FOUND`, and for what changes nothing. A lease, a complete, a fail and a run
-are not sent again; their caller is told that it is unknown. A server whose command log has failed may say that it
-doesn't know either.
+If a connection breaks after a command was sent and before its reply came, nobody knows whether the command was
+done. An add has an id that its client chose, so it can be sent again: `Duplicate job` then means that it had
+been done. The same goes for a delete with `-NOT-FOUND`, and for commands that change nothing. A lease, a
+complete, a fail and a run are not sent again: their caller gets an error that says that the outcome is unknown.
+A server whose command log has failed may also reply that an outcome is unknown.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from forelog.errors import BatchFailed, ConnectionLost, JobError, JobRefused, ServerFailed
+from forelog.errors import BatchFailed, ConnectionLost, JobError, ServerFailed
+from forelog.jobs.client.endpoint import reason_of
 from forelog.jobs.client.requests import Request, windows
 
-if TYPE_CHECKING:
-    import ssl
+__all__ = ["Exchange", "Pending"]
 
-__all__ = ["Endpoint", "Exchange", "Pending"]
-
-PORT = 9922
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
+REPLY_SECONDS = 30.0
 RETRY_SECONDS = 5.0
 _PAUSE_SECONDS = (0.05, 1.0)
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A server, and how to speak to it."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-    token: str | bytes | None
-
-    @classmethod
-    def of(cls, server: str, tls: ssl.SSLContext | bool, token: str | bytes | None) -> Endpoint:
-        """From what a user says.
-
-        >>> Endpoint.of("jobs.example:9000", False, None).port, Endpoint.of("[::1]", False, None).host
-        (9000, '::1')
-        """
-        if not isinstance(server, str):
-            raise TypeError(f"a server is a text, HOST:PORT, as in '127.0.0.1:{PORT}', not {server!r:.100}")
-        host, colon, port = server.rpartition(":")
-        if not colon or "]" in port:
-            host, port = server, str(PORT)
-        if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-            raise JobRefused(f"{server!r:.100} is no address: expected HOST:PORT, as in 127.0.0.1:{PORT}")
-        if tls is True:
-            import ssl
-
-            tls = ssl.create_default_context()
-        return cls(host.strip("[]"), int(port), tls or None, token)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def unreachable(self, error: Exception) -> ConnectionLost:
-        """There is no connection."""
-        return ConnectionLost(f"no job server answers at {self}: {_reason(error)}")
-
-
 class Pending(Generic[T]):
-    """A command of a batch. Its value is there once the batch was sent."""
+    """A command of a pipeline. It has its value once the pipeline was sent."""
 
     __slots__ = ("_outcome", "request")
 
@@ -81,9 +39,9 @@ class Pending(Generic[T]):
         self._outcome: Any = None
 
     def value(self) -> T:
-        """What the command gave; raises what went wrong with it."""
+        """The value of the command. Raises its error if it failed."""
         if self._outcome is None:
-            raise ValueError(f"{self.request.what} wasn't sent yet: its batch ends with the `with` block")
+            raise ValueError(f"{self.request.what} wasn't sent yet: it is sent at the end of the `with` block")
         error = self._outcome[1]
         if error is not None:
             raise error
@@ -91,26 +49,26 @@ class Pending(Generic[T]):
         return found
 
     def error(self) -> JobError | None:
-        """What went wrong, if anything did."""
+        """The error of the command, if it failed."""
         return None if self._outcome is None else self._outcome[1]
 
     def is_settled(self) -> bool:
-        """Whether it is known what became of it."""
+        """Whether the command has its outcome."""
         return self._outcome is not None
 
-    def settle(self, answer: Any, repeated: bool) -> None:
-        """The server's answer."""
+    def settle(self, reply: Any, repeated: bool) -> None:
+        """Take the reply, to a request that may have been sent before (`repeated`)."""
         try:
-            self._outcome = self.request.value(answer, repeated), None
+            self._outcome = self.request.value(reply, repeated), None
         except JobError as error:
             self._outcome = None, error
 
     def give_up(self, error: JobError) -> None:
-        """There will be no answer."""
+        """There will be no reply."""
         self._outcome = None, error
 
     def begin_anew(self) -> None:
-        """It is sent once more: the answer that came tells nothing."""
+        """The request is sent once more: its reply says nothing."""
         self._outcome = None
 
 
@@ -125,27 +83,27 @@ class Exchange:
         self._pause_seconds = _PAUSE_SECONDS[0]
         self._todo = self.pending.copy()
         self._sent: set[Pending[Any]] = set()
-        """What was sent and may have been done, at any time."""
+        """Requests that were sent and may have been done."""
 
     def is_done(self) -> bool:
-        """Whether everything has its outcome."""
+        """Whether each request has its outcome."""
         return not self._todo
 
     def lots(self) -> Iterator[tuple[bytes, list[Pending[Any]]]]:
-        """What to write at once, and whose answers to read then."""
+        """Lots of requests: the bytes to write, and whose replies to read then."""
         at = 0
         for window in windows([pending.request for pending in self._todo]):
             lot = self._todo[at : at + len(window)]
             at += len(window)
             yield b"".join([request.data for request in window]), lot
 
-    def answered(self, pending: Pending[Any], answer: Any) -> None:
-        """An answer has come."""
-        pending.settle(answer, pending in self._sent)
+    def replied(self, pending: Pending[Any], reply: Any) -> None:
+        """A reply has come."""
+        pending.settle(reply, pending in self._sent)
 
     def finished(self, now: float) -> float:
-        """Everything was answered. Returns how long to wait before that is sent again of which the server itself
-        doesn't know whether it was done, or which it doesn't take now after it may have; 0 if there is none."""
+        """All replies have come. Some may say that the server does not know the outcome, or cannot take the
+        request now although it may have before. Returns how long to wait before these are sent again, or 0."""
         doubtful = [pending for pending in self._todo if self._is_doubtful(pending)]
         self._sent.update(doubtful)
         self._todo = []
@@ -163,7 +121,7 @@ class Exchange:
         return isinstance(error, ServerFailed) and (error.unknown or pending in self._sent)
 
     def _is_over(self, now: float) -> bool:
-        """Whether nothing is to be sent again."""
+        """Whether the time for retries is over."""
         if self._give_up_at is None:
             self._give_up_at = now + self._retry_seconds
         return now + self._pause_seconds > self._give_up_at
@@ -174,11 +132,12 @@ class Exchange:
         return pause
 
     def sent(self, lot: list[Pending[Any]]) -> None:
-        """These were answered, or not, after they had been sent."""
+        """The requests of a lot were sent. Those without a reply may have been done."""
         self._sent.update(pending for pending in lot if not pending.is_settled())
 
     def lost(self, error: Exception, now: float, *, final: bool = False) -> float:
-        """The connection broke, or there is none. Returns how long to wait before it is tried again, if it is."""
+        """The connection broke, or there is none. Returns how long to wait before a retry, or 0 if there is
+        none."""
         hopeless = isinstance(error, JobError) and not isinstance(error, ConnectionLost)
         over = final or hopeless or self._is_over(now)
         again = []
@@ -199,15 +158,15 @@ class Exchange:
         if isinstance(error, JobError) and not isinstance(error, ConnectionLost):
             return error
         if not unknown:
-            return ConnectionLost(f"{request.what} was not sent: {_reason(error)}")
+            return ConnectionLost(f"{request.what} was not sent: {reason_of(error)}")
         return ConnectionLost(
-            f"the connection to {self._server} broke before the answer to {request.what} came "
-            f"({_reason(error)}): whether it was done is unknown{_if_once_only(request)}",
+            f"the connection to {self._server} broke before the reply to {request.what} came "
+            f"({reason_of(error)}): whether it was done is unknown{_if_once_only(request)}",
             unknown=True,
         )
 
     def values(self) -> list[Any]:
-        """What every command gave; raises BatchFailed if one gave an error."""
+        """The values of all commands. Raises BatchFailed if one failed."""
         failed = [pending for pending in self.pending if pending.error() is not None]
         if failed:
             raise BatchFailed(
@@ -228,16 +187,3 @@ def _in_doubt(pending: Pending[Any]) -> JobError:
 
 def _if_once_only(request: Request[Any]) -> str:
     return "" if request.repeatable else ", and it can't be sent again without knowing"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError) and not error.args:
-        return "it took too long"
-    if type(error).__module__ == "ssl":
-        from forelog.serving.tls import explain  # only who speaks TLS needs it
-
-        return explain(error)  # type: ignore[arg-type]
-    strerror = getattr(error, "strerror", None)
-    if isinstance(error, OSError) and error.errno and str(strerror).startswith("Connect call failed"):
-        return os.strerror(error.errno)  # as asyncio tells it, with an address that was told already
-    return str(strerror or error) or type(error).__name__

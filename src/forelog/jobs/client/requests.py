@@ -1,6 +1,6 @@
-"""Commands for a job server, as a client sends them: what to write, and what is made of the answer.
+"""Commands for a job server: the bytes to send, and what the reply means.
 
-Nothing is sent here. `forelog.jobs.Client` and `AsyncClient` send the same requests, alone or many in one write.
+Nothing is sent here. `Client` and `AsyncClient` send the same requests, one at a time or many in one write.
 
 >>> add("mail", b"hello", id="61000000-0001-4000-8000-000000000001").data
 b'add 61000000-0001-4000-8000-000000000001 mail 60000 86400000 5\\r\\nhello\\r\\n'
@@ -17,19 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 from uuid import UUID, uuid4
 
 from forelog.errors import JobNotFound, JobRefused, JobTimeout
-from forelog.jobs.client.answers import (
-    DONE,
-    JOBS,
-    LEASED,
-    QUEUES,
-    RESULT,
-    SERVER,
-    JobInfo,
-    Leased,
-    QueueInfo,
-    ServerInfo,
-)
-from forelog.jobs.client.answers import Result as JobResult
+from forelog.jobs.client.replies import DONE, JOBS, LEASED, QUEUES, RESULT, SERVER
+from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
 from forelog.jobs.machine.limits import LEASE_NAMES_MAX, PAYLOAD_BYTES_MAX, is_name
 from forelog.times import format_time, parse_time
 
@@ -46,20 +35,20 @@ _WORD = re.compile(rb"[!-~]+")
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said of a new job."""
+    """The options of a new job."""
 
     id: UUID | str | None
-    """A random UUID, version 4. Made here if none is given."""
+    """A random UUID, version 4. By default the client makes one."""
     ttr_ms: int
-    """Time to run: how long an attempt may take. A minute if nothing is said, a day at most."""
+    """Time to run: how long an attempt may take. By default a minute, at most a day."""
     ttl_ms: int
-    """Time to live, from when it is added or due. A day if nothing is said, 30 days at most."""
+    """Time to live, from when the job is added or due. By default a day, at most 30 days."""
     priority: int
     """Higher comes first."""
     max_attempts: int
-    """How often it may be leased; 0 for any number of times."""
+    """How often it may be leased; 0 for no limit."""
     max_fails: int
-    """Which fail is the last one; the first, if nothing is said."""
+    """The fail that is the last one. By default the first one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +56,35 @@ class Request(Generic[T]):
     """A command to be sent."""
 
     what: str
-    """For errors: `add 61000000-...`."""
+    """The command in error messages: `add 61000000-...`."""
     data: bytes
+    """The bytes to send."""
     kind: int
-    """What is expected in answer."""
+    """The kind of reply to expect."""
     make: Callable[[Any], T]
-    """The value of an answer that is no error."""
+    """Makes the value of a reply that is no error."""
     wait_seconds: float = 0.0
-    """How long the server may wait with its answer."""
+    """How long the server may wait with its reply."""
     repeatable: bool = False
-    """Whether it does no harm to send it again, when nobody knows whether it was done."""
+    """Whether it may be sent again when its outcome is unknown."""
     done_already: str = ""
-    """What the answer to a repeated request says if the first one was done."""
+    """The refusal of a repeated request that means that the first one was done."""
 
-    def value(self, answer: Any, repeated: bool = False) -> T:
-        """What the answer means; raises the error that it is."""
-        if isinstance(answer, Exception):
-            if repeated and self.done_already and self._is_done(answer):
+    def value(self, reply: Any, repeated: bool = False) -> T:
+        """The value of a reply. Raises it if it is an error."""
+        if isinstance(reply, Exception):
+            if repeated and self.done_already and self._is_done(reply):
                 return self.make(True)
-            if self.kind == LEASED and isinstance(answer, JobTimeout):
+            if self.kind == LEASED and isinstance(reply, JobTimeout):
                 return self.make(None)
-            answer.args = (f"{self.what}: {answer}",)
-            raise answer
-        return self.make(answer)
+            reply.args = (f"{self.what}: {reply}",)
+            raise reply
+        return self.make(reply)
 
-    def _is_done(self, answer: Exception) -> bool:
-        if isinstance(answer, JobNotFound):
+    def _is_done(self, reply: Exception) -> bool:
+        if isinstance(reply, JobNotFound):
             return self.done_already == "-NOT-FOUND"
-        return isinstance(answer, JobRefused) and answer.reason == self.done_already
+        return isinstance(reply, JobRefused) and reply.reason == self.done_already
 
 
 def add(
@@ -108,7 +98,7 @@ def add(
     max_attempts: int = 0,
     max_fails: int = 0,
 ) -> Request[UUID]:
-    """A job to be done."""
+    """Add a job."""
     job_id = _new_id(id)
     line = f"add {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(ttl_ms)} {_size(payload)}"
     flags = _flags(priority, max_attempts, max_fails)
@@ -128,7 +118,7 @@ def schedule(
     max_attempts: int = 0,
     max_fails: int = 0,
 ) -> Request[UUID]:
-    """A job that is due at a time."""
+    """Add a job that is due at a time."""
     job_id = _new_id(id)
     due = format_time(parse_time(time))
     line = f"schedule {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(ttl_ms)} {due} {_size(payload)}"
@@ -146,8 +136,8 @@ def run(
     id: UUID | str | None = None,  # noqa: A002
     ttr_ms: int = TTR_MS,
     priority: int = 0,
-) -> Request[JobResult]:
-    """A job whose result is waited for. It may wait for a worker, and then run for its ttr."""
+) -> Request[Result]:
+    """Have a job done now. It may wait for a worker for `wait_ms`, and then run for `ttr_ms`."""
     job_id = _new_id(id)
     line = f"run {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(wait_ms)} {_size(payload)}"
     data = b"%b%b\r\n%b\r\n" % (line.encode(), _flags(priority, 0, 0), payload)
@@ -155,7 +145,7 @@ def run(
 
 
 def lease(names: Sequence[str], wait_ms: int = 0) -> Request[Leased | None]:
-    """The next job of the first of these queues that has one; None if none comes in time."""
+    """Lease the next job of the first of these queues that has one. None if none comes in time."""
     if not names:
         raise JobRefused("lease takes the name of a queue, or of several", reason="Invalid Name")
     if len(names) > LEASE_NAMES_MAX:
@@ -168,12 +158,12 @@ def lease(names: Sequence[str], wait_ms: int = 0) -> Request[Leased | None]:
 
 
 def complete(job_id: UUID | str, result: bytes = b"") -> Request[None]:
-    """A job is done."""
+    """Complete a job."""
     return _finish("complete", _known_id(job_id), result)
 
 
 def fail(job_id: UUID | str, result: bytes = b"") -> Request[None]:
-    """A job couldn't be done."""
+    """Fail a job."""
     return _finish("fail", _known_id(job_id), result)
 
 
@@ -183,46 +173,46 @@ def _finish(command: str, job_id: UUID, result: bytes) -> Request[None]:
 
 
 def delete(job_id: UUID | str) -> Request[None]:
-    """Forget a job."""
+    """Delete a job."""
     known = _known_id(job_id)
     what = f"delete {known}"
     return Request(what, f"{what}\r\n".encode(), DONE, _nothing, repeatable=True, done_already="-NOT-FOUND")
 
 
-def result(job_id: UUID | str, wait_ms: int = 0) -> Request[JobResult]:
-    """A job's result."""
+def result(job_id: UUID | str, wait_ms: int = 0) -> Request[Result]:
+    """The result of a job."""
     what = f"result {_known_id(job_id)}"
     data = f"{what} {_whole(wait_ms)}\r\n".encode()
     return Request(what, data, RESULT, _same, wait_seconds=wait_ms / 1000, repeatable=True)
 
 
 def inspect_job(job_id: UUID | str) -> Request[JobInfo]:
-    """A job."""
+    """All that the server shows of a job."""
     return _inspect(f"job {_known_id(job_id)}", JOBS, _only)
 
 
 def inspect_jobs(name: str, offset: int = 0, limit: int = 100) -> Request[list[JobInfo]]:
-    """Jobs that can be leased, in their order."""
+    """Jobs that can be leased, in order."""
     return _inspect(f"jobs {_name(name)} {_whole(offset)} {_whole(limit)}", JOBS, _same)
 
 
 def inspect_scheduled_jobs(name: str, offset: int = 0, limit: int = 100) -> Request[list[JobInfo]]:
-    """Jobs that aren't due yet."""
+    """Jobs that are not due yet."""
     return _inspect(f"scheduled-jobs {_name(name)} {_whole(offset)} {_whole(limit)}", JOBS, _same)
 
 
 def inspect_queue(name: str) -> Request[QueueInfo]:
-    """A queue."""
+    """How many jobs a queue has."""
     return _inspect(f"queue {_name(name)}", QUEUES, _only)
 
 
 def inspect_queues(offset: int = 0, limit: int = 100) -> Request[list[QueueInfo]]:
-    """Queues, by name."""
+    """The queues, ordered by name."""
     return _inspect(f"queues {_whole(offset)} {_whole(limit)}", QUEUES, _same)
 
 
 def inspect_server() -> Request[ServerInfo]:
-    """The server."""
+    """How many clients the server has, and when it started."""
     return _inspect("server", SERVER, _only)
 
 
@@ -231,7 +221,7 @@ def _inspect(what: str, kind: int, make: Callable[[Any], Any]) -> Request[Any]:
 
 
 def auth(token: str | bytes) -> Request[None]:
-    """Show that one may speak to the server."""
+    """Send the token."""
     word = token.encode() if isinstance(token, str) else token
     if not _WORD.fullmatch(word):
         raise JobRefused("a token is one word of printable characters", reason="Unauthorized")
@@ -239,18 +229,18 @@ def auth(token: str | bytes) -> Request[None]:
 
 
 def windows(requests: Sequence[Request[Any]]) -> Iterable[list[Request[Any]]]:
-    """Requests in lots that can be written as a whole before the first answer is read.
+    """Requests in lots, each of which is written as a whole before its first reply is read.
 
-    A server that can't get rid of its answers reads no further: then neither side would go on. So a lot is
-    small if answers may be large.
+    A server that can't send its replies stops reading, and then both sides would block. So a lot is small if its
+    replies may be large.
     """
     lot: list[Request[Any]] = []
     size, most = 0, _LOT_BYTES
     for request in requests:
-        limit = min(most, _LOT_BYTES if request.kind == DONE else _LOT_BYTES_WITH_ANSWERS)
+        limit = min(most, _LOT_BYTES if request.kind == DONE else _LOT_BYTES_WITH_REPLIES)
         if lot and (size + len(request.data) > limit or len(lot) >= _LOT_COUNT):
             yield lot
-            lot, size, limit = [], 0, _LOT_BYTES if request.kind == DONE else _LOT_BYTES_WITH_ANSWERS
+            lot, size, limit = [], 0, _LOT_BYTES if request.kind == DONE else _LOT_BYTES_WITH_REPLIES
         lot.append(request)
         size += len(request.data)
         most = limit
@@ -259,16 +249,16 @@ def windows(requests: Sequence[Request[Any]]) -> Iterable[list[Request[Any]]]:
 
 
 _LOT_BYTES = 256 << 10
-_LOT_BYTES_WITH_ANSWERS = 8 << 10
+_LOT_BYTES_WITH_REPLIES = 8 << 10
 _LOT_COUNT = 1000
 
 
 def adds(
     name: str, payloads: Mapping[UUID | str, bytes] | Iterable[bytes], **options: Unpack[JobOptions]
 ) -> list[Request[UUID]]:
-    """An add for each payload."""
+    """Add a job for each payload."""
     if options.pop("id", None) is not None:
-        raise JobRefused("jobs can't share an id: give a mapping from ids to payloads", reason="Invalid ID")
+        raise JobRefused("jobs can't share an id: pass a mapping from ids to payloads", reason="Invalid ID")
     if isinstance(payloads, Mapping):
         one = partial(add, name, **options)
         return [one(payload, id=job_id) for job_id, payload in payloads.items()]
@@ -276,19 +266,19 @@ def adds(
 
 
 def results_of(results: Mapping[UUID | str, bytes] | Iterable[tuple[UUID | str, bytes]]) -> list[Request[None]]:
-    """A complete for each."""
+    """Complete a job with each result."""
     pairs = results.items() if isinstance(results, Mapping) else results
     return [complete(job_id, data) for job_id, data in pairs]
 
 
-def _same(answer: Any) -> Any:
-    return answer
+def _same(reply: Any) -> Any:
+    return reply
 
 
-def _only(answer: Any) -> Any:
-    if len(answer) != 1:
-        raise JobNotFound("the server answers with nothing")
-    return answer[0]
+def _only(reply: Any) -> Any:
+    if len(reply) != 1:
+        raise JobNotFound("the server replied with nothing")
+    return reply[0]
 
 
 def _nothing(_: Any) -> None:

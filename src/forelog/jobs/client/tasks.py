@@ -1,4 +1,4 @@
-"""A worker whose functions are coroutines: tasks of one event loop instead of threads."""
+"""A worker whose functions are coroutines: tasks of one event loop, and not threads."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forelog.errors import JobError
-from forelog.jobs.client.aio import AsyncClient
-from forelog.jobs.client.worker import Attempt, Delivery, Pause
-
-if TYPE_CHECKING:
-    from forelog.jobs.client.worker import Worker
+from forelog.jobs.client.async_client import AsyncClient
+from forelog.jobs.client.shift import Attempt, Delivery, Pause, Shift
 
 __all__ = ["run_tasks"]
 
 _LOOK_SECONDS = 0.1
 
 
-async def run_tasks(worker: Worker) -> None:
+async def run_tasks(shift: Shift, client: AsyncClient, concurrency: int) -> None:
     """Do jobs until the worker is stopped."""
-    with worker.serving(), _signals(worker), ThreadPoolExecutor(worker.concurrency, "forelog-worker") as threads:
-        async with AsyncClient(worker.server, **worker.settings) as client, asyncio.TaskGroup() as group:
-            for _ in range(worker.concurrency):
-                group.create_task(_work(worker, client, threads))
+    with _signals(shift), ThreadPoolExecutor(concurrency, "forelog-worker") as threads:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(_work(shift, client, threads))
 
 
 @contextlib.contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
+def _signals(shift: Shift) -> Iterator[None]:
+    """Stop on the first signal. A second one has its usual effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,8 +43,8 @@ def _signals(worker: Worker) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
     def stop() -> None:
-        restore()  # a second one is not for us
-        worker.stop()
+        restore()
+        shift.stop()
 
     for number in numbers:
         loop.add_signal_handler(number, stop)
@@ -56,38 +54,38 @@ def _signals(worker: Worker) -> Iterator[None]:
         restore()
 
 
-async def _work(worker: Worker, client: AsyncClient, threads: ThreadPoolExecutor) -> None:
+async def _work(shift: Shift, client: AsyncClient, threads: ThreadPoolExecutor) -> None:
     pause = Pause()
-    lease = worker.lease_request()
-    while not worker.is_stopping():
+    lease = shift.lease_request()
+    while not shift.stopping.is_set():
         try:
             leased = await client.call(lease)
         except Exception as error:
-            if not worker.is_away(error):
+            if not shift.is_away(error):
                 return
-            await _rest(worker, pause.next())
+            await _rest(shift, pause.next())
             continue
         pause = Pause()
         if leased is not None:
-            attempt = worker.begin(leased)
-            delivery = await _attempt(worker, attempt, threads)
+            attempt = shift.begin(leased)
+            delivery = await _attempt(shift, attempt, threads)
             if delivery is not None:
                 await _deliver(client, delivery)
 
 
-async def _rest(worker: Worker, seconds: float) -> None:
+async def _rest(shift: Shift, seconds: float) -> None:
     until = time.monotonic() + seconds
-    while not worker.is_stopping() and (left := until - time.monotonic()) > 0:
+    while not shift.stopping.is_set() and (left := until - time.monotonic()) > 0:
         await asyncio.sleep(min(left, _LOOK_SECONDS))
 
 
-async def _attempt(worker: Worker, attempt: Attempt, threads: ThreadPoolExecutor) -> Delivery | None:
-    """What came of an attempt; None if it took too long and was cancelled."""
-    function = worker.functions[attempt.name]
+async def _attempt(shift: Shift, attempt: Attempt, threads: ThreadPoolExecutor) -> Delivery | None:
+    """The outcome of an attempt, or None if it took too long and was cancelled."""
+    function = shift.functions[attempt.name]
     try:
         if not inspect.iscoroutinefunction(function):
             loop = asyncio.get_running_loop()
-            return worker.delivery_of(attempt, await loop.run_in_executor(threads, function, attempt))
+            return shift.success(attempt, await loop.run_in_executor(threads, function, attempt))
         value: Any = None
         scope = asyncio.timeout(max(0.0, attempt.remaining()))
         try:
@@ -96,17 +94,17 @@ async def _attempt(worker: Worker, attempt: Attempt, threads: ThreadPoolExecutor
         except TimeoutError:
             if not scope.expired():
                 raise
-            worker.count_late(attempt, "it was cancelled")
+            shift.count_late(attempt, "it was cancelled")
             return None
-        return worker.delivery_of(attempt, value)
+        return shift.success(attempt, value)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # the worker is, and not something that the function waited for
-        return worker.failure_of(attempt, error)
+            raise  # the worker was cancelled, and not something that the function waited for
+        return shift.failure(attempt, error)
     except BaseException as error:
-        worker.end_if_meant(error)
-        return worker.failure_of(attempt, error)
+        shift.end_if_meant(error)
+        return shift.failure(attempt, error)
 
 
 async def _deliver(client: AsyncClient, delivery: Delivery) -> None:

@@ -1,1 +1,10 @@
-"""TODO"""
+"""The command log of the job server.
+
+    commandlog.py   the log under a server: opened, replayed, written, reopened after an error
+    replay.py       from commands to jobs
+    loader.py       blocks of a log into the machine, without an object for each command
+    cleaner.py      drops what no job needs
+    reader.py       a log, command by command
+
+`loader` is compiled, with the types in its .pxd file.
+"""

@@ -1,4 +1,4 @@
-# Types for the compiled form of loading.py.
+# Types for the compiled form of loader.py.
 cimport cython
 
 from forelog.jobs.machine.machine cimport Machine

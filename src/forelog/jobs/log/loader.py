@@ -1,6 +1,6 @@
-"""A block of a command log into the machine, without an object for each command.
+"""Between a block of a command log and the machine, without an object for each command.
 
-And the way back, for cleaning: which records of a block the machine's jobs still need.
+`load` replays the block. `needed` says which of its records the machine's jobs still need.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
 Halt = tuple[int, str]
 Pieces = tuple[list[bytes], list[bytes], list[bytes]]
-"""The ids, names and payloads of a block's rows."""
+"""The ids, names and payloads of the rows of a block."""
 
 
 def pieces_of(commands: Commands, data: bytes) -> Pieces:
-    """Cut them out, once for a block: it is loaded in as many steps as it has rows that can't be."""
+    """Cut them out once for a block, which may be loaded in several steps."""
     names = kernel.pieces(data, commands.name_starts, commands.name_ends)
     payloads = kernel.pieces(data, commands.payload_starts, commands.payload_ends)
     return kernel.even_pieces(commands.ids, 16), names, payloads
@@ -49,9 +49,12 @@ def load(  # noqa: C901 - one loop, so that it is quick
     row: int,
     now_ns: int,
 ) -> Halt:
-    """Replay the rows of a block from one on, up to the first that can't be, with the reason. That is "" for a row
-    that says something which columns can't tell. `base` is the offset at which `data` begins, `offsets` are those
-    of the records in the file, `places` their logical ones, and `ends` where their payloads end in `data`."""
+    """Replay the rows of a block from `row` on, up to the first that can't be replayed. Returns that row and
+    why; the reason is "" for a row with a value that columns can't hold.
+
+    `base` is the offset at which `data` begins, `offsets` are those of the records in the file, `places` their
+    logical ones, and `ends` where their payloads end in `data`.
+    """
     types, timed, dated = commands.types, commands.timed, commands.dated
     ids, names, payloads = pieces
     payload_ends = commands.payload_ends
@@ -74,9 +77,9 @@ def load(  # noqa: C901 - one loop, so that it is quick
                 reason = machine.replay_change(job, kind, result, times[first + row], final)
                 if kind <= FAIL and reason is None and job.is_processed():
                     size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
-                    machine.place_result(job, segment, places[first + row], size)
+                    machine.ledger.place_result(job, segment, places[first + row], size)
                 elif kind == TIMEOUT_ATTEMPT and job.is_processed():
-                    machine.keep(job)
+                    machine.ledger.keep(job)
         else:
             end = payload_ends[row]
             scheduled_ns = NOT_SCHEDULED
@@ -95,7 +98,7 @@ def load(  # noqa: C901 - one loop, so that it is quick
             reason = machine.replay_job(job, now_ns)
             if machine.jobs.get(job_id) is job:
                 size = ends[first + row] + _CRC_BYTES - (offsets[first + row] - base)
-                machine.place(job, segment, places[first + row], size)
+                machine.ledger.place(job, segment, places[first + row], size)
         if reason is not None:
             return row, reason
         row += 1
@@ -103,7 +106,7 @@ def load(  # noqa: C901 - one loop, so that it is quick
 
 
 def is_foreign(data: bytes, offset: int) -> bool:
-    """Whether workq wrote the record at an offset: its times have a zone that ours haven't."""
+    """Whether workq wrote the record at an offset: its times have a zone that ours do not have."""
     return data[offset + _ZONE_AT : offset + _ZONE_AT + 2] == _FOREIGN_ZONE
 
 
@@ -117,16 +120,18 @@ def needed(
     first: int,
     fresh: set[bytes],
 ) -> tuple[bytearray, bool, int, int]:
-    """Which rows of a block a replay needs: 1 for those of jobs that are there, but not of earlier jobs with the
-    same ids; 2 for what was done with other jobs that this segment doesn't add: that is needed as long as the log
-    has their adds. Then whether this is certain, and how many bytes the ones and the others take.
+    """Which rows of a block a replay needs.
 
-    It is uncertain about jobs of which something isn't written, or isn't known to be: their rows count as needed.
-    The rows' logical offsets are `places` from `first` on, those in the file `offsets`, of which `stop` is the
-    end. `fresh` has the ids of jobs that the segment adds and that are gone, from one block to the next. May be
-    called from another thread.
+    1 marks rows of the machine's jobs, without those of earlier jobs with the same ids. 2 marks rows of other
+    jobs that this segment does not add: they are needed as long as the log has the jobs' adds. Returns the
+    marks, whether they are certain, and the bytes of rows marked 1 and 2.
+
+    They are uncertain for jobs with changes that are not known to be written: the rows of these jobs are marked
+    1. `places` has the logical offsets of the rows from `first` on, `offsets` those in the file, and `stop` is
+    where the last row ends. `fresh` carries the ids of jobs that the segment adds and that are gone, from block
+    to block. May be called on another thread.
     """
-    types, ids, leaving = commands.types, commands.ids, machine.leaving
+    types, ids, leaving = commands.types, commands.ids, machine.ledger.leaving
     rows = len(types)
     mask = bytearray(rows)
     certain = True
@@ -158,6 +163,6 @@ def needed(
 
 
 def _is_of(job: Job | None, segment: int, place: int) -> bool:
-    """Whether a record at this place is about this job. The log has no add of a `run`, so it needs nothing of
-    it."""
+    """Whether a record at this place is about this job. A `run` has no add in the log, so its records are
+    useless."""
     return job is not None and not job.volatile and job.is_in(segment, place)

@@ -41,10 +41,9 @@ def read_commands(
     on_corruption: OnCorruption = "raise",
     timeout: float | None = None,
 ) -> Iterator[tuple[Position, int, Command | BadCommand]]:
-    """The log's commands, each with its position and its record's time. Bounds are as of `Stream.scan`.
+    """The commands of a log, each with its position and its record's time. The bounds are those of `Stream.scan`.
 
-    A record that is no command comes as the BadCommand that says why: whether to stop at one is the reader's
-    choice, since the record itself is as it was written.
+    A record that is no command comes as the BadCommand that says why: the caller decides whether to stop there.
     """
     blocks = stream.blocks(start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout)
     for block in blocks:
@@ -52,7 +51,7 @@ def read_commands(
 
 
 def commands_of(block: Block) -> Iterator[tuple[Position, int, Command | BadCommand]]:
-    """The wanted commands of a block. All of them must be taken before the next block is asked for."""
+    """The commands of a block. Take all of them before the next block is read."""
     scan, first = block.scan, block.first
     columns = kernel.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
     ids, view = columns.ids, block.buffer
@@ -73,7 +72,7 @@ def commands_of(block: Block) -> Iterator[tuple[Position, int, Command | BadComm
 
 
 def _job(columns: Commands, row: int, kind: int, view: memoryview) -> Add | Schedule | None:
-    """The job in a row, or None for one with a time that the columns can't tell."""
+    """The job in a row, or None if it has a time that the columns can't hold."""
     dated = columns.dated[row >> 3] >> (row & 7) & 1
     timed = columns.timed[row >> 3] >> (row & 7) & 1
     end = columns.payload_ends[row]

@@ -1,30 +1,31 @@
-"""From commands to jobs: what a job server knows after it has read its log.
+"""From commands to jobs: what a job server knows after it has replayed its log.
 
     add, schedule ──▶ NEW ──start-attempt──▶ LEASED ──complete, fail──▶ COMPLETED, FAILED
                        ▲                     │    ▲
-                       └─(the same as NEW)─ PENDING ◀─timeout-attempt, a fail that isn't the last
+                       └─(the same as NEW)─ PENDING ◀─timeout-attempt, a fail that is not the last
 
-    delete, expire: gone, whatever the state
+    delete, expire: gone, in any state
 
-Commands are applied in the order in which they were written. Jobs that have expired by `now_ns` are skipped,
-and so are commands about jobs that aren't there: those of skipped jobs, and of a `run`, which is never written
-as an add. A command that contradicts what came before it (a second result, say) can't have been written by a
-server that works; it is passed over, counted and told. workq refuses to start then.
+Commands are applied in order. Jobs that have expired by `now_ns` are skipped. So are commands about unknown
+jobs: those that were skipped, and a `run`, whose add is never written. A command that contradicts an earlier
+one, such as a second result, is skipped, counted and logged: no working server writes it. workq refuses to start
+then.
 
-Where a fail leads is a choice. By its document a job with `max_fails` fails for good with the last of them, and
-goes back to its queue before; so it is here. workq itself takes every fail for the last, and has told its clients
-so: in blocks of a log (`apply_block`) the fails that workq wrote are final; `fails_are_final` makes them all so.
+What a fail does depends on who wrote it. A job with `max_fails` goes back to its queue until the last of them:
+so says workq's document, and so it is here. workq itself takes every fail as final. So the fails that workq
+wrote are final in blocks of a log (`apply_block`). With `fails_are_final` all are.
 
-It also refuses a log in which a job goes on after a fail. So a fail that isn't the last one is written as what
-has the same effect there: a timeout-attempt, if the job is leased, and one more, which for a job that isn't
-leased does nothing in workq and is a fail here. What was said of the fail isn't kept, as nobody can ask for it.
+workq also refuses a log in which a job goes on after a fail. So a fail that is not the last is written as
+commands that have the same effect there: a timeout-attempt if the job is leased, and one more. In workq the
+latter does nothing to a job that is not leased. Here it is a fail. The result of such a fail is not kept, as no
+client can ask for it.
 
 >>> from forelog.formats.commands.commands import Add, StartAttempt, parse_id
 >>> job_id = parse_id("61000000-0001-4000-8000-000000000001")
 >>> add = Add(job_id, "mail", ttr_ms=1000, ttl_ms=60_000, created_ns=0)
 >>> jobs = replay([(add, 0), (StartAttempt(job_id), 5_000_000)], now_ns=10_000_000)
 >>> jobs[job_id].state, jobs[job_id].attempts, jobs[job_id].lease_ends_ns
-(<State.LEASED: 4>, 1, 1005000000)
+(<JobState.LEASED: 4>, 1, 1005000000)
 >>> replay([(add, 0), (StartAttempt(job_id), 5_000_000)], now_ns=60_000_000_001)
 {}
 """
@@ -34,7 +35,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from forelog import kernel
@@ -45,11 +45,12 @@ from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.log.loader import load, pieces_of
 from forelog.jobs.machine.limits import ATTEMPTS_MAX, TIME_NS_MAX
 from forelog.jobs.machine.machine import Machine
-from forelog.jobs.machine.queue import Job as MachineJob
+from forelog.jobs.machine.queue import Job
+from forelog.jobs.machine.states import JobState
 from forelog.log.position import Position
 from forelog.times import format_time
 
-__all__ = ["Conflict", "Job", "Replay", "State", "replay"]
+__all__ = ["Conflict", "LoggedJob", "Replay", "replay"]
 
 logger = logging.getLogger("forelog")
 
@@ -58,20 +59,9 @@ _MS_NS = 1_000_000
 _TTL_MS_MAX = 2**40
 
 
-class State(IntEnum):
-    """A job's state, numbered as the protocol shows it."""
-
-    NEW = 0
-    COMPLETED = 1
-    FAILED = 2
-    PENDING = 3
-    """Like NEW, after an attempt."""
-    LEASED = 4
-
-
 @dataclass(slots=True)
-class Job:
-    """A job as the log leaves it."""
+class LoggedJob:
+    """A job, as a log leaves it."""
 
     id: bytes
     name: str
@@ -84,30 +74,30 @@ class Job:
     max_fails: int
     scheduled_ns: int | None = None
     """When it is due, if it was scheduled."""
-    state: State = State.NEW
+    state: JobState = JobState.NEW
     attempts: int = 0
     fails: int = 0
     result: bytes | None = None
-    """Of a job that is completed or failed."""
+    """The result of a completed or failed job."""
     leased_ns: int | None = None
     """When its last attempt began."""
 
     @property
     def expires_ns(self) -> int:
-        """When its ttl is over, which runs from its time or creation. (In workq it begins anew at each start.)"""
+        """When its ttl is over. The ttl runs from the time it is due, or else from its creation."""
         return (self.created_ns if self.scheduled_ns is None else self.scheduled_ns) + self.ttl_ms * _MS_NS
 
     @property
     def lease_ends_ns(self) -> int | None:
-        """When the ttr of a leased job is over, by the log's times."""
-        if self.state != State.LEASED or self.leased_ns is None:
+        """When the ttr of a leased job is over."""
+        if self.state != JobState.LEASED or self.leased_ns is None:
             return None
         return self.leased_ns + self.ttr_ms * _MS_NS
 
     @property
     def processed(self) -> bool:
         """Whether it is completed or failed."""
-        return self.state in (State.COMPLETED, State.FAILED)
+        return self.state in (JobState.COMPLETED, JobState.FAILED)
 
     @property
     def spent(self) -> bool:
@@ -117,11 +107,11 @@ class Job:
     def is_ready(self, now_ns: int) -> bool:
         """Whether it can be leased."""
         waits = self.scheduled_ns is not None and self.scheduled_ns > now_ns
-        return self.state in (State.NEW, State.PENDING) and not waits
+        return self.state in (JobState.NEW, JobState.PENDING) and not waits
 
 
 class Conflict(NamedTuple):
-    """A command that contradicts what came before it, when it was written, and why, in workq's words."""
+    """A command that contradicts earlier ones, its time, and the contradiction in workq's words."""
 
     command: Command
     time_ns: int
@@ -132,34 +122,34 @@ class Conflict(NamedTuple):
 
 
 class Replay:
-    """A log on its way to jobs: `forelog.jobs.machine.machine`, told what a log says."""
+    """Replays the commands of a log into a machine."""
 
     def __init__(self, now_ns: int, *, fails_are_final: bool = False, machine: Machine | None = None) -> None:
         self.machine = Machine(now_ns, fails_are_final) if machine is None else machine
         self.conflicts: list[Conflict] = []
-        """The first thousand."""
+        """The first thousand conflicts."""
         self.conflict_count = 0
         self.bad_count = 0
-        """Records that are no commands, in blocks."""
+        """Records in blocks that are no commands."""
         self._now_ns = now_ns
 
     @property
-    def jobs(self) -> dict[bytes, Job]:
-        """By id, in the order in which they were added."""
-        return {job.id: _told(job) for job in self.machine.jobs.values()}
+    def jobs(self) -> dict[bytes, LoggedJob]:
+        """The jobs by id, in the order in which they were added."""
+        return {job.id: _logged(job) for job in self.machine.jobs.values()}
 
     @property
     def expired_count(self) -> int:
-        """Adds and schedules that were skipped."""
+        """Jobs that were skipped because their ttl is over."""
         return self.machine.expired
 
     @property
     def unknown_count(self) -> int:
-        """Commands about jobs that aren't there."""
+        """Commands about unknown jobs."""
         return self.machine.unknown
 
     def apply(self, command: Command, time_ns: int) -> None:
-        """The next command of the log, and its record's time."""
+        """Apply the next command of the log, which has its record's time."""
         machine = self.machine
         reason: str | None
         if isinstance(command, Add | Schedule):
@@ -171,10 +161,10 @@ class Replay:
             result = command.result if isinstance(command, Complete | Fail) else b""
             reason = machine.replay_change(job, command.type, result, time_ns)
         if reason is not None:
-            self._tell(command, time_ns, reason)
+            self._note_conflict(command, time_ns, reason)
 
     def apply_block(self, block: Block) -> None:
-        """The next commands of the log, a block of them at a time."""
+        """Apply the next block of the log."""
         scan, first = block.scan, block.first
         columns = kernel.commands_decode(block.buffer, scan.starts, scan.ends, first, block.last)
         row, rows, data = 0, len(columns.types), bytes(block.buffer)
@@ -204,20 +194,20 @@ class Replay:
                 self.bad_count += 1
                 if self.bad_count <= CONFLICTS_MAX:
                     position = Position(block.segment, block.offsets[place])
-                    logger.warning("passed over in the command log, at %s: %s", position, error)
+                    logger.warning("skipped in the command log, at %s: %s", position, error)
             else:
                 if reason:
-                    self._tell(command, scan.times[place], reason)
+                    self._note_conflict(command, scan.times[place], reason)
                 else:
                     self.apply(command, scan.times[place])
                     job = self.machine.jobs.get(command.id)
                     if job is not None and not job.segment and isinstance(command, Add | Schedule):
                         size = block.frame_bytes(place)
-                        self.machine.place(job, block.segment, block.offsets[place], size)
+                        self.machine.ledger.place(job, block.segment, block.offsets[place], size)
             row += 1
 
-    def new_job(self, command: Add | Schedule) -> MachineJob:
-        """The job of an add or a schedule."""
+    def new_job(self, command: Add | Schedule) -> Job:
+        """Make the job of an add or a schedule."""
         time_ns = command.time_ns
         return self.machine.new_job(
             command.id,
@@ -232,34 +222,34 @@ class Replay:
             NOT_SCHEDULED if time_ns is None else _within(time_ns),
         )
 
-    def _tell(self, command: Command, time_ns: int, reason: str) -> None:
+    def _note_conflict(self, command: Command, time_ns: int, reason: str) -> None:
         self.conflict_count += 1
         if self.conflict_count <= CONFLICTS_MAX:
             self.conflicts.append(Conflict(command, time_ns, reason))
 
-    def tell_conflicts(self) -> int:
-        """Log the conflicts that matter, and return how many there are.
+    def report_conflicts(self) -> int:
+        """Log the conflicts that matter, and return their number.
 
-        A job that is gone in the end doesn't: of its commands cleaning may have left some, which then contradict
-        each other.
+        Those of a job that is gone in the end do not: a cleaning may have left some of its commands, which then
+        contradict each other.
         """
         jobs = self.machine.jobs
         found = [
             one for one in self.conflicts if isinstance(one.command, Add | Schedule) or one.command.id in jobs
         ]
         for conflict in found:
-            logger.warning("passed over in the command log: %s", conflict)
+            logger.warning("skipped in the command log: %s", conflict)
         return len(found) + self.conflict_count - len(self.conflicts)
 
 
 def _within(time_ns: int) -> int:
-    """A time that the machine can reckon with, whatever is added to it."""
+    """A time that is small enough for the machine to add to."""
     return min(max(time_ns, -TIME_NS_MAX), TIME_NS_MAX)
 
 
-def _told(job: MachineJob) -> Job:
+def _logged(job: Job) -> LoggedJob:
     leased = job.attempts > 0
-    return Job(
+    return LoggedJob(
         job.id,
         job.name.decode("utf-8", "surrogateescape"),
         job.ttr_ms,
@@ -270,7 +260,7 @@ def _told(job: MachineJob) -> Job:
         job.max_attempts,
         job.max_fails,
         None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns,
-        State(job.state),
+        JobState(job.state),
         job.attempts,
         job.fails,
         job.result,
@@ -280,8 +270,9 @@ def _told(job: MachineJob) -> Job:
 
 def replay(
     commands: Iterable[tuple[Command, int]], now_ns: int, *, fails_are_final: bool = False
-) -> dict[bytes, Job]:
-    """The jobs that are left of these commands, each with its record's time, by id, in the order of their adds."""
+) -> dict[bytes, LoggedJob]:
+    """The jobs that are left after these commands, each with its record's time. By id, in the order of their
+    adds."""
     fold = Replay(now_ns, fails_are_final=fails_are_final)
     for command, time_ns in commands:
         fold.apply(command, time_ns)

@@ -1,4 +1,4 @@
-"""What a job may be: the limits of workq, in its words.
+"""What a job may be: the limits of workq, with its error texts.
 
 >>> from forelog.formats.commands.commands import Add, parse_id
 >>> job = Add(parse_id("61000000-0001-4000-8000-000000000001"), "mail", ttr_ms=0, ttl_ms=1, created_ns=0)
@@ -12,16 +12,15 @@ import re
 
 from forelog.formats.commands.commands import Add, Schedule
 
-NAME_BYTES_MAX = 255
 PAYLOAD_BYTES_MAX = 1 << 20
 RESULT_BYTES_MAX = 1 << 20
 TTR_MS_MAX = 24 * 3600 * 1000
 TTL_MS_MAX = 30 * 24 * 3600 * 1000
 TIME_NS_MAX = 9 * 10**18
-"""In the year 2255: further away nothing is scheduled, so that any time is a 64 bit number of nanoseconds."""
+"""In the year 2255. Nothing is scheduled later, so any time fits into 64 bits of nanoseconds."""
 ATTEMPTS_MAX = 255
+"""Also of a job that sets no limit."""
 LEASE_NAMES_MAX = 256
-"""Also of a job that asks for any number of attempts."""
 
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,255}")
 _NAMES_MAX = 4096
@@ -31,13 +30,13 @@ _names: set[bytes] = set()
 
 
 def refuse_job(job: Add | Schedule) -> str | None:
-    """Why there can't be such a job, or None."""
+    """Why the job is invalid, or None."""
     name = job.name.encode("utf-8", "surrogateescape")
     return refuse(job.id, name, job.ttr_ms, job.ttl_ms, len(job.payload))
 
 
 def refuse(job_id: bytes, name: bytes, ttr_ms: int, ttl_ms: int, payload_bytes: int) -> str | None:
-    """Why there can't be a job of these, or None."""
+    """Why a job with these values is invalid, or None."""
     if not is_id(job_id):
         return "Invalid ID"
     if not is_name(name):
@@ -52,7 +51,7 @@ def refuse(job_id: bytes, name: bytes, ttr_ms: int, ttl_ms: int, payload_bytes: 
 
 
 def is_name(name: bytes) -> bool:
-    """Whether a queue may be called so. Names that were looked at are remembered."""
+    """Whether this is a valid name of a queue. Names that are valid are cached."""
     if name in _names:
         return True
     if _NAME.fullmatch(name) is None:
@@ -64,5 +63,5 @@ def is_name(name: bytes) -> bool:
 
 
 def is_id(job_id: bytes | None) -> bool:
-    """Whether this is a random UUID, version 4 of the variant of RFC 4122."""
+    """Whether this is a random UUID: version 4, variant RFC 4122."""
     return job_id is not None and len(job_id) == 16 and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2

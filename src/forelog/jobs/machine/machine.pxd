@@ -1,7 +1,7 @@
 # Types for the compiled form of machine.py.
 cimport cython
 
-from forelog.jobs.machine.ledger cimport Ledger, held_bytes
+from forelog.jobs.machine.ledger cimport Ledger, memory_bytes
 from forelog.jobs.machine.limits cimport refuse
 from forelog.jobs.machine.queue cimport Job, Leaser, Queue, Waiter, new_job
 from forelog.jobs.machine.wheel cimport Timer, Wheel
@@ -11,11 +11,12 @@ cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
 cdef long long NOT_SCHEDULED, _MS_NS
 
 
-cdef class Machine(Ledger):
+cdef class Machine:
+    cdef readonly Ledger ledger
     cdef public dict jobs
     cdef public dict queues
     cdef public Wheel wheel
-    cdef public list answered
+    cdef public list ended
     cdef public Py_ssize_t evicted
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
@@ -47,7 +48,7 @@ cdef class Machine(Ledger):
     cdef _ring(self, Job job, long long now_ns)
     cdef _pass_over(self, Job job)
     @cython.locals(job=Job, other=Job, there=bint)
-    cpdef rollback(self, tuple batch, long long now_ns)
+    cpdef rollback(self, tuple changes, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)
     @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)
@@ -70,5 +71,5 @@ cdef class Machine(Ledger):
     @cython.locals(queue=Queue)
     cdef _remove(self, Job job)
     @cython.locals(waiter=Waiter)
-    cdef _answer(self, Job job, bint gone)
+    cdef _end_waits(self, Job job, bint gone)
     cdef _forget(self, Waiter waiter)

@@ -1,28 +1,28 @@
-"""What becomes of jobs: the rules of the job server, without sockets, files or clocks.
+"""What happens to jobs: the rules of the job server, without sockets, files or clocks.
 
-Everything that happens is a call with the time at which it happens, so that the same rules serve a live server, a
-restart, and whoever asks what a log says (`forelog.jobs.log.replay`).
+Every event is a call with its time. So the same rules serve a live server, a restart, and a replay of a log
+(`forelog.jobs.log.replay`).
 
     NEW ──lease──> LEASED ──complete──> COMPLETED
                     ^  │ └──the last fail──> FAILED
-              lease │  │ the ttr is over, or a fail that isn't the last
+              lease │  │ the ttr is over, or a fail that is not the last
                    PENDING
 
-Completed and failed jobs keep their result until their ttl is over, and so does every job its place. A change is
-made at once, and told twice: in `records`, as the command to be written to the log, and in an undo list. `take`
-hands out both; if the records can't be written, `rollback` makes all of it not have happened.
-Nobody is called back: who waited, for a job or for a result, is found in `answered` when the wait is over.
+A job keeps its place, and its result if it has one, until its ttl is over. A change takes effect at once and is
+noted in the ledger. If its command cannot be written to the log, `rollback` undoes it. The machine calls nobody
+back: when a wait for a job or a result is over, it is found in `ended`.
 
-No step looks at more than a few jobs: ready ones are in order by construction, and times are kept by a wheel.
+No step looks at more than a few jobs: queues are always in order, and a wheel keeps the times.
 
->>> from forelog.jobs.machine.queue import LEASED, Leaser
+>>> from forelog.jobs.machine.queue import Leaser
+>>> from forelog.jobs.machine.states import LEASED
 >>> machine = Machine(0)
 >>> job = machine.new_job(bytes(16), b"mail", 1000, 60_000, 0, b"to: you")
 >>> machine.add(job, 0)
 True
 >>> machine.lease(Leaser(None, [b"mail"]), 0, 0) is job, job.state == LEASED
 (True, True)
->>> len(machine.records)
+>>> len(machine.ledger.records)
 2
 """
 
@@ -31,63 +31,65 @@ from __future__ import annotations
 from forelog import kernel
 from forelog.formats.commands import fields
 from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, START_ATTEMPT
-from forelog.jobs.machine.ledger import Batch, Ledger, held_bytes
+from forelog.jobs.machine.ledger import Changes, Ledger, memory_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
-from forelog.jobs.machine.queue import COMPLETED, FAILED, LEASED, NEW, PENDING, Job, Leaser, Queue, Waiter, new_job
+from forelog.jobs.machine.queue import Job, Leaser, Queue, Waiter, new_job
+from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 from forelog.jobs.machine.wheel import Timer, Wheel
 
 __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
 
-DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # what comes of complete, fail and delete
+DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # the outcomes of complete, fail and delete
 QUEUES_IDLE_MAX = 10_000
-QUEUE_BYTES = 1024  # that a queue takes in memory
-FROZEN_NS = 1_000_000_000  # how long to wait with what can't be written to the log
+QUEUE_BYTES = 1024  # memory of a queue
+FROZEN_NS = 1_000_000_000  # how long a job stays as it is while the log cannot be written
 _MS_NS = 1_000_000
 _encode = kernel.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
 _EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((fields.TIMEOUT_ATTEMPT,))
 
 
-class Machine(Ledger):
-    """All jobs of a server."""
+class Machine:
+    """All jobs of a server, and the rules by which they change."""
 
     def __init__(self, now_ns: int, fails_are_final: bool = False) -> None:
-        super().__init__()
+        self.ledger = Ledger()
+        """The changes that the log does not have yet, and where the log has each job."""
         self.jobs: dict[bytes, Job] = {}
         """By id."""
         self.queues: dict[bytes, Queue] = {}
         """By name."""
         self.wheel = Wheel(now_ns)
-        self.answered: list[Timer] = []
-        """The leasers and waiters whose wait is over. Whoever answers them clears it."""
+        self.ended: list[Timer] = []
+        """Leasers and waiters whose wait is over. Whoever sends the replies clears it."""
         self.evicted = 0
         """How many jobs expired before they were done."""
         self.expired = 0
-        """How many jobs of the log were passed over, because their ttl is over."""
+        """How many jobs of the log were skipped because their ttl is over."""
         self.unknown = 0
-        """How many commands of the log were about jobs that aren't there."""
+        """How many commands of the log were about unknown jobs."""
         self._waiters: dict[bytes, dict[Waiter, None]] = {}
         self._idle: dict[bytes, None] = {}
         self._order = 0
         self._fails_are_final = fails_are_final
 
     def queue(self, name: bytes) -> Queue:
-        """The queue of this name, which is made if there is none. Of those with nothing in them the newest are
-        remembered: anybody can name a queue."""
+        """The queue of this name, created if needed. Only the newest empty queues stay: any client can name
+        one."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name)
-            self.held_bytes += QUEUE_BYTES
+            self.ledger.memory_bytes += QUEUE_BYTES
             self._rest(queue)
         return queue
 
     def shared(self, name: bytes) -> bytes:
-        """This name, which all jobs of a queue share."""
+        """The same name as the one object that all jobs of a queue share."""
         queue = self.queues.get(name)
         return name if queue is None else queue.name
 
     def _rest(self, queue: Queue) -> None:
-        """A queue may have nothing in it."""
+        """The queue may be empty: remember it as one of those that may go."""
         idle = self._idle
         idle.pop(queue.name, None)
         idle[queue.name] = None
@@ -97,7 +99,7 @@ class Machine(Ledger):
             old = self.queues.get(name)
             if old is not None and old.is_idle():
                 del self.queues[name]
-                self.held_bytes -= QUEUE_BYTES
+                self.ledger.memory_bytes -= QUEUE_BYTES
 
     def new_job(
         self,
@@ -112,7 +114,7 @@ class Machine(Ledger):
         max_fails: int = 0,
         scheduled_ns: int = NOT_SCHEDULED,
     ) -> Job:
-        """A job to be added."""
+        """Make a job, to be added."""
         name = self.shared(name)
         return new_job(
             job_id, name, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
@@ -121,18 +123,19 @@ class Machine(Ledger):
     # -- what clients do
 
     def add(self, job: Job, now_ns: int) -> bool:
-        """A job that is to be done, at once or when it is due; False if its id is taken."""
+        """Add a job, to be done at once or when it is due. False if its id is taken."""
         if job.id in self.jobs:
             return False
-        self._note(job, False)
+        self.ledger.note(job, False)
         due_ns = None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns
-        self._log(_encode(job.id, self._head_of(job), job.payload, due_ns, job.created_ns))
+        self.ledger.log(_encode(job.id, self.ledger.head_of(job), job.payload, due_ns, job.created_ns))
         self._enter(job)
         self._settle(job, now_ns, True)
         return True
 
     def run(self, job: Job, client: object, now_ns: int) -> Waiter | None:
-        """A job whose ttl is how long its client waits for someone to lease it; None if its id is taken."""
+        """Add a job whose client waits for it. Its ttl is how long it waits for a lease. None if its id is
+        taken."""
         if job.id in self.jobs:
             return None
         job.volatile = True
@@ -143,7 +146,7 @@ class Machine(Ledger):
         return waiter
 
     def lease(self, leaser: Leaser, now_ns: int, wait_ms: int) -> Job | None:
-        """The next job of the first of these queues that has one. Without one the leaser may wait."""
+        """Lease the next job of the first of these queues that has one. If none has, the leaser may wait."""
         found: Job | None = None
         for name in leaser.names:
             queue = self.queue(name)
@@ -159,43 +162,42 @@ class Machine(Ledger):
         return found
 
     def finish(self, job_id: bytes, result: bytes, success: bool, now_ns: int) -> int:
-        """A result: DONE, UNKNOWN if there is no such job, DUPLICATE if it has one."""
+        """Give a job its result. UNKNOWN if there is no such job, DUPLICATE if it has a result, else DONE."""
         job = self.jobs.get(job_id)
         if job is None:
             return UNKNOWN
         if job.is_processed():
             return DUPLICATE
-        self._note(job, True)
+        self.ledger.note(job, True)
         self._displace(job)
         leased = job.state == LEASED
         self._finish(job, result, success, False)
-        self.held_bytes += 0 if job.result is None else len(result)
+        self.ledger.memory_bytes += 0 if job.result is None else len(result)
         if job.state == PENDING:
-            # To workq every fail is the last one, but a timeout isn't. One of a job that isn't leased says
-            # nothing to it, and is written for a fail only: that makes it one (see replay_change).
+            # workq takes every fail as the last one, but not a timeout. A timeout of a job that is not leased
+            # means nothing to it. Here it means a fail (see replay_change).
             if leased:
-                self._log(_TIMEOUT + job_id)
-            self._log(_TIMEOUT + job_id)
+                self.ledger.log(_TIMEOUT + job_id)
+            self.ledger.log(_TIMEOUT + job_id)
             self._settle(job, now_ns, True)
             return DONE
-        self._log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
+        self.ledger.log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
+        self._end_waits(job, False)
         if job.volatile:
-            self._answer(job, False)
             self._end(job)
         else:
-            self._answer(job, False)
             self.wheel.set(job, job.expires_ns())
         return DONE
 
     def delete(self, job_id: bytes) -> int:
-        """DONE, or UNKNOWN."""
+        """Delete a job. DONE, or UNKNOWN if there is no such job."""
         job = self.jobs.get(job_id)
         if job is None:
             return UNKNOWN
-        self._note(job, True)
-        self._log(_DELETE + job_id)
+        self.ledger.note(job, True)
+        self.ledger.log(_DELETE + job_id)
         self._remove(job)
-        self._answer(job, True)
+        self._end_waits(job, True)
         return DONE
 
     def wait(self, client: object, job: Job, now_ns: int, wait_ms: int) -> Waiter:
@@ -206,7 +208,7 @@ class Machine(Ledger):
         return waiter
 
     def leave(self, waiting: Timer) -> None:
-        """Someone who waited is gone. The job of a `run` goes with them."""
+        """End a wait. If its client waited for a `run`, the job goes too."""
         self.wheel.cancel(waiting)
         if isinstance(waiting, Leaser):
             waiting.waiting = False
@@ -218,90 +220,89 @@ class Machine(Ledger):
             self._forget(waiting)
             job = waiting.job
             if waiting.owner and self.jobs.get(job.id) is job:
-                self._note(job, True)
+                self.ledger.note(job, True)
                 self._end(job)
-                self._answer(job, True)
+                self._end_waits(job, True)
 
     # -- what time does
 
     def tick(self, now_ns: int, limit: int, frozen: bool = False) -> None:
-        """Let everything happen whose time has come, up to `limit` of it at once. While `frozen`, because the log
-        can't be written, jobs are left as they are."""
+        """Ring the timers that are due, up to `limit`. While the log can't be written (`frozen`) most jobs
+        stay."""
         for timer in self.wheel.advance(now_ns, limit):
             if isinstance(timer, Job):
                 if not frozen:
                     self._ring(timer, now_ns)
                 elif timer.volatile and timer.attempts == 0:
                     self._remove(timer)
-                    self.leaving.discard(timer.id)  # the log doesn't know it
-                    self._answer(timer, False)
+                    self.ledger.leaving.discard(timer.id)  # the log does not know it
+                    self._end_waits(timer, False)
                 elif now_ns >= timer.expires_ns() and not timer.volatile:
                     self._pass_over(timer)
                 else:
                     self.wheel.set(timer, now_ns + FROZEN_NS)
             else:
                 self.leave(timer)
-                self.answered.append(timer)
+                self.ended.append(timer)
 
     def _ring(self, job: Job, now_ns: int) -> None:
         if job.volatile:
-            self._note(job, True)
+            self.ledger.note(job, True)
             self._end(job)
-            self._answer(job, False)
+            self._end_waits(job, False)
         elif now_ns >= job.expires_ns():
             if not job.is_processed():
                 self.evicted += 1
-            self._note(job, True)
+            self.ledger.note(job, True)
             self._end(job)
-            self._answer(job, True)
+            self._end_waits(job, True)
         elif job.state == LEASED and now_ns >= job.lease_ends_ns():
-            self._note(job, True)
-            self._log(_TIMEOUT + job.id)
+            self.ledger.note(job, True)
+            self.ledger.log(_TIMEOUT + job.id)
             self._time_out(job)
             if job.state == FAILED:
-                self._answer(job, False)
+                self._end_waits(job, False)
             self._settle(job, now_ns, True)
         else:
             self._displace(job)
             self._settle(job, now_ns, True)
 
     def _pass_over(self, job: Job) -> None:
-        """The job's ttl is over, which can't be written: a start would find that out by itself. That it goes makes
-        room, where room is what is missing."""
+        """Remove a job whose ttl is over without writing that: a restart notices by itself, and room is needed."""
         if not job.is_processed():
             self.evicted += 1
         self._remove(job)
-        self.leaving.discard(job.id)
-        self.lose(job)
-        self._answer(job, True)
+        self.ledger.leaving.discard(job.id)
+        self.ledger.lose(job)
+        self._end_waits(job, True)
 
     # -- what the log does
 
-    def rollback(self, batch: Batch, now_ns: int) -> None:
-        """The last batch that was taken, or will be, can't be written: let nothing of it have happened."""
-        for job, alive, state, attempts, fails, result, leased_ns, _ in reversed(batch[1]):
+    def rollback(self, changes: Changes, now_ns: int) -> None:
+        """Undo the last changes, which cannot be written."""
+        for job, alive, state, attempts, fails, result, leased_ns, _ in reversed(changes[1]):
             there = self.jobs.get(job.id) is job
             if there:
                 self._displace(job)
-                self.held_bytes -= held_bytes(job)
+                self.ledger.memory_bytes -= memory_bytes(job)
             job.state, job.attempts, job.fails = state, attempts, fails
             job.result, job.leased_ns = result, leased_ns
-            self.held_bytes += held_bytes(job) if there else 0
+            self.ledger.memory_bytes += memory_bytes(job) if there else 0
             if alive and not (job.volatile and job.id not in self._waiters):
                 if not there:
                     other = self.jobs.get(job.id)
-                    if other is not None:  # a `run` that has taken the id since
+                    if other is not None:  # a `run` that took the id since
                         self._remove(other)
-                        self._answer(other, True)
+                        self._end_waits(other, True)
                     self._enter_again(job)
                 self._settle(job, now_ns, False)
             elif there:
                 self._remove(job)
-        for change in batch[1]:  # not before all are back: another thread may be asking
-            self.leaving.discard(change[0].id)
+        for change in changes[1]:  # once all are back: the cleaner's thread may ask
+            self.ledger.leaving.discard(change[0].id)
 
     def adopt(self, job: Job, kind: int, result: bytes, time_ns: int, now_ns: int) -> None:
-        """A command that is in the log after all, although it couldn't be told whether it was written."""
+        """Take in a command that is in the log after all, although its outcome was unknown."""
         self._displace(job)
         self.wheel.cancel(job)
         self.replay_change(job, kind, result, time_ns)
@@ -309,15 +310,15 @@ class Machine(Ledger):
         if not gone:
             self._settle(job, now_ns, False)
         if gone or job.is_processed():
-            self._answer(job, gone)
+            self._end_waits(job, gone)
 
     def adopt_job(self, job: Job, now_ns: int) -> None:
-        """An add or a schedule of that kind."""
+        """Take in such an add or schedule."""
         if self.replay_job(job, now_ns) is None and self.jobs.get(job.id) is job:
             self._settle(job, now_ns, False)
 
     def offer(self, now_ns: int) -> None:
-        """Give jobs to those who wait for them, after nothing could be given for a while."""
+        """Hand jobs to waiting leasers again, now that the log can be written."""
         for queue in list(self.queues.values()):
             while queue.ready and queue.leasers:
                 leaser = queue.next_leaser()
@@ -326,10 +327,10 @@ class Machine(Ledger):
 
     # -- replaying a log
 
-    # `forelog.jobs.log.loader` does it for many records at a time; `start` follows once all is replayed.
+    # `forelog.jobs.log.loader` replays blocks of records. `start` follows once all is replayed.
 
     def replay_job(self, job: Job, now_ns: int) -> str | None:
-        """An add or a schedule of a log, unless its ttl is over; why it can't be, if it can't."""
+        """Replay an add or a schedule, unless its ttl is over. Returns why it is invalid, if it is."""
         reason = refuse(job.id, job.name, job.ttr_ms, job.ttl_ms, len(job.payload))
         if reason is not None:
             return reason
@@ -342,12 +343,12 @@ class Machine(Ledger):
         return None
 
     def replay_change(self, job: Job, kind: int, result: bytes, time_ns: int, final: bool = False) -> str | None:
-        """Another command of a log; why it can't be, if it contradicts what came before. A fail may be `final`,
-        because workq, which wrote it, knows no others. Elsewhere a timeout of a job that isn't leased is a fail
-        that isn't the last one."""
+        """Replay another command. Returns why, if it contradicts what came before. A fail that workq wrote is
+        `final`: it knows no others. If not, a timeout of a job that is not leased is a fail that is not the last
+        one."""
         if kind in (DELETE, EXPIRE):
-            self.lose(job)
-            self.held_bytes -= held_bytes(job)
+            self.ledger.lose(job)
+            self.ledger.memory_bytes -= memory_bytes(job)
             del self.jobs[job.id]
             queue = self.queues[job.name]
             queue.jobs -= 1
@@ -357,11 +358,11 @@ class Machine(Ledger):
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
             self._finish(job, result, kind == COMPLETE, final)
-            self.held_bytes += 0 if job.result is None else len(result)
+            self.ledger.memory_bytes += 0 if job.result is None else len(result)
         elif kind == START_ATTEMPT:
             return self._replay_start(job, time_ns)
         elif not job.is_processed():
-            # A lease that ended with a result just before it timed out has written both.
+            # A lease that got its result just before it timed out has written both.
             final = final or self._fails_are_final
             if job.state != LEASED and job.fails + 1 < job.max_fails and not final:
                 job.fails += 1
@@ -383,13 +384,13 @@ class Machine(Ledger):
         return None
 
     def start(self, now_ns: int) -> None:
-        """All is replayed: put every job where it belongs."""
+        """The replay is over: put every job where it belongs."""
         for job in self.jobs.values():
-            if job.leased_ns > now_ns:  # the clock was ahead: the lease is to end all the same
+            if job.leased_ns > now_ns:  # the clock was ahead: the lease must end nevertheless
                 job.leased_ns = now_ns
             self._settle(job, now_ns, False)
 
-    # -- changes, as far as the job itself goes
+    # -- changes of the job itself
 
     def _finish(self, job: Job, result: bytes, success: bool, final: bool) -> None:
         job.state, job.result = COMPLETED, result
@@ -415,12 +416,12 @@ class Machine(Ledger):
 
     def _enter_again(self, job: Job) -> None:
         self.jobs[job.id] = job
-        self.held_bytes += held_bytes(job)
+        self.ledger.memory_bytes += memory_bytes(job)
         queue = self.queue(job.name)
         queue.jobs += 1
 
     def _settle(self, job: Job, now_ns: int, offer: bool) -> None:
-        """Put the job where its state belongs, and set its timer."""
+        """Put the job where it belongs in its state, and set its timer."""
         when_ns = job.expires_ns()
         if job.state == LEASED:
             ends_ns = job.lease_ends_ns()
@@ -454,12 +455,12 @@ class Machine(Ledger):
             self._start(job, now_ns)
             leaser.job = job
             self.leave(leaser)
-            self.answered.append(leaser)
+            self.ended.append(leaser)
 
     def _start(self, job: Job, now_ns: int) -> None:
-        """An attempt at a job that was just taken from its queue."""
-        self._note(job, True)
-        self._log(_START + job.id)
+        """Begin an attempt at a job that was just taken from its queue."""
+        self.ledger.note(job, True)
+        self.ledger.log(_START + job.id)
         job.state, job.leased_ns = LEASED, now_ns
         job.attempts += 1
         ends_ns = job.lease_ends_ns()
@@ -468,29 +469,29 @@ class Machine(Ledger):
 
     def _end(self, job: Job) -> None:
         """The job's time is over."""
-        self._log(_EXPIRE + job.id)
+        self.ledger.log(_EXPIRE + job.id)
         self._remove(job)
 
     def _remove(self, job: Job) -> None:
         self._displace(job)
         self.wheel.cancel(job)
-        self.leaving.add(job.id)  # first: another thread may be asking
+        self.ledger.leaving.add(job.id)  # first: the cleaner's thread may ask
         del self.jobs[job.id]
-        self.held_bytes -= held_bytes(job)
+        self.ledger.memory_bytes -= memory_bytes(job)
         queue = self.queues[job.name]
         queue.jobs -= 1
         if queue.jobs == 0:
             self._rest(queue)
 
-    # -- who waits for a result
+    # -- waiting for a result
 
-    def _answer(self, job: Job, gone: bool) -> None:
-        """Tell those who wait for the job's result that it is there, or that it will never be."""
+    def _end_waits(self, job: Job, gone: bool) -> None:
+        """End all waits for the job's result: it is there, or never will be."""
         if self._waiters:
             for waiter in self._waiters.pop(job.id, ()):
                 waiter.gone = gone
                 self.wheel.cancel(waiter)
-                self.answered.append(waiter)
+                self.ended.append(waiter)
 
     def _forget(self, waiter: Waiter) -> None:
         waiters = self._waiters.get(waiter.job.id, {})

@@ -5,7 +5,7 @@ from forelog.jobs.machine.wheel cimport Timer
 
 cdef int UNSET
 cdef long long NEVER, NOT_SCHEDULED, _MS_NS
-cdef int _ATTEMPTS_MAX, _STALE_MAX, _COMPLETED, _FAILED
+cdef int _ATTEMPTS_MAX, _STALE_MAX, COMPLETED, FAILED, NEW
 
 
 cdef class Job(Timer):

@@ -1,4 +1,4 @@
-"""Jobs, and the queues in which they wait to be leased: highest priority first, then the oldest."""
+"""Jobs, and the queues in which they wait for a lease: highest priority first, then the oldest."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from heapq import heappop, heappush, merge, nsmallest
 from itertools import chain, islice
 
 from forelog.formats.commands.fields import NOT_SCHEDULED
+from forelog.jobs.machine.states import COMPLETED, FAILED, NEW
 from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
 
-__all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "Job", "Leaser", "Queue", "Waiter", "new_job"]
+__all__ = ["Job", "Leaser", "Queue", "Waiter", "new_job"]
 
-NEW = 0
-COMPLETED = 1
-FAILED = 2
-PENDING = 3
-LEASED = 4
-_COMPLETED, _FAILED = COMPLETED, FAILED
-_ATTEMPTS_MAX = 255  # as many as can be told, also of a job that asks for any number of attempts
+_ATTEMPTS_MAX = 255  # the protocol's limit, also of a job that sets none
 _MS_NS = 1_000_000
-_STALE_MAX = 64  # entries that a queue may have too many before it is swept, however short it is
+_STALE_MAX = 64  # stale entries that even a short queue may have before it is swept
 
 
 class Job(Timer):
-    """A job. Its timer rings when its ttl is over, its lease is over, or it is due, whichever is next.
+    """A job. Its timer rings when its ttl ends, when its lease ends, or when it is due, whichever comes next.
 
-    It refers to nothing but bytes and numbers, so that a million of them cost the garbage collector nothing.
+    It holds only bytes and numbers, so a million jobs cost the garbage collector nothing.
     """
 
     __slots__ = (
@@ -64,7 +59,7 @@ class Job(Timer):
         self.place = 0
         self.id = b""
         self.name = b""
-        """Its queue's."""
+        """The name of its queue."""
         self.ttr_ms = 0
         self.ttl_ms = 0
         self.created_ns = 0
@@ -75,43 +70,43 @@ class Job(Timer):
         self.scheduled_ns = NOT_SCHEDULED
         """When it is due, or NOT_SCHEDULED."""
         self.order = 0
-        """Its age: who came earlier has less."""
+        """The order in which jobs were added."""
         self.state = NEW
         self.ready = False
-        """Whether it is in its queue, to be leased."""
+        """Whether it is in its queue and can be leased."""
         self.volatile = False
-        """Whether it is a `run`, which lives as long as its client waits: that is its ttl until it is leased."""
+        """Whether it is a `run`: it lives while its client waits, and until it is leased its ttl is that wait."""
         self.attempts = 0
         self.fails = 0
         self.result: bytes | None = None
         self.leased_ns = 0
         """When the last attempt began."""
         self.segment = 0
-        """Of the log, where its add is; 0 if that isn't known to be written."""
+        """The log's segment with its add; 0 if the add is not known to be written."""
         self.offset = 0
-        """Of its add, in that segment."""
+        """Where its add begins in that segment."""
         self.add_bytes = 0
-        """That its add takes there."""
+        """What its add takes there."""
         self.result_segment = 0
-        """The same of the record with its result."""
+        """The same three for the record with its result."""
         self.result_offset = 0
         self.result_bytes = 0
         self.kept_bytes = 0
-        """Of payload and result, while they are in memory although the job is done; 0 if these are few."""
+        """Of a finished job, the bytes of payload and result in memory; 0 if they are few."""
         self.is_unloaded = False
-        """Whether payload and result are in the log only."""
+        """Whether payload and result are only in the log."""
 
     def is_processed(self) -> bool:
         """Whether it is completed or failed."""
-        return self.state == _COMPLETED or self.state == _FAILED
+        return self.state == COMPLETED or self.state == FAILED
 
     def is_in(self, segment: int, offset: int) -> bool:
-        """Whether a record with this job's id, at a place in the log, is about this job, and not about an earlier
-        one with the same id. A job whose own place isn't known claims them all."""
+        """Whether a record with this id, at this place in the log, is about this job and not about an earlier one
+        with the same id. If the job's own place is unknown, the answer is yes."""
         return self.segment < segment or (self.segment == segment and self.offset <= offset)
 
     def is_like(self, other: Job) -> bool:
-        """Whether the two differ in nothing but id, payload and times."""
+        """Whether both differ only in id, payload and times."""
         return (
             self.name == other.name
             and self.ttr_ms == other.ttr_ms
@@ -126,7 +121,7 @@ class Job(Timer):
         return self.attempts >= (self.max_attempts or _ATTEMPTS_MAX)
 
     def expires_ns(self) -> int:
-        """When its ttl is over, which runs from its time, or from its creation."""
+        """When its ttl is over. The ttl runs from the time it is due, or else from its creation."""
         if self.scheduled_ns == NOT_SCHEDULED:
             return self.created_ns + self.ttl_ms * _MS_NS
         return self.scheduled_ns + self.ttl_ms * _MS_NS
@@ -148,7 +143,7 @@ def new_job(
     max_fails: int,
     scheduled_ns: int,
 ) -> Job:
-    """A job of these. (Compiled, a function takes numbers as they are; a class would make objects of them.)"""
+    """Make a job. A function and not `__init__`: compiled, it takes C numbers and makes no objects of them."""
     job = Job()
     job.id = job_id
     job.name = name
@@ -164,7 +159,7 @@ def new_job(
 
 
 class Leaser(Timer):
-    """Someone who waits for a job of one of some queues."""
+    """A client that waits for a job of one of some queues."""
 
     __slots__ = ("client", "job", "names", "waiting")
 
@@ -175,12 +170,12 @@ class Leaser(Timer):
         self.client = client
         self.names = names
         self.job: Job | None = None
-        """What the wait was for, if it came."""
+        """The job that it got, if any."""
         self.waiting = False
 
 
 class Waiter(Timer):
-    """Someone who waits for a job's result."""
+    """A client that waits for a job's result."""
 
     __slots__ = ("client", "gone", "inspects", "job", "owner", "read", "refused")
 
@@ -191,30 +186,30 @@ class Waiter(Timer):
         self.client = client
         self.job = job
         self.owner = owner
-        """Whether it is the one who runs the job."""
+        """Whether this client sent the `run`."""
         self.gone = False
-        """Whether the job was deleted, or expired, while it was waited for."""
+        """Whether the job was deleted, or expired, during the wait."""
         self.inspects = False
-        """Whether it is the job itself that is asked for, and not its result."""
+        """Whether the client inspects the job, and does not ask for its result."""
         self.refused = False
-        """Whether there is no job: the client has shown a wrong token, and waits to be told."""
+        """Whether there is no job: the client sent a wrong token, and its refusal is delayed."""
         self.read: bytes | None = None
-        """What the log has of it, if that had to be read."""
+        """The payload or result, if it was read from the log."""
 
 
 class _Shelf:
-    """The ready jobs of one priority. Of those that are no longer ready some may still lie here."""
+    """The ready jobs of one priority. Some that are no longer ready may still be here."""
 
     __slots__ = ("fresh", "returned")
 
     def __init__(self) -> None:
         self.fresh: deque[Job] = deque()
-        """In order."""
+        """Jobs in order."""
         self.returned: list[tuple[int, Job]] = []
-        """A heap of those that came back, or were due, after younger ones had come."""
+        """A heap of jobs that came back, or became due, behind younger ones."""
 
     def jobs(self) -> Iterator[Job]:
-        """In order, and none twice: one that came back may still lie where it lay before."""
+        """The jobs in order, each once: a job that came back may also still be at its old place."""
         before = 0
         for job in merge(self.fresh, [entry[1] for entry in sorted(self.returned)], key=_order):
             if job.ready and job.order != before:
@@ -240,13 +235,13 @@ class Queue:
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.jobs = 0
-        """How many jobs have this name, in any state."""
+        """How many jobs the queue has, in any state."""
         self.ready = 0
         """How many can be leased."""
         self.scheduled: dict[bytes, Job] = {}
-        """Those that are not yet due, by id."""
+        """Jobs that are not due yet, by id."""
         self.leasers: deque[Leaser] = deque()
-        """Those who wait here, and some who no longer do."""
+        """Leasers that wait here, and some that no longer do."""
         self._leasers_max = _STALE_MAX
         self._shelves: dict[int, _Shelf] = {}
         self._priorities: list[int] = []
@@ -254,13 +249,13 @@ class Queue:
         self._entries = 0
 
     def is_idle(self) -> bool:
-        """Whether nothing would be lost with this queue."""
+        """Whether the queue has neither jobs nor leasers."""
         while self.leasers and not self.leasers[0].waiting:
             self.leasers.popleft()
         return self.jobs == 0 and not self.leasers
 
     def push(self, job: Job) -> None:
-        """Let the job be leased, when its turn comes."""
+        """Put in a job."""
         shelf = self._shelves.get(job.priority)
         if shelf is None:
             shelf = self._shelves[job.priority] = _Shelf()
@@ -274,7 +269,7 @@ class Queue:
         self._entries += 1
 
     def pop(self) -> Job | None:
-        """The next job, which is then no longer in the queue."""
+        """Take out the next job."""
         while self._priorities:
             shelf = self._shelves[-self._priorities[0]]
             while shelf.fresh or shelf.returned:
@@ -291,7 +286,7 @@ class Queue:
         return None
 
     def remove(self, job: Job) -> None:
-        """Take a job out of the middle. Its entry stays until it is met, or until there are too many of them."""
+        """Take out a certain job. Its entry stays, stale, until it is met or too many are stale."""
         job.ready = False
         self.ready -= 1
         if self._entries > 2 * self.ready + _STALE_MAX:
@@ -305,27 +300,27 @@ class Queue:
             self._entries += len(shelf.fresh)
 
     def ready_jobs(self, offset: int, limit: int) -> list[Job]:
-        """Some of the jobs that can be leased, in their order."""
+        """A slice of the jobs that can be leased, in order."""
         if offset >= self.ready:
             return []
         shelves = [self._shelves[priority] for priority in sorted(self._shelves, reverse=True)]
         return list(islice(chain.from_iterable(shelf.jobs() for shelf in shelves), offset, offset + limit))
 
     def scheduled_jobs(self, offset: int, limit: int) -> list[Job]:
-        """Some of the jobs that are not yet due: highest priority first, then the earliest."""
+        """A slice of the jobs that are not due yet: highest priority first, then the earliest."""
         if offset >= len(self.scheduled):
             return []
         return nsmallest(offset + limit, self.scheduled.values(), key=_schedule_order)[offset:]
 
     def wait(self, leaser: Leaser) -> None:
-        """Let someone wait here. Who no longer waits is swept out now and then."""
+        """Let a leaser wait here. Leasers that no longer wait are swept out now and then."""
         if len(self.leasers) >= self._leasers_max:
             self.leasers = deque([other for other in self.leasers if other.waiting])
             self._leasers_max = max(_STALE_MAX, 2 * len(self.leasers))
         self.leasers.append(leaser)
 
     def next_leaser(self) -> Leaser | None:
-        """Who has waited longest."""
+        """The leaser that has waited longest, or None."""
         while self.leasers:
             leaser = self.leasers.popleft()
             if leaser.waiting:

@@ -1,12 +1,11 @@
-"""Timers by the million: a wheel of lists, in which setting, moving and cancelling a timer take no search.
+"""Timers by the million: a wheel of lists, in which setting, moving and cancelling a timer need no search.
 
-Time is cut into ticks of about a millisecond, and ticks into slots: a timer that is due soon lies in a slot of
-one tick, a later one in a slot of 64 ticks, and so on. When the time of a larger slot has come, its timers are
-dealt out to smaller ones. So a timer is touched a few times in its life, however many there are, and costs one
-place in a list.
+Time is cut into ticks of about a millisecond, and the wheel into slots. A timer that is due soon lies in a slot of
+one tick, a later one in a slot of 64 ticks, then of 64 times 64, and so on. When a larger slot is due, its timers
+move to smaller slots. So a timer moves only a few times, and costs one place in a list.
 
-Nothing rings early; a timer rings within two ticks of its time. `advance` does a bounded amount of work, so that
-a hundred thousand timers of the same second don't hold up whoever turns the wheel.
+No timer rings early, and each rings within two ticks of its time. `advance` does a bounded amount of work, so a
+hundred thousand timers of the same second do not block the server.
 
 >>> wheel, timer = Wheel(0), Timer()
 >>> wheel.set(timer, 5_000_000)
@@ -31,8 +30,11 @@ _LATEST_NS = NEVER - 2**_TICK_BITS
 
 
 class Clock:
-    """The time of day, which here never goes back. When the system's clock is put back, this one goes on from
-    where it was, a tenth slower, until the other has caught up: so nobody waits for longer than that."""
+    """The time of day, which never goes back here.
+
+    When the system's clock is set back, this clock runs on, a tenth slower, until the system's has caught up. So
+    waits take a tenth longer at most.
+    """
 
     __slots__ = ("_ahead", "_wall")
 
@@ -41,7 +43,7 @@ class Clock:
         self._ahead = 0
 
     def now(self) -> int:
-        """In nanoseconds."""
+        """The time in nanoseconds since 1970."""
         wall = time.time_ns()
         passed = wall - self._wall
         self._wall = wall
@@ -53,7 +55,7 @@ class Clock:
 
 
 class Timer:
-    """What has a time. Anything that is to be rung derives from this."""
+    """Base of everything that has a time at which it rings."""
 
     __slots__ = ("place", "slot", "when_ns")
 
@@ -62,7 +64,7 @@ class Timer:
         self.slot = UNSET
         """The key of the slot that it lies in, or UNSET."""
         self.place = 0
-        """Its index there."""
+        """Its index in that slot."""
 
 
 class Wheel:
@@ -76,13 +78,13 @@ class Wheel:
         self._tick = now_ns >> _TICK_BITS
         self._slots: dict[int, list[Timer]] = {}
         self._heap: list[tuple[int, int]] = []
-        """The first tick of each slot, and the slot's key: its number, then its level in three bits."""
+        """For each slot its first tick and its key: the slot's number, then its level in three bits."""
         self._dealing: list[Timer] | None = None
-        """The slot whose time has come and that isn't empty yet."""
+        """The slot that is due and not empty yet."""
         self._dealing_level = 0
 
     def set(self, timer: Timer, when_ns: int) -> None:
-        """Let the timer ring at this time, and not when it was to ring before."""
+        """Let the timer ring at this time instead of an earlier setting."""
         if timer.slot != _UNSET:
             self.cancel(timer)
         timer.when_ns = when_ns
@@ -90,7 +92,7 @@ class Wheel:
         self._put(timer)
 
     def cancel(self, timer: Timer) -> None:
-        """Don't ring this one. It may be one that isn't set."""
+        """Cancel the timer, if it is set."""
         if timer.slot == _UNSET:
             return
         slot = self._slots.get(timer.slot)
@@ -105,8 +107,7 @@ class Wheel:
         self.count -= 1
 
     def advance(self, now_ns: int, limit: int) -> list[Timer]:
-        """The timers that are due, which are then no longer set. Up to `limit` are looked at: `pending` tells
-        whether there are more."""
+        """Take out the timers that are due. Looks at up to `limit`; `pending` says whether more wait."""
         due: list[Timer] = []
         tick = now_ns >> _TICK_BITS
         while limit > 0:
@@ -138,13 +139,13 @@ class Wheel:
         return self._dealing is not None or (bool(self._heap) and self._heap[0][0] <= now_ns >> _TICK_BITS)
 
     def next_ns(self) -> int:
-        """When `advance` has work to do next, or NEVER."""
+        """When `advance` next has work to do, or NEVER."""
         if self._dealing is not None:
             return self._tick << _TICK_BITS
         return self._heap[0][0] << _TICK_BITS if self._heap else NEVER
 
     def _put(self, timer: Timer) -> None:
-        # The first tick that begins at or after the time, but not one whose slot may be being dealt out.
+        # The first tick that begins at or after the time, but not before the tick that is being emptied.
         due = -(-min(timer.when_ns, _LATEST_NS) >> _TICK_BITS)
         tick = max(due, self._tick)
         level = 0

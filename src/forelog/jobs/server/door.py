@@ -1,9 +1,9 @@
-"""Those who have come and have not shown the token yet: how many, for how long, and what guessing costs.
+"""Connections that have not shown the token yet: how many, for how long, and what guessing costs.
 
-They have a few kilobytes and a few seconds, from the moment when their connection was accepted. There are only so
-many of them, apart from the clients that are in, so that they keep nobody out: with one more, the address that
-has most of them loses its oldest connection. A wrong token is answered after a while, which grows with every
-wrong one from the same address; a right one is answered at once.
+Such a connection may take a few kilobytes and a few seconds from when it was accepted. There is a limit on their
+number, apart from that of clients, so they keep no client out: with one too many, the address that has the most of
+them loses its oldest. A wrong token is refused after a delay, which grows with each wrong one from the same
+address. A right one is accepted at once.
 """
 
 from __future__ import annotations
@@ -11,49 +11,48 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from forelog.serving.shares import Shares
-
-if TYPE_CHECKING:
-    from forelog.jobs.server.turns import Connection
 
 __all__ = ["Door"]
 
 STRANGERS_MAX = 1000
 STRANGER_SECONDS = 10.0
-ADDRESSES_MAX = 10_000  # whose wrong tokens are remembered
-REFUSAL_SECONDS = (0.1, 5.0)  # until a wrong token is answered, at first and at most
+ADDRESSES_MAX = 10_000  # whose wrong tokens are counted
+REFUSAL_SECONDS = (0.1, 5.0)  # delay of a refusal, at first and at most
 FORGET_SECONDS = 600.0  # after the last wrong token
 
+T = TypeVar("T")
 
-class Door:
-    """The connections that are not in."""
+
+class Door(Generic[T]):
+    """The connections without a token."""
 
     def __init__(self, strangers_max: int = STRANGERS_MAX, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: dict[Connection, float] = {}
+        self._since: dict[T, float] = {}
         """When each one came."""
-        self._places: Shares[Connection] = Shares(strangers_max)
+        self._places: Shares[T] = Shares(strangers_max)
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """For each address, how many wrong tokens have come and when the last one did."""
+        """For each address, how many wrong tokens came, and when the last one did."""
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def enter(self, connection: Connection, address: str) -> Connection | None:
-        """Someone has come. Returns whoever has to go for that."""
+    def enter(self, connection: T, address: str) -> T | None:
+        """A connection has come. Returns the one that has to go for it, if any."""
         self._since[connection] = self._clock()
         self._places.set(connection, address, 1)
         return self._places.surplus()
 
-    def leave(self, connection: Connection) -> bool:
-        """Someone is in, or gone. Whether they were here."""
+    def leave(self, connection: T) -> bool:
+        """A connection has shown the token, or is gone. Returns whether it was here."""
         self._places.drop(connection)
         return self._since.pop(connection, None) is not None
 
-    def late(self) -> list[Connection]:
-        """Those who have been here for too long."""
+    def late(self) -> list[T]:
+        """The connections that have been here for too long."""
         now = self._clock()
         found = []
         for connection, since in self._since.items():  # oldest first
@@ -63,7 +62,7 @@ class Door:
         return found
 
     def delay(self, address: str) -> float:
-        """A wrong token has come from an address: how many seconds it waits for its answer."""
+        """Count a wrong token from an address. Returns how many seconds to delay its refusal."""
         now = self._clock()
         count, last = self._wrong.pop(address, (0, now))
         count = 1 if now - last > FORGET_SECONDS else count + 1

@@ -1,8 +1,8 @@
-"""What a client can look at: jobs, queues, the server itself. Nothing here changes anything."""
+"""The command `inspect`: jobs, queues, the server itself. Nothing here changes anything."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from forelog.jobs.machine.limits import is_name
 from forelog.jobs.machine.machine import Machine
@@ -21,31 +21,25 @@ from forelog.jobs.server.replies import (
 )
 from forelog.jobs.server.words import number, parse_id
 
-__all__ = ["Seen", "asked_for", "inspect"]
+if TYPE_CHECKING:
+    from forelog.jobs.server.clients import Clients
+
+__all__ = ["asked_for", "inspect"]
 
 REPLY_BYTES_MAX = 2 << 20
-"""Of payloads in one answer: it has fewer jobs than were asked for rather than more bytes."""
+"""Of payloads in one reply: with more, it has fewer jobs than were asked for."""
 _OFFSET_MAX = 2**32 - 1
 _LIMIT_MAX = 100
 
 
-class Seen(Protocol):
-    """What is told of a server."""
-
-    started_ns: int
-
-    def clients(self) -> int:
-        """How many there are."""
-
-
-def inspect(machine: Machine, server: Seen, args: list[bytes], flags: dict[bytes, bytes] | None) -> bytes:
-    """The answer to `inspect`."""
+def inspect(machine: Machine, clients: Clients, args: list[bytes], flags: dict[bytes, bytes] | None) -> bytes:
+    """The reply to `inspect`."""
     what = args[0] if args else b""
     count = {b"job": 2, b"jobs": 4, b"scheduled-jobs": 4, b"queue": 2, b"queues": 3, b"server": 1}.get(what)
     if not args or (count is not None and (len(args) != count or flags)):
         return ARGS
     if what == b"server":
-        return _inspect_server(machine, server)
+        return _inspect_server(machine, clients)
     if what == b"job":
         return _inspect_job(machine, args[1])
     if what == b"queue":
@@ -58,18 +52,18 @@ def inspect(machine: Machine, server: Seen, args: list[bytes], flags: dict[bytes
 
 
 def asked_for(machine: Machine, args: list[bytes], flags: dict[bytes, bytes] | None) -> Job | None:
-    """The job that an `inspect job` is about, if there is one."""
+    """The job of an `inspect job`, if there is one."""
     if len(args) != 2 or args[0] != b"job" or flags:
         return None
     job_id = parse_id(args[1])
     return None if job_id is None else machine.jobs.get(job_id)
 
 
-def _inspect_server(machine: Machine, server: Seen) -> bytes:
+def _inspect_server(machine: Machine, clients: Clients) -> bytes:
     return b"+OK 1\r\nserver 3\r\nactive-clients %d\r\nevicted-jobs %d\r\nstarted %b\r\n" % (
-        server.clients(),
+        len(clients),
         machine.evicted,
-        second(server.started_ns),
+        second(clients.started_ns),
     )
 
 

@@ -3,8 +3,8 @@
     with LocalServer("cmdlog") as server:
         client = Client(server.address)
 
-It is the same server as `workq-server`, behind an address of this machine that no other program expects. What is
-to serve other processes for long is better off in a process of its own.
+It is the same server as `workq-server`, on a free port of this machine. To serve other processes for long, run
+`workq-server` instead.
 """
 
 from __future__ import annotations
@@ -12,29 +12,35 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from typing import Literal
 
 from forelog.bounds import check_whole
-from forelog.jobs.log.journal import Journal
+from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
 
 __all__ = ["LocalServer"]
 
 
 class LocalServer:
-    """A job server. Without a path for its command log it forgets everything when it is closed."""
+    """A job server on a thread of this process.
+
+    Its jobs are in the command log at `path`; without a path they are lost when it is closed. `sync` is when
+    commands are synced: `os`, `interval` or `always`. With a `token` clients have to send it first. `mode` is
+    the permissions of a new log's files.
+    """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        sync: str = "os",
+        sync: Literal["os", "interval", "always"] = "os",
         host: str = "127.0.0.1",
         port: int = 0,
         token: bytes | None = None,
         mode: int | None = None,
     ) -> None:
         check_whole("port", port, least=0, most=65_535)
-        self._journal = Journal(None if path is None else os.fspath(path), sync=sync, mode=mode)
+        self._log = CommandLog(path, sync=sync, mode=mode)
         self._token = token
         self._host, self._port = host, port
         self._ready = threading.Event()
@@ -42,9 +48,9 @@ class LocalServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self.address = ""
-        """Where it serves, once it does."""
+        """Where it serves: `HOST:PORT`, for `Client`."""
         self.server: Server | None = None
-        """What serves, on that thread."""
+        """The server that runs on the thread."""
         self._thread = threading.Thread(target=self._run, name="forelog-job-server", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -75,7 +81,7 @@ class LocalServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self.server = server = Server(self._journal, token=self._token)
+        self.server = server = Server(self._log, token=self._token)
         try:
             host, port = (await server.start(self._host, self._port))[0]
             self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

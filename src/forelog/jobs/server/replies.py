@@ -1,10 +1,11 @@
-"""The job server's answers, as bytes."""
+"""The replies of the job server, as bytes."""
 
 from __future__ import annotations
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
-from forelog.jobs.machine.queue import COMPLETED, Job, Queue
+from forelog.jobs.machine.queue import Job, Queue, Waiter
+from forelog.jobs.machine.states import COMPLETED
 from forelog.times import format_time
 
 _SECOND_NS = 1_000_000_000
@@ -18,6 +19,7 @@ NOT_FOUND = b"-NOT-FOUND\r\n"
 READ_ONLY = b"-SERVER-ERROR Read only: the command log can't be written\r\n"
 OUT_OF_MEMORY = b"-SERVER-ERROR Out of memory: there are too many jobs, see -max-memory\r\n"
 UNREADABLE = b"-SERVER-ERROR Unreadable: the command log has the job, and can't be read\r\n"
+TOO_MANY = b"-SERVER-ERROR Too many clients\r\n"
 UNKNOWN_OUTCOME = b"-SERVER-ERROR Unknown outcome: the command log failed while it was written\r\n"
 
 
@@ -45,22 +47,23 @@ DUPLICATE_JOB = _client_error("Duplicate job")
 DUPLICATE_RESULT = _client_error("Duplicate result")
 LONG_LINE = _client_error("Line too long")
 NO_TOKEN = _client_error("Unauthorized")
+EXPECTS_TLS = _client_error("This server expects TLS")
 
 
 def second(time_ns: int) -> bytes:
-    """A time without its fraction."""
+    """A time, to the second."""
     return format_time(time_ns // _SECOND_NS * _SECOND_NS).encode()
 
 
 def lease_reply(job: Job) -> bytes:
-    """A job that was leased."""
+    """The reply to a lease."""
     payload = job.payload
     numbers = _numbers(job.ttr_ms, len(payload))
     return b"".join((b"+OK 1\r\n", _text(job.id), b" ", job.name, numbers, payload, b"\r\n"))
 
 
 def _numbers(ttr_ms: int, size: int) -> bytes:
-    """The last words of a lease's line, remembered: many jobs are alike."""
+    """The last words of the reply to a lease, cached: many jobs are alike."""
     key = ttr_ms << 32 | size
     found = _known_numbers.get(key)
     if found is None:
@@ -71,18 +74,18 @@ def _numbers(ttr_ms: int, size: int) -> bytes:
 
 
 def result_reply(job: Job, read: bytes | None = None) -> bytes:
-    """A job's result, which may have been read from the log."""
+    """The reply with a job's result, which may have been read from the log."""
     result = (job.result or b"") if read is None else read
     return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), job.state == COMPLETED, len(result), result)
 
 
 def queue_lines(queue: Queue) -> bytes:
-    """A queue, as `inspect` shows it."""
+    """A queue, in the reply to `inspect`."""
     return b"%b 2\r\nready-len %d\r\nscheduled-len %d\r\n" % (queue.name, queue.ready, len(queue.scheduled))
 
 
 def inspected(job: Job, read: bytes | None = None) -> bytes:
-    """A job, as `inspect` shows it. Its payload may have been read from the log."""
+    """A job, in the reply to `inspect`. Its payload may have been read from the log."""
     scheduled = job.scheduled_ns != NOT_SCHEDULED
     payload = job.payload if read is None else read
     lines = [
@@ -103,3 +106,12 @@ def inspected(job: Job, read: bytes | None = None) -> bytes:
     if scheduled:
         lines.append(b"time %b" % second(job.scheduled_ns))
     return b"\r\n".join(lines) + b"\r\n"
+
+
+def read_reply(waiter: Waiter) -> bytes:
+    """The reply with what was read from the log."""
+    if waiter.read is None:
+        return UNREADABLE
+    if waiter.inspects:
+        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
+    return result_reply(waiter.job, waiter.read)

@@ -1,467 +1,290 @@
-"""Connections, and what is done with all of them in a turn of the event loop: read, write, then answer.
+"""What one turn of the event loop does with all connections: read, write, reply, ring timers.
 
-This is what every request goes through. `forelog.jobs.server.server` has what happens now and then.
-
-Where it can be, sockets are read by the kernel, all that have something at once, and the event loop only tells
-when: to have it read each by itself takes longer than to do what is asked for. The transports still do what is
-seldom: they close sockets, and write what a socket doesn't take at once. Connections with TLS are theirs alone.
+Every request goes through here. What the clients of a turn have changed is written to the log with one write, and
+only then do they get their replies.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Leaser, Waiter
-from forelog.jobs.machine.wheel import Clock
-from forelog.jobs.server.protocol import Session
+from forelog.jobs.machine.wheel import NEVER
+from forelog.jobs.server.archive import Archive
+from forelog.jobs.server.clients import Clients
+from forelog.jobs.server.connection import Connection, Round
+from forelog.jobs.server.outage import Outage
+from forelog.jobs.server.pace import Pace
+from forelog.jobs.server.replies import READ_ONLY, UNKNOWN_OUTCOME
+from forelog.jobs.server.schedule import Schedule
+from forelog.jobs.server.tasks import Tasks
+from forelog.jobs.server.writer import Writer
 
 if TYPE_CHECKING:
-    from forelog.jobs.log.journal import Journal
-    from forelog.jobs.machine.ledger import Batch
-    from forelog.jobs.server.protocol import Answers
+    from forelog.jobs.log.commandlog import CommandLog
+    from forelog.jobs.machine.ledger import Changes
     from forelog.log.position import Positions
 
-__all__ = ["Connection", "Held", "Turns"]
+__all__ = ["Turns"]
 
 logger = logging.getLogger("forelog")
 
-PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client who takes no answers
-_BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+EVENTS_PER_TURN = 500  # timers that ring at once
+ALARM_SECONDS_MAX = 1.0  # until the clock is looked at again: it may have been set
 _clock = time.perf_counter
-_send = kernel.socket_send
-
-
-class Connection:
-    """A client, as the event loop sees it: an asyncio protocol."""
-
-    __slots__ = (
-        "_buffered",
-        "_dirty",
-        "_ended",
-        "_file",
-        "_is_closing",
-        "_joined",
-        "_paused",
-        "_reading",
-        "_since",
-        "_turns",
-        "session",
-        "transport",
-    )
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self.session = Session(turns.machine, turns, self)
-        self.transport: Any = None
-        self._is_closing: Any = None
-        self._buffered: Any = None
-        self._file = -1
-        """The socket's number, where bytes can be written to it as they are."""
-        self._joined = False
-        """Whether it is read with the others."""
-        self._dirty = False
-        self._reading = True
-        self._ended = False
-        """Whether the client has said that it sends no more."""
-        self._paused = False
-        """Whether the client doesn't take its answers."""
-        self._since = 0.0
-        """Since when a command is on its way or expected, or answers are on theirs; 0 if none are."""
-
-    def connection_made(self, transport: Any) -> None:
-        """The client has come."""
-        self.transport = transport
-        self._is_closing, self._buffered = transport.is_closing, transport.get_write_buffer_size
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            if transport.get_extra_info("sslcontext") is None:
-                self._file = found.fileno()
-            with contextlib.suppress(OSError):
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._turns.welcome(self)
-        if self._file >= 0 and self._turns.sockets is not None:
-            # Not at once: a transport may begin to read after this.
-            self._turns.call_soon(self._join)
-
-    def _join(self) -> None:
-        """Be read with the others from now on."""
-        if self.transport is not None and not self._is_closing():
-            self.transport.pause_reading()
-            self._joined = True
-            if self._reading:
-                self._turns.sockets.add(self._file, self)
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        """The client has gone."""
-        if self._joined:
-            self._turns.sockets.forget(self._file, self)
-        self.transport = self._is_closing = self._buffered = None
-        self.session.leave()
-        self._turns.farewell(self)
-
-    def close(self) -> None:
-        """End it, once all answers are sent."""
-        self._read(False)
-        if self.transport is not None:
-            self.transport.close()
-
-    def abort(self) -> None:
-        """End it at once."""
-        self._read(False)
-        if self.transport is not None:
-            self.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
-        turns = self._turns
-        if not turns.turning:
-            turns.now_ns = turns.clock.now()
-        session = self.session
-        session.feed(data, turns.now_ns)
-        if session.buffered() > (_BUFFER_BYTES_MAX if session.known else 0) and session.is_held():
-            self._read(False)  # a write may take long
-        self.touch()
-
-    def eof_received(self) -> bool:
-        """The client sends no more. Who waits is taken for gone; others still get their answers."""
-        if self._file < 0 or self.session.waiting is not None:
-            return False
-        self._ended = True
-        self.touch()
-        return True
-
-    def arrived(self, data: bytes | None) -> None:
-        """What a read of the socket gave: bytes, none if no more will come, or None if it is broken."""
-        if self.transport is None or self._is_closing():
-            return
-        if data:
-            self.data_received(data)
-        elif data is None:
-            self.abort()
-        else:
-            self._read(False)
-            if not self.eof_received():
-                self.close()
-
-    def touch(self) -> None:
-        """Something may have changed: it is looked after at the end of the turn."""
-        if not self._dirty:
-            self._dirty = True
-            self._turns.touched(self)
-
-    def take(self) -> Answers:
-        """The answers so far."""
-        self._dirty = False
-        return self.session.take()
-
-    def send(self, answers: list[bytes]) -> None:
-        """Answers, which may now be sent."""
-        session = self.session
-        if self.transport is None:
-            return
-        if answers:
-            self._write(answers[0] if len(answers) == 1 else b"".join(answers))
-        if session.closed:
-            self.close()
-        elif session.buffered() or not self._reading:
-            self._go_on()
-        elif not self._paused:
-            self._since = 0.0
-        if self._ended and not self._dirty and (not self._paused or session.waiting is not None):
-            self.close()
-
-    def _write(self, data: bytes) -> None:
-        """Write at once what the socket takes. A transport would do it after it has looked for what came in."""
-        transport = self.transport
-        if self._is_closing():
-            return
-        if self._file >= 0 and self._buffered() == 0:
-            sent = _send(self._file, data)
-            if sent == len(data):
-                return
-            if sent > 0:
-                data = data[sent:]  # else the socket is full, or broken: the transport knows what to do
-        transport.write(data)
-
-    def _go_on(self) -> None:
-        """There are bytes left, of commands that wait or that aren't whole."""
-        session = self.session
-        if not self._paused and not session.is_held():
-            before = session.buffered()
-            session.resume(self._turns.clock.now())
-            if session.buffered() != before or session.out:
-                self.touch()
-        held = session.is_held()
-        if held and session.waiting is None and session.buffered():
-            self.touch()  # what it waits for is a write, and then it is its turn
-        if not self._paused:
-            self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
-        most = _BUFFER_BYTES_MAX if session.known else 0
-        self._read(not self._paused and not (held and session.buffered() > most))
-
-    def _read(self, wanted: bool) -> None:
-        if self._ended:
-            wanted = False
-        if wanted == self._reading or self.transport is None or self._is_closing():
-            return
-        self._reading = wanted
-        if self._joined:
-            if wanted:
-                self._turns.sockets.add(self._file, self)
-            else:
-                self._turns.sockets.remove(self._file)
-        elif wanted:
-            self.transport.resume_reading()
-        else:
-            self.transport.pause_reading()
-
-    def is_late(self, now: float) -> bool:
-        """Whether a command, or an answer, has been on its way for too long."""
-        return self._since > 0 and now - self._since > PATIENCE_SECONDS
-
-    def pause_writing(self) -> None:
-        """The client doesn't take its answers: let it ask nothing more."""
-        self._paused = True
-        self._since = time.monotonic()
-        self._read(False)
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self._paused = False
-        self._since = 0.0
-        self._read(True)
-        self.touch()
 
 
 Held = list[tuple[Connection, tuple[list[bytes], int]]]
-"""Answers that are held back until what they tell is written, and whose they are."""
+"""Connections, each with the replies that are held back until the changes that they report are written."""
 
 
 class Turns:
-    """The turns of a server. What happens now and then is for those who derive from it."""
+    """The turns of a server."""
 
-    def __init__(self, machine: Machine, journal: Journal, token: bytes | None, started_ns: int) -> None:
+    def __init__(
+        self, machine: Machine, log: CommandLog, clients: Clients, schedule: Schedule, tasks: Tasks
+    ) -> None:
         self.machine = machine
-        self.journal = journal
-        self.token = token
-        self.clock = Clock()
-        self.started_ns = started_ns
-        self.read_only = False
-        self.trial = False
-        self.in_flight: tuple[Batch, Held] | None = None
-        """What is being written by a thread, and the answers that wait for it."""
-        self.waiting: list[Connection] = []
-        """Those that were touched in this turn."""
-        self.turning = False
-        self.handing = False
-        """Whether those who waited are being answered: until all of them are, nothing is written."""
-        self.now_ns = started_ns
-        """When the turn began."""
-        self.share = 1
-        """How many clients may wait for the end of the turn: with more it ends early, so that some of the clients
-        are at work while we are."""
-        self.slow = False
-        """Whether writes take so long, because each waits for a sync, that a thread does them."""
-        self.crowd = 0
-        """How many clients the last sync was for, if writes wait for one: most of them come again at once, and are
-        waited for, so that they share the next one too."""
-        self.call_soon: Any = None
-        """The event loop's, once there is one."""
-        self.segment = 0
-        """Of the log, that was last written to."""
-        self.sockets: Any = None
-        """Those that are read together, where they can be."""
+        self._ledger = machine.ledger
+        self.log = log
+        self.clients = clients
+        self.pace = Pace()
+        self.round = Round(self.turn, self._write_early, self._try_writing)
+        self._clock = self.round.clock
+        self.outage = Outage(log, machine, self._clock, tasks, self._resume)
+        self.archive = Archive(log, machine, tasks, self._resume)
+        self._in_flight: tuple[Changes, Held] | None = None
+        """What the thread is writing, and the replies that wait for it."""
+        self._handing = False
+        """Whether waits are being ended: nothing is written until all of them are."""
+        self._segment = 0
+        """The segment that was last written to."""
+        self._schedule = schedule
+        self._writer = Writer(log) if log.waits else None
+        self._write_began = 0.0
+        self._loop: Any = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ns = NEVER
 
-    def touched(self, connection: Connection) -> None:
-        """A client may have something to send, and the log something to write."""
-        self.waiting.append(connection)
-        if not self.turning:
-            self.turn_soon()
-        elif (
-            len(self.waiting) >= self.share
-            and not self.journal.waits
-            and not self.machine.answered
-            and not self.handing
-        ):
-            self.write()
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.round.call_soon = self._loop.call_soon
+        with contextlib.suppress(OSError):  # only Linux has such sets
+            self.round.sockets = kernel.SocketSet()
+            self._loop.add_reader(self.round.sockets.fileno(), self.read)
+        self.round.begin()
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until everything is written and replied to, for so many seconds at most."""
+        deadline = time.monotonic() + seconds
+        while (self.round.touched or self._in_flight) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> list[bytes]:
+        """End. Returns commands that are still to be written: a `run` whose client was just cut off has ended."""
+        if self.round.sockets is not None:
+            self._loop.remove_reader(self.round.sockets.fileno())
+            self.round.sockets.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        records, _ = self._ledger.take()
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+        return records
+
+    def connection(self) -> Connection:
+        """Make the connection of a new client."""
+        return Connection(self.round, self.clients, self.machine, self.outage, self.archive)
+
+    def _resume(self) -> None:
+        """There is something to do outside of a turn."""
+        self.round.begin()
+
+    def is_writing(self) -> bool:
+        """Whether the thread writes: what it writes is not known to be in the log yet."""
+        return self._in_flight is not None
+
+    # -- a turn
 
     def read(self) -> None:
-        """Some of the sockets have something to be read."""
-        if self.take_in():
+        """Some of the sockets have something to read."""
+        if self._take_in():
             self.turn()
 
-    def take_in(self) -> bool:
-        """Read what has come, and do what it asks for. Whether there was anything."""
-        arrived = self.sockets.read()
+    def _take_in(self) -> bool:
+        """Read what has come, and do what it asks for. Returns whether there was anything."""
+        arrived = self.round.sockets.read()
         if not arrived:
             return False
-        self.turning = True
-        self.now_ns = self.clock.now()
+        self.round.begun = True
+        self.round.now_ns = self._clock.now()
         for connection, data in arrived:
             try:
                 connection.arrived(data)
             except Exception:
-                self.end_alone(connection)
+                self._end_alone(connection)
         return True
 
-    def turn_soon(self) -> None:
-        """When everything that has come in is looked at."""
-        if not self.turning:
-            self.turning = True
-            self.call_soon(self.turn)
-
     def turn(self) -> None:
-        """Write what was changed, then answer; and see to the next timer."""
-        self.turning = False
-        if self.machine.answered:
-            self.hand_answers()
-        if self.in_flight is None and (self.waiting or self.machine.records):
-            while len(self.waiting) < self.crowd and self.is_early():
-                if not self.sockets:  # the event loop has to read them
-                    self.turn_soon()
+        """End the turn: write what was changed, then reply, and set the alarm for the next timer."""
+        self.round.begun = False
+        if self.machine.ended:
+            self._end_waits()
+        if self._in_flight is None and (self.round.touched or self._ledger.records):
+            while len(self.round.touched) < self.pace.crowd and self.pace.is_early():
+                if not self.round.sockets:  # the event loop has to read them
+                    self.round.begin()
                     return
-                self.take_in()
-                self.turning = False
-                if self.machine.answered:
-                    self.hand_answers()
-            self.write()
-        self.see_to_timers(self.machine.wheel.next_ns())
+                self._take_in()
+                self.round.begun = False
+                if self.machine.ended:
+                    self._end_waits()
+            self._write()
+        when_ns = self.machine.wheel.next_ns()
+        if when_ns < self._alarm_ns:
+            self._set_alarm(when_ns)
 
-    def hand_answers(self) -> None:
-        """Those who waited go on with what they sent meanwhile, which may end other waits."""
+    def _end_waits(self) -> None:
+        """Reply to clients whose wait is over, and do what they sent meanwhile. That may end other waits."""
         machine = self.machine
-        self.handing = True
-        while machine.answered:
-            answered, machine.answered = machine.answered, []
-            now_ns = self.clock.now()
-            for waiter in answered:
+        self._handing = True
+        while machine.ended:
+            ended, machine.ended = machine.ended, []
+            now_ns = self._clock.now()
+            for waiter in ended:
                 assert isinstance(waiter, Leaser | Waiter)
                 session: Any = waiter.client
                 if not session.closed:
                     try:
-                        session.answer()
+                        session.end_wait()
                         session.resume(now_ns)
                         session.connection.touch()
                     except Exception:
-                        self.end_alone(session.connection)
-        self.handing = False
+                        self._end_alone(session.connection)
+        self._handing = False
 
-    def end_alone(self, connection: Connection) -> None:
-        """Something went wrong with a client, in here: that is the end of its connection, and of no other."""
+    def _end_alone(self, connection: Connection) -> None:
+        """A client's command has raised in here: end its connection, and no other."""
         logger.exception("a client's command failed, and its connection is ended")
         connection.abort()
 
-    def write(self) -> None:
-        """Write what was changed, and answer once that is done."""
-        waiting, self.waiting = self.waiting, []
-        batch = self.machine.take()
-        held: Held = [(connection, connection.take()) for connection in waiting]
-        if not batch[0]:
-            self.send(held)
-        elif self.read_only:
-            self.refuse(batch, held)
-        elif self.slow:
-            self.in_flight = batch, held
-            self.hand_over(batch[0])
+    def _write_early(self) -> None:
+        """Write before the end of the turn, as many clients wait. Where writes are slow, the more share one the
+        better."""
+        if not self.log.waits and not self.machine.ended and not self._handing:
+            self._write()
+
+    def _try_writing(self) -> None:
+        """Write at once, to find out whether the log can be written."""
+        if self._in_flight is None and not self.pace.slow and not self._handing:
+            self._end_waits()
+            self._write()
+
+    def _write(self) -> None:
+        """Write what was changed, and reply once that is done."""
+        touched, self.round.touched = self.round.touched, []
+        changes = self._ledger.take()
+        held: Held = [(connection, connection.take()) for connection in touched]
+        if not changes[0]:
+            self._send(held)
+        elif self.outage.read_only:
+            self._refuse(changes, held, READ_ONLY)
+        elif self.pace.slow and self._writer is not None:
+            self._in_flight = changes, held
+            self._write_began = _clock()
+            self._writer.write(changes[0], self._written)
         else:
             began = _clock()
             try:
-                where = self.journal.write(batch[0])
-            except Exception as error:  # whatever it is: without an answer clients would wait for ever
-                self.fail(batch, held, error)
+                where = self.log.write(changes[0])
+            except Exception as error:  # whatever it is: without a reply clients would wait for ever
+                self._fail(changes, held, error)
             else:
                 took = _clock() - began
-                self.succeed(batch, held, where)
-                if self.journal.waits:
-                    self.measure(took, len(held))
+                self._succeed(changes, held, where)
+                if self.log.waits:
+                    self.pace.measure(took, len(held))
 
-    def succeed(self, batch: Batch, held: Held, where: int | Positions) -> None:
-        """It is written, to this place."""
-        self.machine.landed(batch, where)
-        if not isinstance(where, int) and where.segment != self.segment:
-            self.segment = where.segment
-            self.begun()
-        if self.machine.kept_bytes > self.machine.kept_bytes_max:
-            for job in self.machine.unload():  # no log has them: the oldest are forgotten
+    def _written(self, where: int | Positions, error: BaseException | None) -> None:
+        """The thread has written. Called by it."""
+        self._loop.call_soon_threadsafe(self._landed, where, error)
+
+    def _landed(self, where: int | Positions, error: BaseException | None) -> None:
+        """The thread has written."""
+        if self._in_flight is None:
+            return
+        (changes, held), self._in_flight = self._in_flight, None
+        took = _clock() - self._write_began
+        if error is None:
+            self._succeed(changes, held, where)
+        else:
+            self._end_waits()  # their replies report what is undone now
+            self._fail(changes, held, error)
+        self.pace.measure(took, len(held))
+        if self.round.touched or self._ledger.records:
+            self.round.begin()
+
+    def _succeed(self, changes: Changes, held: Held, where: int | Positions) -> None:
+        """The changes are written, to this place."""
+        self._ledger.landed(changes, where)
+        if not isinstance(where, int) and where.segment != self._segment:
+            self._segment = where.segment
+            self._schedule.segment_begun()
+        if self._ledger.kept_bytes > self._ledger.kept_bytes_max:
+            for job in self._ledger.unload():  # without a log the oldest finished jobs are forgotten
                 self.machine.delete(job.id)
-        if self.trial:
-            self.recover()
-        self.send(held)
+        if self.outage.trial:
+            self.outage.end()
+        self._send(held)
 
-    def send(self, held: Held) -> None:
-        """Answer."""
-        for connection, answers in held:
-            connection.send(answers[0])
+    def _send(self, held: Held) -> None:
+        for connection, replies in held:
+            connection.send(replies[0])
 
-    # -- for those who derive from this
+    # -- when the log can't be written
 
-    def measure(self, took: float, clients: int) -> None:
-        """So many clients, whose write with a sync took so many seconds, have been answered."""
-        raise NotImplementedError
+    def _fail(self, changes: Changes, held: Held, error: BaseException) -> None:
+        """Undo changes that could not be written, and what was done since on top of them."""
+        later = [(connection, connection.take()[0]) for connection in self.round.touched]
+        self.round.touched = []
+        since = self._ledger.take()
+        self.outage.begin(error)
+        # A write that failed is undone. After a sync that failed nobody knows: see CommandLog.reopen.
+        refusal = UNKNOWN_OUTCOME if self.log.failed else READ_ONLY
+        self._refuse((changes[0] + since[0], changes[1] + since[1]), held, refusal)
+        for connection, replies in later:
+            connection.send([READ_ONLY] * len(replies))
+        self._schedule.hurry()
 
-    def is_early(self) -> bool:
-        """Whether it is worth while to wait for more clients."""
-        raise NotImplementedError
+    def _refuse(self, changes: Changes, held: Held, refusal: bytes) -> None:
+        """Undo changes, and send the refusal in place of every reply that reports one."""
+        self.machine.rollback(changes, self._clock.now())
+        for connection, (replies, tentative) in held:
+            settled = len(replies) - tentative
+            connection.send(replies[:settled] + [refusal] * tentative)
 
-    def see_to_timers(self, when_ns: int) -> None:
-        """The next timer rings then."""
-        raise NotImplementedError
+    # -- timers
 
-    def hand_over(self, records: list[bytes]) -> None:
-        """Let a thread write."""
-        raise NotImplementedError
+    def _set_alarm(self, when_ns: int) -> None:
+        """Ring timers at this time."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_ns = when_ns
+        # Not before the tick is over: a timer that rings too early would only be looked at again.
+        delay = max(0.0, (when_ns - self._clock.now()) / 1e9)
+        self._alarm = self._loop.call_later(min(delay, ALARM_SECONDS_MAX), self._ring)
 
-    def refuse(self, batch: Batch, held: Held) -> None:
-        """Nothing can be written now."""
-        raise NotImplementedError
-
-    def fail(self, batch: Batch, held: Held, error: BaseException) -> None:
-        """It couldn't be written."""
-        raise NotImplementedError
-
-    def recover(self) -> None:
-        """It could be written again."""
-        raise NotImplementedError
-
-    def fetch(self, waiter: Waiter) -> None:
-        """Read from the log what a client asks for."""
-        raise NotImplementedError
-
-    def admit(self, session: Session) -> bytes | None:
-        """A client has shown the token."""
-        raise NotImplementedError
-
-    def refuse_token(self, session: Session, tried: bool) -> int:
-        """A client has shown a wrong token, or none."""
-        raise NotImplementedError
-
-    def complain(self, session: Session, what: str) -> None:
-        """A client speaks something else."""
-        raise NotImplementedError
-
-    def begun(self) -> None:
-        """The log has a new segment."""
-        raise NotImplementedError
-
-    def try_writing(self, session: Session) -> None:
-        """Write what this client has changed, at once."""
-        raise NotImplementedError
-
-    def clients(self) -> int:
-        """How many there are."""
-        raise NotImplementedError
-
-    def welcome(self, connection: Connection) -> None:
-        """A client has come."""
-        raise NotImplementedError
-
-    def farewell(self, connection: Connection) -> None:
-        """A client has gone."""
-        raise NotImplementedError
+    def _ring(self) -> None:
+        self._alarm, self._alarm_ns = None, NEVER
+        machine, now_ns = self.machine, self._clock.now()
+        machine.tick(now_ns, EVENTS_PER_TURN, self.outage.read_only)
+        if machine.wheel.pending(now_ns):
+            self._set_alarm(now_ns)
+        self.round.begin()

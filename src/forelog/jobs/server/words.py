@@ -1,4 +1,4 @@
-"""The words of a command line: numbers, names, ids, times and flags, and what is wrong with them."""
+"""The words of a command line: numbers, names, ids, times and flags, and the replies to invalid ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _parse = kernel.uuid_parse
 
 
 def parse_id(text: bytes) -> bytes | None:
-    """The sixteen bytes of an id, in any spelling that workq takes: with or without dashes, in braces, as a URN,
-    and whatever comes after it."""
+    """The 16 bytes of an id, or None. In any spelling that workq takes: with or without dashes, in braces, as a
+    URN, and with anything behind it."""
     job_id = _parse(text)
     return _parse_loosely(text) if job_id is None else job_id
 
@@ -47,7 +47,7 @@ def _parse_loosely(text: bytes) -> bytes | None:
 
 
 def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bool]:
-    """Arguments, flags, and whether the flags are in order."""
+    """Arguments, flags, and whether the flags are well-formed."""
     args: list[bytes] = []
     flags: dict[bytes, bytes] = {}
     sound = True
@@ -63,7 +63,7 @@ def split_flags(words: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes], bo
 
 
 def number(word: bytes) -> int:
-    """An unsigned number of up to 18 digits, leading zeros aside, or -1."""
+    """An unsigned number of up to 18 digits, not counting leading zeros; or -1."""
     if len(word) > 18:
         word = word.lstrip(b"0")
     if not 0 < len(word) <= 18:
@@ -77,19 +77,19 @@ def number(word: bytes) -> int:
 
 
 def payload_size(word: bytes) -> int:
-    """A payload's size, or -1."""
+    """The size of a payload, or -1."""
     size = number(word[1:] if word[:1] == b"+" else word)
     return size if size <= PAYLOAD_BYTES_MAX else -1
 
 
 def is_signed(word: bytes) -> bool:
-    """Whether this is an int32."""
+    """Whether this is a signed number of 32 bits."""
     digits = word[1:] if word[:1] in (b"+", b"-") else word
     return len(digits) <= 18 and digits.isdigit() and -(2**31) <= int(word) < 2**31
 
 
 def moment(word: bytes) -> int | None:
-    """A time such as 2016-06-14T06:46:46Z."""
+    """A time such as 2016-06-14T06:46:46Z, or None."""
     if len(word) > 40 or word[-1:] != b"Z" or word[10:11] != b"T":
         return None
     try:
@@ -102,7 +102,7 @@ def moment(word: bytes) -> int | None:
 def refuse_job(
     job_id: bytes | None, name: bytes, ttr_ms: int, ttl_ms: int, flags: dict[bytes, bytes] | None
 ) -> bytes | None:
-    """What is wrong with a job, or None."""
+    """The reply to an invalid job, or None."""
     if not is_id(job_id):
         return BAD_ID
     if not is_name(name):
@@ -115,7 +115,7 @@ def refuse_job(
 
 
 def refuse_flags(flags: dict[bytes, bytes] | None) -> bytes | None:
-    """What is wrong with a job's flags, or None."""
+    """The reply to invalid flags of a job, or None."""
     if not flags:
         return None
     if len(flags) > 3:

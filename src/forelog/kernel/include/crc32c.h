@@ -18,7 +18,11 @@
 #include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE 1
+#if defined(__clang__) && __clang_major__ >= 14 /* here the instruction is a feature of its own */
+#define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
+#else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
+#endif
 #define CRC32C_STEP8(crc, word) _mm_crc32_u64((crc), (word))
 #define CRC32C_STEP4(crc, word) _mm_crc32_u32((uint32_t)(crc), (word))
 #define CRC32C_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), (byte))

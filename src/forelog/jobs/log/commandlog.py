@@ -1,15 +1,17 @@
-"""The command log under a job server: where its jobs come from at a start, and where every change goes.
+"""The command log of a job server: its jobs come from it at a start, and every change goes to it.
 
-A server without a log has one of these as well, which forgets everything: `Journal(None)`.
+`CommandLog(None)` keeps nothing: it is for a server without a log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from forelog.errors import AppenderClosed, BadCommand, ForelogError, LogNotFound
 from forelog.files import Files, disk
@@ -34,7 +36,7 @@ from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
 from forelog.log.walk import OnCorruption, Walk
 
-__all__ = ["Journal", "Restored"]
+__all__ = ["CommandLog", "Restored"]
 
 logger = logging.getLogger("forelog")
 
@@ -45,25 +47,30 @@ _READ_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a log gave."""
+    """What a replayed log held."""
 
     machine: Machine
+    """A machine with its jobs."""
     commands: int
+    """The number of its commands."""
     expired: int
+    """Jobs that were skipped because their ttl is over."""
     conflicts: int
+    """Commands that were skipped because they contradict earlier ones."""
     bad: int
+    """Records that were skipped because they are no commands."""
     torn_path: str | None
-    """Where a torn tail was put that was cut off."""
+    """The file with the bytes of a torn tail, if one was cut off."""
 
 
-class Journal:
-    """A command log that is open, or none."""
+class CommandLog:
+    """A command log, or none."""
 
     def __init__(
         self,
-        path: str | None,
+        path: str | os.PathLike[str] | None,
         *,
-        sync: str = "interval",
+        sync: Literal["os", "interval", "always"] = "interval",
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         on_corruption: OnCorruption = "raise",
@@ -77,7 +84,7 @@ class Journal:
         )
         self.waits = sync == "always" and path is not None
         """Whether a write takes as long as a sync."""
-        # A batch is synced once it is written, which is `always` for all of its commands.
+        # With `always`, `write` syncs: once for all of its commands.
         policy = "os" if sync == "always" else sync
         self._options = {
             "sync": policy,
@@ -92,18 +99,18 @@ class Journal:
         self._start = Position(0, 0)
         """Where the log ended when it was opened."""
         self._last: Positions | None = None
-        """The last records that were certainly written."""
+        """The last records whose write is certain."""
 
     def open(
         self, now_ns: int, progress: Progress | None = None, *, kept_bytes_max: int = KEPT_BYTES_MAX
     ) -> Restored:
-        """Recover the log and replay it. Raises LockTimeout if another server has it.
+        """Recover the log and replay it. Raises LockTimeout if another server has it open.
 
-        Of jobs that are done at most `kept_bytes_max` of payloads and results are kept in memory.
+        Payloads and results of finished jobs take `kept_bytes_max` in memory at most.
         """
         if self.stream is None:
             machine = Machine(now_ns)
-            machine.kept_bytes_max = kept_bytes_max
+            machine.ledger.kept_bytes_max = kept_bytes_max
             return Restored(machine, 0, 0, 0, 0, None)
         self._kept_bytes_max = kept_bytes_max
         self._appender = self._open()
@@ -117,20 +124,20 @@ class Journal:
             replay.machine,
             commands,
             replay.expired_count,
-            replay.tell_conflicts(),
+            replay.report_conflicts(),
             replay.bad_count,
             self._appender.recovery.torn_path,
         )
 
     def _replay(self, stream: Stream, now_ns: int, progress: Progress | None) -> tuple[Replay, int]:
-        """All of the log, and how many commands that are."""
+        """Replay all of the log. Returns also how many commands it has."""
         replay = Replay(now_ns)
-        replay.machine.kept_bytes_max = self._kept_bytes_max
+        replay.machine.ledger.kept_bytes_max = self._kept_bytes_max
         commands = done = 0
         total = sum(info.byte_count for info in stream.segments()) if progress else 0
         for block in stream.blocks(on_corruption=self._on_corruption):
             replay.apply_block(block)
-            replay.machine.unload()
+            replay.machine.ledger.unload()
             commands += block.last - block.first
             if progress is not None:
                 done += len(block.buffer)
@@ -143,12 +150,12 @@ class Journal:
         return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
 
     def write(self, records: list[bytes]) -> int | Positions:
-        """Append commands with one write, and return where they are once they are as durable as the policy
-        says."""
+        """Append commands with one write. Returns their positions once they are as durable as the policy says,
+        or 0 if there is no log."""
         if self.stream is None:
             return 0
         if self._appender is None:
-            raise AppenderClosed(f"{self.stream.path} isn't open: nothing was written")
+            raise AppenderClosed(f"{self.stream.path} is not open: nothing was written")
         positions = self._appender.append_many(records)
         if self.waits:
             self._appender.sync()
@@ -157,16 +164,17 @@ class Journal:
 
     @property
     def end(self) -> Position:
-        """Where the log ends; its start if there is none."""
+        """Where the log ends."""
         return Position(0, 0) if self._appender is None else self._appender.position
 
     def roll(self) -> None:
-        """Finish the segment that is being written."""
+        """Finish the current segment."""
         if self._appender is not None:
             self._appender.roll()
 
     def read(self, segment: int, offset: int, job_id: bytes) -> Command:
-        """The command about a job at a place in the log. Cleaning may move it meanwhile, but not take it away."""
+        """Read the command about a job at a place in the log. A cleaning may move it meanwhile, but not drop
+        it."""
         assert self.stream is not None
         for tries in range(_READ_TRIES):
             walk = Walk(
@@ -188,14 +196,14 @@ class Journal:
 
     @property
     def failed(self) -> bool:
-        """Whether only reopening helps."""
+        """Whether the log has to be reopened before anything can be written."""
         return self.stream is not None and (self._appender is None or self._appender.failed is not None)
 
     def reopen(self) -> list[tuple[Position, int, Command]]:
-        """Open the log again after a failed sync, recovering what is really there.
+        """Open the log again after a failed sync, with recovery.
 
-        Returns the commands that it has although they couldn't be acknowledged, with their positions and times:
-        to be adopted.
+        Returns the commands that are in it although their write had failed, with their positions and times. They
+        are for `adopt`.
         """
         if self.stream is None:
             return []
@@ -209,11 +217,11 @@ class Journal:
                 if not isinstance(command, BadCommand) and (self._last is None or position != known)
             ]
         except BaseException:
-            self._let_go()  # it counts as failed until this is done, too
+            self._let_go()  # until this is done, it counts as failed
             raise
 
     def adopt(self, commands: list[tuple[Position, int, Command]], machine: Machine, now_ns: int) -> None:
-        """Take in what is in the log although it couldn't be told."""
+        """Let the machine take in commands that are in the log although their write had failed."""
         if self._appender is None:
             return
         replay = Replay(now_ns, machine=machine)
@@ -222,23 +230,23 @@ class Journal:
                 new = replay.new_job(command)
                 machine.adopt_job(new, now_ns)
                 if machine.jobs.get(command.id) is new:
-                    machine.place(new, segment, offset, frame_bytes(len(encode(command))))
+                    machine.ledger.place(new, segment, offset, frame_bytes(len(encode(command))))
             elif (job := machine.jobs.get(command.id)) is not None:
                 result = command.result if isinstance(command, Complete | Fail) else b""
                 machine.adopt(job, command.type, result, time_ns, now_ns)
                 if isinstance(command, Complete | Fail) and job.is_processed() and not job.result_segment:
-                    machine.place_result(job, segment, offset, frame_bytes(len(encode(command))))
+                    machine.ledger.place_result(job, segment, offset, frame_bytes(len(encode(command))))
         self._start, self._last = self._appender.position, None
 
     def _let_go(self) -> None:
-        """Close the log, whatever comes of it."""
+        """Close the log, even if that fails."""
         appender, self._appender = self._appender, None
         if appender is not None:
             with contextlib.suppress(OSError, ForelogError):
                 appender.close()
 
     def close(self) -> None:
-        """Sync and close. Raises if that can't be."""
+        """Sync and close. Raises if the sync fails."""
         if self._appender is not None:
             appender, self._appender = self._appender, None
             appender.close()

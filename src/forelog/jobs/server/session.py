@@ -1,16 +1,17 @@
-"""The job server's side of a connection: bytes in, bytes out, no sockets.
+"""The protocol: bytes of a client in, replies out, no sockets.
 
-A command is a line of words, some followed by a payload of a stated size; docs/jobs.md has them all. Commands that
-arrive together are answered in their order, and one that waits (`lease`, `run`, `result`) holds up those behind
-it, on its own connection only.
+A command is a line of words, some with a payload of a stated size behind it; docs/jobs.md has them all. Commands
+are answered in order. One that waits (`lease`, `run`, `result`) blocks those behind it, on its own connection
+only.
 
-Where a command is refused, its payload isn't taken for the next command as long as its size could be read. A line
-that doesn't end with CR LF ends the connection: whoever sends one speaks something else.
+If a command is refused, its payload is skipped, as long as its size could be read. A line that does not end with
+CR LF ends the connection: the client speaks another protocol.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
@@ -18,6 +19,7 @@ from forelog.jobs.machine.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_n
 from forelog.jobs.machine.machine import DONE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Job, Leaser, Waiter
 from forelog.jobs.server.inspection import asked_for, inspect
+from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.replies import (
     ARGS,
     BAD_ID,
@@ -39,9 +41,8 @@ from forelog.jobs.server.replies import (
     READ_ONLY,
     TIMEOUT,
     UNKNOWN_COMMAND,
-    UNREADABLE,
-    inspected,
     lease_reply,
+    read_reply,
     result_reply,
 )
 from forelog.jobs.server.words import (
@@ -56,21 +57,22 @@ from forelog.jobs.server.words import (
 )
 
 if TYPE_CHECKING:
-    from forelog.jobs.server.gate import Gate
+    from forelog.jobs.server.archive import Archive
+    from forelog.jobs.server.clients import Clients
 
-__all__ = ["Answers", "Session"]
+__all__ = ["Replies", "Session"]
 
 _LINE_BYTES_MAX = 16 << 10
 _STRANGE_BYTES_MAX = 4 << 10
-"""Of a line before the token was shown."""
+"""Of a line before the token is shown."""
 _OUT_BYTES_MAX = 1 << 20
-"""Of answers that aren't sent yet, and payloads that aren't written yet: the commands behind them wait."""
+"""Of replies not sent yet, and payloads not written yet: with more, the next commands wait."""
 _WAIT_MS_MAX = 24 * 3600 * 1000
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
 _next_line = kernel.next_line
 
-# How many words a command has beside its name, and what a bad size is called: its payload's size is the last one.
+# Commands with a payload: how many words follow the name, the last of which is its size; the reply to a bad size.
 _SIZED = {
     b"add": (5, BAD_SIZE),
     b"run": (5, BAD_SIZE),
@@ -80,26 +82,20 @@ _SIZED = {
 }
 
 
-Answers = tuple[list[bytes], int]
-
-
-def _read_reply(waiter: Waiter) -> bytes:
-    """What was read from the log, as an answer."""
-    if waiter.read is None:
-        return UNREADABLE
-    if waiter.inspects:
-        return b"+OK 1\r\n" + inspected(waiter.job, waiter.read)
-    return result_reply(waiter.job, waiter.read)
+Replies = tuple[list[bytes], int]
+"""Replies, and how many of the last of them report changes that are not written yet."""
 
 
 class Session:
-    """One client."""
+    """The protocol's state of one connection."""
 
     __slots__ = (
+        "_archive",
         "_buffer",
-        "_gate",
+        "_clients",
         "_machine",
         "_need",
+        "_outage",
         "closed",
         "connection",
         "known",
@@ -109,38 +105,42 @@ class Session:
         "waiting",
     )
 
-    def __init__(self, machine: Machine, gate: Gate, connection: object) -> None:
+    def __init__(
+        self, machine: Machine, clients: Clients, outage: Outage, archive: Archive, connection: Any
+    ) -> None:
         self._machine = machine
-        self._gate = gate
+        self._clients = clients
+        self._outage = outage
+        self._archive = archive
         self.connection = connection
-        """Whose session it is: for the server, which finds its way back by it."""
+        """The connection, of type `Peer`, which also has `try_writing`."""
         self._buffer = bytearray()
-        """What has come of a command that isn't there as a whole, or behind one that waits."""
+        """Bytes of a command that is not complete, or behind one that waits."""
         self._need = 0
-        """How many bytes there must be before it is worth while to look again."""
-        self.known = gate.token is None
-        """Whether the client may do anything."""
+        """How many bytes the buffer must have before the next look."""
+        self.known = clients.token is None
+        """Whether the client has shown the token, or none is needed."""
         self.out: list[bytes] = []
-        """Answers, not to be sent before what they tell is written."""
+        """Replies, not to be sent before the changes that they report are written."""
         self.out_bytes = 0
         self.tentative = 0
-        """How many of the last answers tell of what isn't written yet."""
+        """How many of the last replies report changes that are not written yet."""
         self.waiting: Leaser | Waiter | None = None
-        """What the client waits for."""
+        """The client's wait, if it is in one."""
         self.closed = False
-        """Whether nothing more is to be read."""
+        """Whether the rest of what the client sends is ignored."""
 
     def buffered(self) -> int:
-        """How many bytes wait."""
+        """How many bytes are in the buffer."""
         return len(self._buffer)
 
     def is_held(self) -> bool:
-        """Whether commands have to wait: for one that waits, until answers are sent, or until all that the clients
-        have changed together is written."""
-        return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX or self._machine.is_full()
+        """Whether the next commands have to wait: for the one before them, for replies to be sent, or for the
+        changes of all clients to be written."""
+        return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX or self._machine.ledger.is_full()
 
     def feed(self, data: bytes, now_ns: int) -> None:
-        """Bytes that came from the client."""
+        """Take bytes from the client."""
         if self._buffer or self.is_held():
             self._buffer += data
             if len(self._buffer) < self._need or self.is_held():
@@ -150,27 +150,32 @@ class Session:
         self._commands(data, now_ns)
 
     def resume(self, now_ns: int) -> None:
-        """Go on with what came while commands had to wait."""
+        """Do commands that had to wait."""
         if len(self._buffer) >= max(self._need, 1) and not self.is_held() and not self.closed:
             data = bytes(self._buffer)
             self._buffer.clear()
             self._commands(data, now_ns)
 
-    def take(self) -> Answers:
-        """The answers so far, and how many of the last of them are tentative."""
-        answers = self.out, self.tentative
+    def take(self) -> Replies:
+        """Take the replies so far."""
+        replies = self.out, self.tentative
         self.out, self.out_bytes, self.tentative = [], 0, 0
-        return answers
+        return replies
+
+    def refuse(self, refusal: bytes) -> None:
+        """The client may not come in."""
+        self.out.append(refusal)
+        self.closed = True
 
     def leave(self) -> None:
-        """The client is gone."""
+        """The client has gone."""
         self.closed = True
         if self.waiting is not None:
             self._machine.leave(self.waiting)
             self.waiting = None
 
-    def answer(self) -> None:
-        """What the client waited for is there, or never will be."""
+    def end_wait(self) -> None:
+        """The client's wait is over: reply."""
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, Leaser):
             self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))
@@ -181,7 +186,7 @@ class Session:
             elif waiting.gone:
                 self._change(NOT_FOUND)
             elif waiting.job.is_unloaded:
-                self._reply(_read_reply(waiting))
+                self._reply(read_reply(waiting))
             else:
                 self._change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
 
@@ -199,7 +204,7 @@ class Session:
                 self._keep(data, at, end - at + 1)
                 return
             if words is None:
-                self._gate.complain(self, "line without CR LF")
+                self._clients.complain(self.connection, "line without CR LF")
                 self.closed = True
                 return
             after = self._command(data, words, flagged, stop + 1, now_ns)
@@ -211,7 +216,7 @@ class Session:
             self._keep(data, at, 0)
 
     def _refuse_line(self) -> None:
-        self._gate.complain(self, "line too long")
+        self._clients.complain(self.connection, "line too long")
         self._reply(LONG_LINE)
         self.closed = True
 
@@ -220,8 +225,8 @@ class Session:
         self._need = need
 
     def _command(self, data: bytes, args: list[bytes], flagged: bool, after: int, now_ns: int) -> int:
-        """Do the command with these words, whose line ends before `after`. Returns where the next one begins, or,
-        if its payload isn't there yet, up to where there must be bytes, negated."""
+        """Do a command, whose line ends before `after`. Returns where the next one begins. If the payload is not
+        complete, returns where it ends, negated."""
         name = args.pop(0)
         flags: dict[bytes, bytes] | None = None
         sound = True
@@ -229,7 +234,7 @@ class Session:
             args, flags, sound = split_flags(args)
         payload = b""
         if not self.known:
-            self._authorize(name, args)
+            self._authorize(name, args, now_ns)
             return after
         sized = _SIZED.get(name)
         if sized is not None:
@@ -285,40 +290,38 @@ class Session:
             if job is not None and job.is_unloaded:
                 self._fetch(job, True)
             else:
-                self._reply(inspect(self._machine, self._gate, args, flags))
-        elif name == b"auth" and self._gate.token is not None:
-            self._authorize(name, args)
+                self._reply(inspect(self._machine, self._clients, args, flags))
+        elif name == b"auth" and self._clients.token is not None:
+            self._authorize(name, args, now_ns)
         else:
             self._reply(UNKNOWN_COMMAND)
 
     def _fetch(self, job: Job, inspects: bool) -> None:
-        """Have something of the job read from the log, and wait for it."""
+        """Wait for the job's payload or result to be read from the log."""
         waiter = Waiter(self, job, False)
         waiter.inspects = inspects
         self.waiting = waiter
-        self._gate.fetch(waiter)
+        self._archive.fetch(waiter)
 
     def _reply(self, reply: bytes) -> None:
-        """An answer. If changes before it are not written yet, they may show in it."""
+        """Reply to a command that changes nothing. The reply may show changes that are not written yet."""
         self.out.append(reply)
         self.out_bytes += len(reply)
-        if self._machine.records:
+        if self._machine.ledger.records:
             self.tentative += 1
 
     def _change(self, reply: bytes) -> None:
-        """The answer to what changed something."""
+        """Reply to a command that has changed something."""
         self.out.append(reply)
         self.out_bytes += len(reply)
         self.tentative += 1
-        if self._gate.trial:
-            self._gate.try_writing(self)
+        if self._outage.trial:
+            self.connection.try_writing()
 
-    def _authorize(self, name: bytes, args: list[bytes]) -> None:
-        from hmac import compare_digest
-
-        token = self._gate.token or b""
+    def _authorize(self, name: bytes, args: list[bytes], now_ns: int) -> None:
+        token = self._clients.token or b""
         if name == b"auth" and len(args) == 1 and compare_digest(args[0], token):
-            refusal = None if self.known else self._gate.admit(self)
+            refusal = None if self.known else self._clients.admit(self.connection)
             self.known = refusal is None
             self._reply(refusal or OK)
             self.closed = not self.known
@@ -326,7 +329,8 @@ class Session:
             waiter = Waiter(self, Job(), False)
             waiter.refused = True
             self.waiting = waiter
-            self._machine.wheel.set(waiter, self._gate.refuse_token(self, name == b"auth"))
+            delay = self._clients.refuse(self.connection, name == b"auth")
+            self._machine.wheel.set(waiter, now_ns + int(delay * 1e9))
 
     def _add(self, args: list[bytes], flags: dict[bytes, bytes] | None, payload: bytes, now_ns: int) -> None:
         job_id, name, ttr_ms, ttl_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])
@@ -363,10 +367,10 @@ class Session:
         if job_id in machine.jobs:
             self._reply(DUPLICATE_JOB)
             return
-        if machine.held_bytes + len(payload) > machine.memory_bytes_max:
+        if machine.ledger.memory_bytes + len(payload) > machine.ledger.memory_bytes_max:
             self._reply(OUT_OF_MEMORY)
             return
-        if self._gate.read_only:
+        if self._outage.read_only:
             self._reply(READ_ONLY)
             return
         priority = max_attempts = max_fails = 0
@@ -397,9 +401,9 @@ class Session:
             refusal = BAD_PRIORITY
         elif job_id in self._machine.jobs:
             refusal = DUPLICATE_JOB
-        elif self._gate.read_only:
+        elif self._outage.read_only:
             refusal = READ_ONLY
-        elif self._machine.held_bytes + len(payload) > self._machine.memory_bytes_max:
+        elif self._machine.ledger.memory_bytes + len(payload) > self._machine.ledger.memory_bytes_max:
             refusal = OUT_OF_MEMORY
         if refusal is not None:
             self._reply(refusal)
@@ -407,8 +411,8 @@ class Session:
         priority = int(flags.get(b"-priority", b"0")) if flags else 0
         job = self._machine.new_job(job_id or b"", name, ttr_ms, wait_ms, now_ns, payload, priority)
         self.waiting = self._machine.run(job, self, now_ns)
-        if self._gate.trial:
-            self._gate.try_writing(self)
+        if self._outage.trial:
+            self.connection.try_writing()
 
     def _lease(self, args: list[bytes], flags: dict[bytes, bytes] | None, now_ns: int) -> None:
         if not 2 <= len(args) <= LEASE_NAMES_MAX + 1 or flags:
@@ -422,7 +426,7 @@ class Session:
         if not 0 <= wait_ms <= _WAIT_MS_MAX:
             self._reply(BAD_WAIT)
             return
-        if self._gate.read_only:
+        if self._outage.read_only:
             self._reply(READ_ONLY)
             return
         leaser = Leaser(self, names)
@@ -442,7 +446,7 @@ class Session:
             self._reply(ARGS)
         elif not is_id(job_id):
             self._reply(BAD_ID)
-        elif self._gate.read_only:
+        elif self._outage.read_only:
             self._reply(READ_ONLY)
         else:
             outcome = self._machine.finish(job_id or b"", result, success, now_ns)
@@ -458,8 +462,8 @@ class Session:
         elif job_id is None:
             self._reply(BAD_ID)
         elif not is_id(job_id):
-            self._reply(OK)  # there can't be such a job: that it isn't there is all that was asked for
-        elif self._gate.read_only:
+            self._reply(OK)  # no such job can exist, so it is gone already
+        elif self._outage.read_only:
             self._reply(READ_ONLY)
         elif self._machine.delete(job_id) == DONE:
             self._change(OK)

@@ -1,26 +1,27 @@
-"""Forgetting what no job needs: the cleaning of a command log beside the server that writes it.
+"""Drops from a command log what no job needs, while the server writes it.
 
-The server knows which jobs there are and where in the log each one's add is, so that a record is needed if, and
-only if, it is about a job that is still there, and not about an earlier one with the same id. With one exception:
-the delete or expire of a job that is gone must stay as long as an earlier segment has the job's add, or it would
-come back at the next start; and so must whatever else was done with it, or what is left would contradict itself,
-and workq wouldn't start. Segments are looked at oldest first, so that all of this goes once the earlier segments
-have been cleaned since.
+The server knows its jobs, and where in the log each one's add is. A record is needed if it is about one of these
+jobs, and not about an earlier job with the same id.
+
+There is one exception. The delete or expire of a job that is gone stays as long as an earlier segment has the
+job's add: else the job would come back at the next start. All other commands of that job stay with it: else the
+rest would contradict itself, and workq would not start. Segments are looked at oldest first, so all of this goes
+once the earlier segments are clean.
 
 Two rules decide what is rewritten:
 
-- a segment of which at least half is of no use;
-- all of them that have anything of no use, in a *thorough* run, if the finished segments together take more than
-  twice the bytes that are needed in them, and SLACK_BYTES.
+- a segment of which at least half is useless;
+- in a *thorough* run, every segment with anything useless. A run is thorough if the finished segments take more
+  than twice the bytes that are needed in them, plus SLACK_BYTES.
 
-The segment that is being written is finished early if it has ROLL_BYTES or more of which at least half is of no
-use. So after a run the log takes at most
+The current segment is finished early if it has at least ROLL_BYTES, and at least half of it is useless. So after a
+run the log takes at most
 
     2 x (bytes of the records that jobs need) + SLACK_BYTES + ROLL_BYTES
 
-and each rewrite is paid for by as many bytes of no use. How much is needed is known without reading: the machine
-counts the adds and results of its jobs, segment by segment (`jobs.machine.ledger`). Attempts, which are small,
-are counted when a segment is read.
+and each rewrite frees as many bytes as it writes. The needed bytes are known without reading: the ledger counts
+adds and results for each segment (`jobs.machine.ledger`). Attempts, which are small, are counted when a segment
+is read.
 """
 
 from __future__ import annotations
@@ -47,64 +48,64 @@ __all__ = ["CommandCleaner"]
 logger = logging.getLogger("forelog")
 
 SLACK_BYTES = 1 << 20
-"""Of no use, which all finished segments together may have beside half of their bytes."""
+"""Useless bytes that the finished segments may have, beyond half of their size."""
 ROLL_BYTES = 1 << 20
-"""From which size on a segment that is being written is finished so that it can be cleaned."""
+"""The size from which the current segment is finished early, so that it can be cleaned."""
 LOOK_AGAIN_NS = 3600 * 10**9
-_ROWS = 4096  # to be looked at in one go, while the server has to wait
-_IF_SETTLED = bytes((0, 1, 0)) + bytes(253)  # what jobs from before left, which is marked 2, goes
+_ROWS = 4096  # looked at in one go, while the server's thread has to wait
+_IF_SETTLED = bytes((0, 1, 0)) + bytes(253)  # drops rows marked 2, which jobs of earlier segments left
 _UNLESS_SETTLED = bytes((0, 1, 1)) + bytes(253)
 
 
 class _Stopped(Exception):
-    """The server is being stopped."""
+    """The server stops."""
 
 
 class ForgetDone:
-    """The rule for the engine's cleaner."""
+    """The rule for the cleaner of `forelog.log`."""
 
     needs_last = False
     oldest_first = True
 
     def __init__(self, machine: Machine, stream: Stream, now_ns: int) -> None:
         self._machine = machine
+        self._ledger = machine.ledger
         self._stream = stream
         self._now_ns = now_ns
         self._numbers: list[int] = []
         self._look_ns: dict[int, int] = {}
-        """When to look at a segment again, whatever is known of it."""
+        """For each segment, when to look at it again in any case."""
         self._sizes: dict[int, int] = {}
-        """Of the segments, in bytes."""
+        """The sizes of the segments."""
         self._small: dict[int, int] = {}
-        """How many bytes of a segment were needed for attempts, when it was last looked at."""
+        """For each segment, the bytes that attempts needed at the last look."""
         self._run = 0
-        """How many runs there have been."""
+        """The number of runs so far."""
         self._sealed: dict[int, int] = {}
-        """The run that first found a segment finished: its jobs' ends had happened by then."""
+        """For each segment, the run that first found it finished: by then the ends in it had happened."""
         self._cleaned: dict[int, int] = {}
-        """The run that dropped everything of a segment that wasn't needed."""
+        """For each segment, the run that dropped everything useless."""
         self._live: dict[int, int] = {}
-        """How many bytes of a segment jobs needed before that: if it is as many now, nothing of it has gone
-        since."""
+        """For each segment, the bytes that jobs needed before that: if it is as many now, nothing has become
+        useless since."""
         self._doing = 0
-        """The segment that is being rewritten."""
+        """The segment to be rewritten; 0 if there is none."""
         self._mask = bytearray()
-        """Which of its rows are needed, as far as they are still to be decided about."""
+        """Which of its rows to keep; those that are decided are taken off its end."""
         self._certain = True
-        """Whether all that is known of the jobs in the segment that is looked at is written."""
+        """Whether all changes of the jobs in the current segment are written."""
         self._thorough = False
         self._vain = 0
-        """Bytes that the last thorough run couldn't take out, damaged ones for example: another one couldn't
-        either."""
+        """Useless bytes that the last thorough run could not drop, such as damaged ones."""
         self.cramped = False
-        """Whether there may be no room to rewrite a segment: only those go that have nothing of use."""
+        """Whether the disk may be full: then only segments that are wholly useless go."""
         self.stopped = threading.Event()
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:
         self._numbers = numbers
         self._now_ns = now_ns
         self._run += 1
-        self._look_ns.pop(self._doing, None)  # it couldn't be rewritten
+        self._look_ns.pop(self._doing, None)  # its rewrite failed
         self._doing = 0
         for known in (self._look_ns, self._sealed, self._cleaned, self._small, self._live):
             for number in known.keys() - set(numbers):
@@ -114,7 +115,7 @@ class ForgetDone:
         self._measure(directory)
         self._thorough = self._excess() > 0
         if self._thorough:
-            self._machine.attempts_lost = 0  # before anything is looked at: those that go meanwhile count again
+            self._ledger.attempts_lost = 0  # before the first look: jobs that go meanwhile count again
 
     def _measure(self, directory: Directory) -> None:
         self._sizes = {}
@@ -124,13 +125,13 @@ class ForgetDone:
                 self._sizes[number] = found[0]
 
     def _excess(self) -> int:
-        """By how many bytes the finished segments are larger than they should be."""
-        needed_bytes = sum(self._machine.live.get(number, 0) for number in self._sizes)
-        needed_bytes += max(sum(self._small.values()) - self._machine.attempts_lost, 0)
+        """How many bytes the finished segments have too many."""
+        needed_bytes = sum(self._ledger.live.get(number, 0) for number in self._sizes)
+        needed_bytes += max(sum(self._small.values()) - self._ledger.attempts_lost, 0)
         return sum(self._sizes.values()) - self._vain - 2 * needed_bytes - SLACK_BYTES
 
     def finish(self, directory: Directory) -> None:
-        """All segments have been looked at."""
+        """The run is over."""
         self.done()
         self._measure(directory)
         if not self._thorough:
@@ -140,7 +141,7 @@ class ForgetDone:
 
     @property
     def segments(self) -> int:
-        """How many finished segments the last run has left."""
+        """The number of finished segments after the last run."""
         return len(self._sizes)
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002
@@ -149,7 +150,7 @@ class ForgetDone:
             return True
         useful = others = total = 0
         self._certain = True
-        live = self._machine.live.get(number, 0)  # before anything is looked at
+        live = self._ledger.live.get(number, 0)  # before the first look
         mask, fresh = bytearray(), set[bytes]()
         for block in self._blocks(number):
             found, kept_bytes, other_bytes, all_bytes = self._needed(block, fresh)
@@ -176,28 +177,28 @@ class ForgetDone:
             self._cleaned[number] = self._run
 
     def _is_worth_while(self, number: int) -> bool:
-        """Whether to read a segment: half of it seems to be of no use, or it was never read, or long ago."""
+        """Whether to read a segment: half of it seems useless, or it was not read for long."""
         size = self._sizes.get(number, 0)
-        known = self._machine.live.get(number, 0) + self._small.get(number, 0)
+        known = self._ledger.live.get(number, 0) + self._small.get(number, 0)
         look_ns = self._look_ns.get(number, self._now_ns + LOOK_AGAIN_NS)
         return 2 * known <= size or not self._now_ns < look_ns <= self._now_ns + LOOK_AGAIN_NS
 
     def keep(self, block: Block) -> bytearray:
-        """What was decided when the segment was read: its blocks come in reverse. What has gone since stays."""
+        """Which rows of a block to keep, as decided before. The blocks of a segment come last to first."""
         rows = len(block.scan.offsets)
         mask = self._mask[len(self._mask) - rows :]
         del self._mask[len(self._mask) - rows :]
         return mask
 
     def done(self) -> None:
-        """The last segment is rewritten, if it was to be."""
+        """The last segment is done with."""
         if self._doing and not self._mask:
             self._note_cleaned(self._doing)
         self._doing = 0
 
     def _needed(self, block: Block, fresh: set[bytes]) -> tuple[bytearray, int, int, int]:
-        """Rows that are needed (1), or as long as earlier segments have their jobs' adds (2); the bytes of the
-        first, of the second, and of all."""
+        """Marks rows that are needed (1), or needed while earlier segments have their jobs' adds (2). Returns
+        the marks, and the bytes of the first, of the second, and of all rows."""
         scan, mask, kept, others = block.scan, bytearray(), 0, 0
         stop = block.base + scan.end
         for first in range(block.first, block.last, _ROWS):
@@ -217,9 +218,9 @@ class ForgetDone:
         return mask, kept, others, total
 
     def _is_settled(self, number: int) -> bool:
-        """Whether the adds of all jobs that are gone are gone from every earlier segment. By the order of things,
-        and not by their times: a clock may be wrong."""
-        sealed, live = self._sealed[number], self._machine.live
+        """Whether no earlier segment has adds of jobs that are gone. Judged by the order of runs and not by
+        times, as a clock may be wrong."""
+        sealed, live = self._sealed[number], self._ledger.live
         return all(
             self._cleaned.get(earlier, 0) >= sealed
             or (earlier in self._cleaned and live.get(earlier, 0) == self._live[earlier])
@@ -238,7 +239,7 @@ class ForgetDone:
 
 
 class CommandCleaner:
-    """Cleans a server's log now and then, on a thread."""
+    """Cleans the log of a server, on a thread."""
 
     def __init__(self, stream: Stream, machine: Machine) -> None:
         self._stream = stream
@@ -248,22 +249,22 @@ class CommandCleaner:
 
     @property
     def segments(self) -> int:
-        """How many finished segments there were after the last run."""
+        """The number of finished segments after the last run."""
         return self._rule.segments
 
     def wants_next_segment(self, end: Position) -> bool:
-        """Whether the segment that is being written, up to here, should be finished so that it can be cleaned."""
-        return end.offset >= ROLL_BYTES and 2 * self._machine.live.get(end.segment, 0) <= end.offset
+        """Whether to finish the current segment, which ends here, so that it can be cleaned."""
+        return end.offset >= ROLL_BYTES and 2 * self._machine.ledger.live.get(end.segment, 0) <= end.offset
 
     async def run(self, *, cramped: bool = False) -> CleanReport | None:
-        """Clean once. None if someone reads the log, or it can't be cleaned; that is logged.
+        """Clean once, on a thread. Returns None if the log is being read, or can't be cleaned; that is logged.
 
-        Where the disk may be full (`cramped`), segments go as a whole or not at all.
+        If the disk may be full (`cramped`), segments go as a whole or not at all.
         """
         return await asyncio.to_thread(self.clean, cramped=cramped)
 
     def clean(self, *, cramped: bool = False) -> CleanReport | None:
-        """The same, and waiting for it."""
+        """Clean once, on this thread. As `run`."""
         with self._running:
             self._rule.cramped = cramped
             try:
@@ -287,10 +288,10 @@ class CommandCleaner:
         return None
 
     def stop(self) -> None:
-        """Don't begin anything that takes long."""
+        """End a run soon, if one is under way."""
         self._rule.stopped.set()
 
     def wait(self) -> None:
-        """Until a run that is under way has ended."""
+        """Wait for a run that is under way."""
         with self._running:
             pass

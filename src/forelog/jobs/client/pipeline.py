@@ -1,4 +1,4 @@
-"""Many commands in one write: a batch, as `Client.pipeline()` gives it."""
+"""Many commands in one write."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from forelog.jobs.client import requests
-from forelog.jobs.client.answers import Leased, Result
 from forelog.jobs.client.exchange import Pending
 from forelog.jobs.client.requests import JobOptions, Request
+from forelog.jobs.client.values import Leased, Result
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["Batch"]
+__all__ = ["Pipeline"]
 
 T = TypeVar("T")
 
 
-class Batch:
-    """Commands to be sent together. Each gives a `Pending`, whose `value()` is there after the `with` block."""
+class Pipeline:
+    """Commands to be sent together. Each returns a `Pending`, which has its `value()` after the `with` block."""
 
     def __init__(self) -> None:
         self.pending: list[Pending[Any]] = []
+        """The commands so far."""
 
     def call(self, request: Request[T]) -> Pending[T]:
-        """Any request of `forelog.jobs.client.requests`."""
+        """Add a request of `forelog.jobs.client.requests`."""
         pending = Pending(request)
         self.pending.append(pending)
         return pending
@@ -42,21 +43,21 @@ class Batch:
         return self.call(requests.schedule(name, payload, time, **options))
 
     def lease(self, *names: str) -> Pending[Leased | None]:
-        """Take a job, if there is one."""
+        """Lease a job, if there is one."""
         return self.call(requests.lease(names))
 
     def complete(self, job_id: UUID | str, result: bytes = b"") -> Pending[None]:
-        """A job is done."""
+        """Complete a job."""
         return self.call(requests.complete(job_id, result))
 
     def fail(self, job_id: UUID | str, result: bytes = b"") -> Pending[None]:
-        """A job couldn't be done."""
+        """Fail a job."""
         return self.call(requests.fail(job_id, result))
 
     def delete(self, job_id: UUID | str) -> Pending[None]:
-        """Forget a job."""
+        """Delete a job."""
         return self.call(requests.delete(job_id))
 
     def result(self, job_id: UUID | str) -> Pending[Result]:
-        """A job's result, if it has one."""
+        """The result of a job, if it has one."""
         return self.call(requests.result(job_id))

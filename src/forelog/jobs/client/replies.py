@@ -1,17 +1,17 @@
-"""What a job server answers, as a client reads it: bytes in, values out, no sockets.
+"""The replies of a job server, as a client reads them: bytes in, values out, no sockets.
 
-An answer is a line, and behind `+OK COUNT` so many things, each a line with what follows from it::
+A reply is a line. Behind `+OK COUNT` come so many things, each with a line of its own::
 
     +OK                                  done
-    +OK 1                                a job that was leased:  ID NAME TTR SIZE, its payload
-                                         a result:               ID SUCCESS SIZE, the result
-    +OK COUNT                            what is inspected:      NAME-OR-ID KEYS, then so many lines KEY VALUE
+    +OK 1                                a leased job:        ID NAME TTR SIZE, its payload
+                                         a result:            ID SUCCESS SIZE, the result
+    +OK COUNT                            inspected things:    NAME-OR-ID KEYS, then so many lines KEY VALUE
     -CLIENT-ERROR WHY, -SERVER-ERROR WHY, -NOT-FOUND, -TIMEOUT
 
-Which of them it is follows from what was asked, so the reader is told what to expect. It takes bytes as they come.
-Nothing that a server says makes it keep more than an answer may have.
+The kind of a reply follows from the request, so the reader has to know what to expect. Bytes may come in any
+pieces. No server can make the reader keep more than a reply may have.
 
->>> reader = AnswerReader()
+>>> reader = ReplyReader()
 >>> reader.expect(LEASED)
 >>> reader.feed(b"+OK 1\\r\\n61000000-0001-4000-8000-000000000001 mail 60000 5\\r\\nhel")
 >>> reader.take() is None
@@ -24,7 +24,6 @@ b'hello'
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -38,112 +37,55 @@ from forelog.errors import (
     ServerFailed,
     ServerReadOnly,
 )
+from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
 from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
+from forelog.jobs.machine.states import JobState
 from forelog.times import parse_time
 
-__all__ = ["AnswerReader", "JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo"]
+__all__ = ["ReplyReader"]
 
 DONE, LEASED, RESULT, JOBS, QUEUES, SERVER = range(6)
 
 LINE_BYTES_MAX = 16 << 10
-ANSWER_BYTES_MAX = 20 << 20
-"""The server's own limit of an answer is 2 MiB of payloads."""
+REPLY_BYTES_MAX = 20 << 20
+"""The server itself sends 2 MiB of payloads at most."""
 _THINGS_MAX = 1000
 _KEYS_MAX = 64
-STATES = ("new", "completed", "failed", "pending", "leased")
+STATES = tuple(state.name.lower() for state in JobState)
 
 Parsing = Generator[None, None, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """A job to be done, within `ttr_ms` from now."""
-
-    id: UUID
-    name: str
-    ttr_ms: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of a job."""
-
-    id: UUID
-    success: bool
-    result: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JobInfo:
-    """A job, as the server knows it."""
-
-    id: UUID
-    name: str
-    ttr_ms: int
-    ttl_ms: int
-    payload: bytes
-    priority: int
-    state: str
-    """`new`, `completed`, `failed`, `pending` (it was tried, and waits to be tried again) or `leased`."""
-    attempts: int
-    max_attempts: int
-    fails: int
-    max_fails: int
-    created_ns: int
-    scheduled_ns: int | None
-    """When it is due, of a job that was scheduled."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """How many jobs of a name can be leased, and how many aren't due yet."""
-
-    name: str
-    ready: int
-    scheduled: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """A server."""
-
-    active_clients: int
-    evicted_jobs: int
-    """Jobs that expired before they were done."""
-    started_ns: int
-
-
-class AnswerReader:
-    """Makes answers of bytes, one at a time: `expect`, then `feed` until `take` has something."""
+class ReplyReader:
+    """Reads one reply at a time: call `expect`, then `feed` until `take` returns something."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._parsing: Parsing | None = None
-        self._answer: Any = None
+        self._reply: Any = None
         self._taken = 0
-        """How many bytes the answer has had so far."""
+        """How many bytes of the reply were read so far."""
 
     def expect(self, kind: int) -> None:
-        """An answer of this kind is next."""
+        """The next reply is of this kind."""
         self._taken = 0
-        self._answer = None
+        self._reply = None
         self._parsing = self._parse(kind)
         self._go_on()
 
     def feed(self, data: bytes) -> None:
-        """Bytes that came from the server."""
+        """Take bytes from the server."""
         if data[:2] == b"\x15\x03" and not self._buffer and not self._taken:  # an alert of TLS
             raise BadReply("the server expects TLS, and this side does not speak it: give tls=True, or --tls")
         self._buffer += data
         self._go_on()
 
     def take(self) -> Any:
-        """The answer: a value, or an error that the server told of; None if it isn't there yet."""
-        return self._answer
+        """The reply: a value or an error, or None if it is not complete."""
+        return self._reply
 
     def idle(self) -> bool:
-        """Whether nothing is left over: what comes unasked was not meant for us."""
+        """Whether no bytes are left over."""
         return not self._buffer
 
     def _go_on(self) -> None:
@@ -152,7 +94,7 @@ class AnswerReader:
                 next(self._parsing)
             except StopIteration as end:
                 self._parsing = None
-                self._answer = end.value
+                self._reply = end.value
 
     # -- bytes
 
@@ -161,12 +103,10 @@ class AnswerReader:
         while (end := self._buffer.find(b"\n", start, LINE_BYTES_MAX)) < 0:
             start = len(self._buffer)
             if start >= LINE_BYTES_MAX:
-                raise BadReply(
-                    f"a line of an answer is longer than {LINE_BYTES_MAX} bytes: {_shown(self._buffer)}"
-                )
+                raise BadReply(f"a line of a reply is longer than {LINE_BYTES_MAX} bytes: {_shown(self._buffer)}")
             yield
         if end == 0 or self._buffer[end - 1] != 13:
-            raise BadReply(f"a line of an answer doesn't end with CR LF: {_shown(self._buffer[: end + 1])}")
+            raise BadReply(f"a line of a reply doesn't end with CR LF: {_shown(self._buffer[: end + 1])}")
         line = bytes(self._buffer[: end - 1])
         self._drop(end + 1)
         return line
@@ -187,24 +127,24 @@ class AnswerReader:
     def _drop(self, count: int) -> None:
         del self._buffer[:count]
         self._taken += count
-        if self._taken > ANSWER_BYTES_MAX:
-            raise BadReply(f"an answer has more than {ANSWER_BYTES_MAX} bytes")
+        if self._taken > REPLY_BYTES_MAX:
+            raise BadReply(f"a reply has more than {REPLY_BYTES_MAX} bytes")
 
-    # -- answers
+    # -- replies
 
     def _parse(self, kind: int) -> Parsing:
         line = yield from self._line()
         if line == b"+OK":
             if kind == DONE:
                 return True
-            raise BadReply("+OK came without what was asked for")
+            raise BadReply("+OK came without a value")
         if line[:1] == b"-":
             return _error(line)
         if line[:4] != b"+OK ":
-            raise BadReply(f"this is no answer of a job server: {_shown(line)}")
+            raise BadReply(f"this is no reply of a job server: {_shown(line)}")
         count = _number(line[4:], _THINGS_MAX)
         if kind == DONE:
-            raise BadReply(f"{_shown(line)} is no answer to this command")
+            raise BadReply(f"{_shown(line)} is no reply to this command")
         if kind in (LEASED, RESULT):
             if count != 1:
                 raise BadReply(f"one was asked for, and {count} came")
@@ -297,7 +237,7 @@ _LIMITS = {
 
 
 def _error(line: bytes) -> JobError:
-    """The error that an answer tells of."""
+    """The error in a reply."""
     code, _, rest = line.partition(b" ")
     why = _printable(rest)
     if code == b"-CLIENT-ERROR":
@@ -312,7 +252,7 @@ def _error(line: bytes) -> JobError:
         return JobNotFound("the server has no such job or queue")
     if code == b"-TIMEOUT":
         return JobTimeout("nothing came in time")
-    raise BadReply(f"this is no answer of a job server: {_shown(line)}")
+    raise BadReply(f"this is no reply of a job server: {_shown(line)}")
 
 
 def _number(word: bytes, most: int = 2**63) -> int:

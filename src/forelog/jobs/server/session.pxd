@@ -1,12 +1,13 @@
-# Types for the compiled form of protocol.py.
+# Types for the compiled form of session.py.
 cimport cython
 
 from forelog.jobs.machine.machine cimport Machine
 from forelog.jobs.machine.queue cimport Job, Leaser, Waiter
 from forelog.jobs.machine.wheel cimport Timer
 from forelog.jobs.machine.limits cimport is_id, is_name
+from forelog.jobs.server.outage cimport Outage
 from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
-from forelog.jobs.server.replies cimport inspected, lease_reply, result_reply
+from forelog.jobs.server.replies cimport lease_reply, result_reply
 
 cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED
 cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
@@ -14,7 +15,9 @@ cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UN
 
 cdef class Session:
     cdef Machine _machine
-    cdef object _gate
+    cdef object _clients
+    cdef Outage _outage
+    cdef object _archive
     cdef public object connection
     cdef bytearray _buffer
     cdef Py_ssize_t _need
@@ -31,7 +34,8 @@ cdef class Session:
     cpdef resume(self, long long now_ns)
     cpdef tuple take(self)
     cpdef leave(self)
-    cpdef answer(self)
+    cpdef end_wait(self)
+    cpdef refuse(self, bytes refusal)
     @cython.locals(
         most="Py_ssize_t", at="Py_ssize_t", end="Py_ssize_t", stop="Py_ssize_t", after="Py_ssize_t", words=list, flagged=bint
     )
@@ -52,7 +56,7 @@ cdef class Session:
     cdef _reply(self, bytes reply)
     cdef _change(self, bytes reply)
     @cython.locals(waiter=Waiter)
-    cdef _authorize(self, bytes name, list args)
+    cdef _authorize(self, bytes name, list args, long long now_ns)
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", ttl_ms="long long", refusal=bytes)
     cdef _add(self, list args, dict flags, bytes payload, long long now_ns)
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", ttl_ms="long long", refusal=bytes)
