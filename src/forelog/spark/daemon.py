@@ -39,7 +39,7 @@ class OwnChildren:
             try:
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                raise ProcessLookupError(f"{pid} is no worker of this daemon") from None
+                raise ProcessLookupError(f"{pid} is not a worker of this daemon") from None
         os.kill(pid, number)
 
 

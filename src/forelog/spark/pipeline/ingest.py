@@ -53,7 +53,7 @@ from forelog.spark.pipeline.ingest_plan import (
     shape_of,
     table_columns,
 )
-from forelog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
+from forelog.spark.pipeline.ingest_run import Finished, Run, ignored, parallelism, run_on
 from forelog.spark.planning import Log, find_logs
 from forelog.spark.remote import is_remote
 from forelog.spark.tables.commits import DataFile, TableInfo
@@ -343,13 +343,13 @@ class Ingest:
         self,
         tasks: Sequence[WriteTask | MergeTask],
         function: Callable[..., Written],
-        finished: Finished = nobody,
+        finished: Finished = ignored,
     ) -> list[Written]:
         results: list[Written] = self._run(tasks, function, finished)
         for result in results:
             result.check()
         if len(results) != len(tasks):
-            raise AssertionError(f"{len(results)} of {len(tasks)} tasks told what they did")
+            raise AssertionError(f"{len(results)} of {len(tasks)} tasks returned a result")
         return results
 
     def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> int:
