@@ -11,7 +11,7 @@ CR LF ends the connection: the client speaks another protocol.
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
@@ -58,7 +58,7 @@ from forelog.jobs.server.words import (
 
 if TYPE_CHECKING:
     from forelog.jobs.server.archive import Archive
-    from forelog.jobs.server.clients import Clients
+    from forelog.jobs.server.clients import Clients, Peer
 
 __all__ = ["Replies", "Session"]
 
@@ -106,14 +106,13 @@ class Session:
     )
 
     def __init__(
-        self, machine: Machine, clients: Clients, outage: Outage, archive: Archive, connection: Any
+        self, machine: Machine, clients: Clients, outage: Outage, archive: Archive, connection: Peer
     ) -> None:
         self._machine = machine
         self._clients = clients
         self._outage = outage
         self._archive = archive
         self.connection = connection
-        """The connection, of type `Peer`, which also has `try_writing`."""
         self._buffer = bytearray()
         """Bytes of a command that is not complete, or behind one that waits."""
         self._need = 0
