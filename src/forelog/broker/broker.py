@@ -354,6 +354,7 @@ class Broker:
             access=self.access,
             intake=self.intake,
             slices=self.slices,
+            delivery=self.delivery,
             turns=self.turns,
             clients=self.clients,
             publications=self.publications,
