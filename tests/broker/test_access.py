@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import stat
+import time
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from forelog.broker import Access
 from forelog.broker.access.passwords import Password, change_password, read_users
 from forelog.broker.access.rights import Rights, Ruleset
-from forelog.broker.access.rules import Rules, covers, overlaps
+from forelog.broker.access.rules import Rule, Rules, covers, overlaps
 from forelog.broker.mqtt import (
     MQTT_5_0,
     Connect,
@@ -244,6 +245,21 @@ def test_covering_and_overlapping_are_what_they_are_for_every_topic(one, other):
 
 
 # -- coming in
+
+
+@given(st.lists(FILTERS, max_size=6), FILTERS)
+def test_what_denies_all_of_a_filter_is_found_among_many_rules(denied, wanted):
+    rules = Ruleset([Rule(one, False, False) for one in denied])
+    assert rules.denies_all_of(wanted) == any(covers(one, wanted) for one in denied)
+
+
+def test_thousands_of_rules_are_read_in_an_instant():
+    """Each that allows was compared with each that denies: 3,000 of both took 3 s, for every client that came."""
+    rules = [Rule(f"a/{n}/+") for n in range(3000)]
+    rules += [Rule(f"b/{n}/#", False, False) for n in range(3000)]
+    begun = time.process_time()
+    assert Ruleset(rules).denies_all_of("b/7/x")
+    assert time.process_time() - begun < 1
 
 
 def test_on_this_machine_anyone_may_come_in_and_from_elsewhere_only_if_that_is_said():

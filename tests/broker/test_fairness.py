@@ -60,6 +60,24 @@ def reading(client: Talk) -> Iterator[list[int]]:
         thread.join()
 
 
+@contextlib.contextmanager
+def sending(client: Talk, data: bytes) -> Iterator[None]:
+    """Send, on another thread."""
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            client.socket.sendall(data)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            client.socket.shutdown(2)
+        thread.join()
+
+
 def packets(*wanted) -> bytes:
     return b"".join(encode(packet, 5, from_server=False) for packet in wanted)
 
@@ -136,6 +154,27 @@ def test_a_publish_and_a_subscribe_again_and_again(broker, talk):
         for _ in range(20):
             other.drain()
     assert loop.longest_ms < HELD_MS_MAX
+
+
+@pytest.mark.parametrize("flood", [Publish("q/a", b"x", retain=True), Publish("q/a", b"x", 2, packet_id=1)])
+def test_a_message_does_not_wait_behind_a_hundred_clients_that_send_much(broker, talk, flood):
+    """It waited for the turns of all of them: seconds, before it was delivered, or its client was heard again."""
+    floods = [talk(f"c{number}") for number in range(100)]
+    other = talk("other")
+    other.subscribe("mine", qos=1)
+    data, worst = packets(flood) * 1000, 0.0
+    with contextlib.ExitStack() as stack:
+        for client in floods:
+            stack.enter_context(reading(client))
+            stack.enter_context(sending(client, data))
+        until(lambda: broker.do(lambda: len(broker.broker.slices)) > 20)
+        while len(broker.broker.slices):
+            begun = time.perf_counter()
+            other.publish("mine", b"x", 1)
+            other.messages(1)
+            other.drain()
+            worst = max(worst, time.perf_counter() - begun)
+    assert 0 < worst < 0.5
 
 
 def test_tens_of_thousands_of_topics_at_once(broker, talk):

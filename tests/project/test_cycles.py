@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 KNOWN: set[frozenset[str]] = {
@@ -45,6 +47,9 @@ KNOWN: set[frozenset[str]] = {
     ),
 }
 """Cycles that are still there. The set only shrinks: a cycle that is gone, or smaller, has to leave it."""
+
+ROOMS = {"broker": ["mqtt", "access", "log", "sessions", "flow", "clients", "connections"]}
+"""The rooms of a package, from the bottom up."""
 
 
 def name_of(path: Path) -> str:
@@ -104,6 +109,17 @@ def test_no_module_imports_one_that_imports_it():
     gone = {", ".join(sorted(cycle)) for cycle in KNOWN - found}
     assert not new, "modules that import each other"
     assert not gone, "these cycles are gone, or smaller: take them from the set of known ones"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_imports_only_from_those_before_it(package):
+    known, rooms = modules(), ROOMS[package]
+    for name, path in known.items():
+        own = name.removeprefix(f"forelog.{package}.").split(".")[0]
+        for other in imports(path, known) if own in rooms else ():
+            room = other.removeprefix(f"forelog.{package}.").split(".")[0]
+            if other.startswith(f"forelog.{package}.") and room in rooms:
+                assert rooms.index(room) <= rooms.index(own), f"{name} imports {other}"
 
 
 def test_a_cycle_is_found():

@@ -1,6 +1,6 @@
 """Log lines about clients, for operators: connects, disconnects and refusals.
 
-Each event is one line of the logger `forelog`, with the same fields everywhere::
+Each event is one line of the logger `forelog`, always with the same fields::
 
     broker: connected from=10.0.0.7:50311 client=watch user=ann version=5 session=resumed expiry=100 keep_alive=60
     broker: disconnected from=10.0.0.7:50311 client=watch user=ann seconds=12.3 reason="connection lost"

@@ -100,7 +100,7 @@ class Retention:
                 return found.value  # type: ignore[no-any-return]
 
     async def _needed(self) -> tuple[Position | None, str]:
-        """Do the same with pauses. Positions only move forward meanwhile, so nothing that is needed is missed."""
+        """`needed` with pauses. Positions only move forward meanwhile, so nothing that is needed is missed."""
         looking = self._looking()
         while True:
             try:

@@ -45,8 +45,12 @@ class Ruleset:
         self._trie: Trie[str, int] = Trie()
         for name, found in bits.items():
             self._trie.add(name, name, found)
-        self._denied = [rule.filter for rule in self._rules if rule.denies]
-        self._readable = [rule.filter for rule in self._rules if rule.read and not self.denies_all_of(rule.filter)]
+        self._denied: Trie[str, None] = Trie()
+        for rule in self._rules:
+            if rule.denies:
+                self._denied.add(rule.filter, rule.filter, None)
+        readable = dict.fromkeys(rule.filter for rule in self._rules if rule.read)
+        self._readable = [name for name in readable if not self.denies_all_of(name)]
 
     def __len__(self) -> int:
         return len(self._rules)
@@ -69,7 +73,8 @@ class Ruleset:
 
     def denies_all_of(self, filter: str) -> bool:  # noqa: A002
         """Whether one rule denies everything that a filter matches."""
-        return any(covers(rule, filter) for rule in self._denied)
+        # A rule that covers a filter also matches the filter's text, taken as a topic.
+        return any(covers(rule, filter) for rule, _ in self._denied.match(filter))
 
     def allows_some_of(self, filter: str) -> bool:  # noqa: A002
         """Whether a filter may match a readable topic."""

@@ -1,9 +1,11 @@
 """What clients ask for, packet by packet.
 
-lifecycle         Clients: CONNECT, takeover, DISCONNECT, expiry
-wills             Wills: published when a client is lost
-publications      Publications: messages that aren't plain
-acknowledgements  Acknowledgements: PUBACK, PUBREC, PUBREL, PUBCOMP
-subscriptions     Subscriptions: SUBSCRIBE, UNSUBSCRIBE, and sessions that come back
-groups            Groups: shared subscriptions
+The modules:
+
+    lifecycle         Clients: CONNECT, takeover, DISCONNECT, expiry
+    wills             Wills: published when a client is lost
+    publications      Publications: messages that aren't plain
+    acknowledgements  Acknowledgements: PUBACK, PUBREC, PUBREL, PUBCOMP
+    subscriptions     Subscriptions: SUBSCRIBE, UNSUBSCRIBE, and sessions that come back
+    groups            Groups: shared subscriptions
 """

@@ -1,8 +1,8 @@
 """Clients come and go: CONNECT, takeover, DISCONNECT, and sessions that expire.
 
 A session belongs to its user. A client of another user that comes with the same id is refused, whether or not the
-session's own client is connected. If the user is no longer in the file of users, the session ends when somebody
-comes with its id. A session without an owner, as in a broker without users, goes to the first user that comes for
+session's own client is connected. If the user is no longer in the file of users, the session ends when another
+client uses its id. A session without an owner, as in a broker without users, goes to the first user that comes for
 it.
 """
 

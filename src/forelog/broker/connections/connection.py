@@ -19,6 +19,7 @@ from typing import Any
 
 from forelog import kernel
 from forelog.broker.connections.admission import Pending
+from forelog.broker.connections.pace import RUNS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.services import Services
 from forelog.broker.mqtt import (
@@ -60,7 +61,7 @@ _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIEN
 """Reasons for which the version of a refused CONNECT is known well enough to answer it."""
 _ANSWERS_MAX = 4
 """Unsent answers that a client may have before it isn't read any more, as a multiple of `out_bytes_max`."""
-_PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
+_PACKET_BYTES_MAX = 0x1000_0004  # MQTT's own limit
 _SMALL_BYTES = 4096
 """Incomplete packets up to this size aren't counted: nearly every read ends with one."""
 
@@ -108,6 +109,7 @@ class Connection(Peer, asyncio.Protocol):
         self._drained = 0
         self._singly = 0
         """Bytes of messages to take one by one, because not all of them may be published."""
+        self._pace = Pace(self, services.slices, services.delivery)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's file descriptor if bytes can be written to it directly, else -1."""
@@ -227,36 +229,34 @@ class Connection(Peer, asyncio.Protocol):
         """Handle all complete packets; returns where the rest begins."""
         at, end = 0, len(data)
         limit = self.packet_limit
-        self._need = 0
-        slices, has_begun = self._services.slices, False
-        if self._singly:
-            at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
+        self._need = runs = 0
+        if self._singly and not self._pace.must_wait(_PUBLISH, 0):
+            at, runs = self._take_singly(data, 0, min(self._singly, end), limit), RUNS_MAX
         while at < end and not (self._closing or self._paused) and self._held is None:
-            if has_begun and not slices.has_time():
-                self.hold(Future())  # other clients have their turn before the rest of many packets
-                slices.later(self, self.resume)
+            if self._pace.must_wait(data[at], runs):
+                break
+            if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")
+            after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
+            if self._need:
+                return after
+            if after != at:
+                at, runs = after, runs + 1
+                continue
+            if (after := self._take_one(data, at, end, limit)) == at:
                 return at
-            has_begun = True
-            first = data[at]
-            if self.version == UNKNOWN and first != _CONNECT:  # whatever follows
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
-            if self.session is not None and first & 0xF0 == _PUBLISH:
-                after = self._take_bulk(data, at, end, limit)
-                if self._need:
-                    return after
-                if after != at:
-                    at = after
-                    continue
-            elif first == _PUBACK and self.session is not None:
-                acks = kernel.mqtt_pubacks(data, at, end)
-                if acks.packet_ids:
-                    self._services.acknowledgements.acknowledged(self.session, acks.packet_ids)
-                    at = acks.end
-                    continue
-            after = self._take_one(data, at, end, limit)
-            if after == at:
-                return at
-            at = after
+            at, runs = after, RUNS_MAX
+        return at
+
+    def _take_many(self, session: Session, data: bytes, at: int, end: int, limit: int) -> int:
+        """Take consecutive plain messages or acknowledgements; returns where they end."""
+        if data[at] & 0xF0 == _PUBLISH:
+            return self._take_bulk(data, at, end, limit)
+        if data[at] == _PUBACK:
+            acks = kernel.mqtt_pubacks(data, at, end)
+            if acks.packet_ids:
+                self._services.acknowledgements.acknowledged(session, acks.packet_ids)
+                return int(acks.end)
         return at
 
     def _take_bulk(self, data: bytes, at: int, end: int, limit: int) -> int:

@@ -13,6 +13,7 @@ from forelog.broker.clients.lifecycle import Clients
 from forelog.broker.clients.publications import Publications
 from forelog.broker.connections.admission import Admission
 from forelog.broker.connections.buffers import SharedBuffers
+from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.intake import Intake
 from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.turns import Turns
@@ -41,6 +42,7 @@ class Services:
     access: Access
     intake: Intake
     slices: Slices
+    delivery: Delivery
     turns: Turns
     clients: Clients
     publications: Publications

@@ -64,7 +64,7 @@ class CatchUp:
             self._slices.start(owner, self._pumping(owner))
 
     def resume(self, cursor: Cursor) -> None:
-        """Do the same for the owner of a cursor, soon."""
+        """Read for the owner of a cursor, soon."""
         owner = cursor if isinstance(cursor, Group) else cursor.session
         if owner is not None and not owner.pumping:
             owner.pumping = True

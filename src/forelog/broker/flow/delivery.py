@@ -7,6 +7,9 @@ and no other cursor waits for it. It reads on from there until it is live again 
 A batch with many topics or subscribers is delivered in slices, and later batches wait. A client that disconnects
 or subscribes meanwhile falls behind at the first message that it wasn't given; `given` returns that position.
 After an error the remaining cursors fall behind in the same way, so no message is lost.
+
+A publisher waits with its next messages while its last ones are still being delivered. Otherwise the messages of
+other publishers would wait behind everything that it sends.
 """
 
 from __future__ import annotations
@@ -61,6 +64,10 @@ class Delivery:
         self._waiting: deque[MessageBatch] = deque()
         """Batches that aren't delivered yet; the first is being delivered."""
         self._waiting_bytes = 0
+        self._dispatched = 0
+        """The number of batches so far."""
+        self._publishers: list[Callable[[], None]] = []
+        """Resume the publishers that wait until their messages are delivered."""
         self._first = self._last = Position(0, 0)
         """The part of the first batch that is being delivered."""
         self._order: Sequence[tuple[Cursor, object]] | None = None
@@ -71,6 +78,7 @@ class Delivery:
     def dispatch(self, batch: MessageBatch) -> None:
         """Give a batch that was just written to all live cursors."""
         self._history.add(batch)
+        self._dispatched += 1
         if not self._waiting and self._deliver_small(batch):
             return
         self._waiting.append(batch)
@@ -78,7 +86,7 @@ class Delivery:
         if len(self._waiting) == 1:
             self._first = self._history.delivering = Position(batch.segment, batch.base)
             self._order = None
-            self._slices.start(self, self._delivering())
+            self._slices.start_urgent(self._delivering())
             self._sender.flush()
         elif self._waiting_bytes > _WAITING_BYTES_MAX:
             self.abandon()
@@ -109,6 +117,19 @@ class Delivery:
         """Whether a batch is still being delivered."""
         return bool(self._waiting)
 
+    @property
+    def turn(self) -> int:
+        """The number of the batch that is written next."""
+        return self._dispatched + 1
+
+    def owes(self, turn: int) -> bool:
+        """Whether messages of this turn, or of an earlier one, still have to be delivered."""
+        return bool(self._waiting) and turn > self._dispatched - len(self._waiting)
+
+    def when_delivered(self, action: Callable[[], None]) -> None:
+        """Call this when the next batch has been delivered."""
+        self._publishers.append(action)
+
     def given(self, cursor: Cursor) -> Position:
         """The position up to which a live cursor has been given everything."""
         if not self._waiting:
@@ -137,6 +158,7 @@ class Delivery:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._history.delivering = None
+        self._resume_publishers()
 
     def _delivering(self) -> Iterator[None]:
         """Deliver what waits, batch by batch, in parts."""
@@ -171,6 +193,12 @@ class Delivery:
         self._first = Position(batch.segment, batch.end)
         self._history.delivering = self._first if self._waiting else None
         self._order = None
+        self._resume_publishers()
+
+    def _resume_publishers(self) -> None:
+        publishers, self._publishers = self._publishers, []
+        for action in publishers:
+            action()
 
     def _deliver_part(self, batch: MessageBatch, first: int, last: int) -> Iterator[None]:
         """Give rows of a batch to all cursors that want them."""
@@ -206,7 +234,7 @@ class Delivery:
     ) -> Iterator[None]:
         """Give each cursor its rows. A failure for one doesn't affect the others."""
         self._order, start = order, self._first
-        is_late = self._slices.has(self)
+        is_late = self._slices.is_urgent
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):

@@ -203,8 +203,7 @@ class Sender:
     def _share_by_rights(self, group: Group, batch: MessageBatch, rows: array[int]) -> int:
         """Share rows that not every member may read: one by one, some at a time.
 
-        A message that only members may read whose clients are away waits for them. One that no member may read is
-        skipped.
+        A message that only absent members may read waits for them. One that no member may read is skipped.
         """
         codes, topics = batch.topics
         most = max(min(SINGLY_MAX, RIGHTS_MAX // (1 + len(group.ready))), 1)

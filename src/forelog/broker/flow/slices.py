@@ -7,6 +7,9 @@ in the order in which it was asked for.
 
 Small work doesn't wait: `start` runs it at once, as long as everything that was started in this round of the event
 loop fits into one slice.
+
+Delivery is urgent: it has a slice of its own before those of clients, so a message never waits behind the work
+that other clients have asked for.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class Slices:
         self._seconds = seconds
         self._clock = clock
         self._queues: OrderedDict[Hashable, deque[Iterator[None]]] = OrderedDict()
+        self._urgent: deque[Iterator[None]] = deque()
         self._is_due = False
         self._allowed: float | None = None
         """Seconds that `start` may still use in this round of the event loop; None in a new round."""
@@ -55,9 +59,17 @@ class Slices:
         """Whether a client has unfinished work."""
         return owner in self._queues
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is unfinished urgent work."""
+        return bool(self._urgent)
+
     def add(self, owner: Hashable, work: Iterator[None]) -> None:
         """Do this after the client's earlier work."""
         self._queues.setdefault(owner, deque()).append(work)
+        self._run_soon()
+
+    def _run_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
             self._call_soon(self._run)
@@ -68,19 +80,30 @@ class Slices:
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
         """Do this work now, as far as time allows, and the rest later. Returns whether it is done."""
-        if owner not in self._queues:
-            if self._allowed is None:
-                self._allowed = self._seconds
-                self._call_soon(self._allow)
-            begun = self._clock()
-            deadline = begun + self._allowed
-            try:
-                while self._clock() < deadline:
-                    if not self._step(work):
-                        return True
-            finally:
-                self._allowed -= self._clock() - begun
+        if owner not in self._queues and self._begin(work):
+            return True
         self.add(owner, work)
+        return False
+
+    def start_urgent(self, work: Iterator[None]) -> None:
+        """Do this work now, as far as time allows, and the rest before the work of any client."""
+        if self._urgent or not self._begin(work):
+            self._urgent.append(work)
+            self._run_soon()
+
+    def _begin(self, work: Iterator[None]) -> bool:
+        """Do work as far as time allows. Returns whether it is done."""
+        if self._allowed is None:
+            self._allowed = self._seconds
+            self._call_soon(self._allow)
+        begun = self._clock()
+        deadline = begun + self._allowed
+        try:
+            while self._clock() < deadline:
+                if not self._step(work):
+                    return True
+        finally:
+            self._allowed -= self._clock() - begun
         return False
 
     def has_time(self) -> bool:
@@ -96,20 +119,29 @@ class Slices:
 
     def finish(self) -> None:
         """Do everything that is left, now."""
+        self._some_urgent(math.inf)
         while self._queues:
             self._some(math.inf)
+            self._some_urgent(math.inf)
 
     def _allow(self) -> None:
         self._allowed = None
 
     def _run(self) -> None:
-        """Do one slice."""
+        """Do a slice of urgent work and one of clients' work."""
+        if self._urgent:
+            self._some_urgent(self._clock() + self._seconds)
         deadline = self._clock() + self._seconds
         while self._queues and self._clock() < deadline:
             self._some(deadline)
-        self._is_due = bool(self._queues)
+        self._is_due = bool(self._queues or self._urgent)
         if self._is_due:
             self._call_soon(self._run)
+
+    def _some_urgent(self, deadline: float) -> None:
+        while self._urgent and self._clock() < deadline:
+            if not self._step(self._urgent[0]):
+                self._urgent.popleft()
 
     def _some(self, deadline: float) -> None:
         """Do a few steps of one client's work, then move it to the end."""

@@ -117,7 +117,8 @@ def matches(filter: str, topic: str) -> bool:  # noqa: A002
         return False
     if not has_wildcards(filter):
         return filter == topic
-    wanted, levels = filter.split("/"), topic.split("/")
+    wanted = filter.split("/")
+    levels = topic.split("/", len(wanted))  # however many there are, no more of them matter
     if wanted[-1] == "#":
         del wanted[-1]
         if len(levels) < len(wanted):

@@ -31,7 +31,7 @@ class Readers(NamedTuple):
     some: frozenset[Session]
     """The connected members that may, if not all may."""
     away: bool
-    """Whether a member may whose client is away."""
+    """Whether a member may that isn't connected."""
 
 
 class Group(Cursor):
