@@ -74,9 +74,10 @@ class Broker:
             await asyncio.Event().wait()
 
     Messages are in `path/messages`, and can be read there beside the broker. Sessions and retained messages are in
-    `path/sessions`. `sync` says when an acknowledged message survives what: "os", the process; "interval", a power
-    loss, except for the last `sync_interval_ms`; "always", every power loss. `file_bytes` is the size of a file of
-    messages, and `mode` the permissions of new files. The other attributes are the broker's parts.
+    `path/sessions`. `sync` says what acknowledged messages survive: with "os" a crash of the process; with
+    "interval" also a power loss, except for those of the last `sync_interval_ms`; with "always" every power loss.
+    `file_bytes` is the size of a file of messages, and `mode` the permissions of new files. The other attributes
+    are the broker's parts.
     """
 
     def __init__(
