@@ -13,6 +13,14 @@ Whatever the bytes say, nothing outside of a buffer is read, and nothing larger 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("forelog.kernel._kernel") is None:
+    raise ImportError(
+        "forelog's kernel isn't compiled for this Python: install forelog with it, or in a source tree run "
+        "python setup.py build_ext --inplace"
+    )
+
 from forelog.kernel._kernel import (
     AppendCore,
     BoundedQueue,

@@ -21,7 +21,7 @@ _DOOR_LOOK_SECONDS = 1.0
 
 
 class Peer(Hashable, Protocol):
-    """A connection, as it is seen here."""
+    """A connection, as what knows no sockets sees it."""
 
     def address(self) -> str:
         """Its host and port."""
@@ -34,6 +34,9 @@ class Peer(Hashable, Protocol):
 
     def abort(self) -> None:
         """End it at once."""
+
+    def try_writing(self) -> None:
+        """Write what its client has changed at once, to find out whether it can be written."""
 
 
 class Clients:

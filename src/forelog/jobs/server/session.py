@@ -11,7 +11,7 @@ CR LF ends the connection: the client speaks another protocol.
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
@@ -55,7 +55,7 @@ from forelog.jobs.server.words import (
 
 if TYPE_CHECKING:
     from forelog.jobs.server.archive import Archive
-    from forelog.jobs.server.clients import Clients
+    from forelog.jobs.server.clients import Clients, Peer
     from forelog.jobs.server.inspection import Inspections
 
 __all__ = ["Replies", "Session"]
@@ -112,7 +112,7 @@ class Session:
         outage: Outage,
         archive: Archive,
         inspections: Inspections,
-        connection: Any,
+        connection: Peer,
     ) -> None:
         self._machine = machine
         self._clients = clients
@@ -120,7 +120,6 @@ class Session:
         self._archive = archive
         self._inspections = inspections
         self.connection = connection
-        """The connection, of type `Peer`, which also has `try_writing`."""
         self._buffer = bytearray()
         """Bytes of a command that is not complete, or behind one that waits."""
         self._need = 0
