@@ -16,7 +16,7 @@ from forelog.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "forelog"
-WRITTEN = (".py", ".pyi", ".pyx", ".pxi", ".pxd", ".h", ".typed")
+WRITTEN = (".java", ".py", ".pyi", ".pyx", ".pxi", ".pxd", ".h", ".typed")
 LIGHT = ("arrow", "cli", "metrics", "state", "jobs", "broker", "remote")
 
 
