@@ -403,7 +403,7 @@ class Model:
 
     def gone(self, client_id: str) -> None:
         """Wait until the broker knows."""
-        sessions = self.here.broker.memory.sessions
+        sessions = self.here.broker.store.sessions
         until(lambda: (found := sessions.get(client_id)) is None or found.connection is None)
 
     def subscribe(self) -> None:

@@ -11,11 +11,11 @@ import pytest
 from forelog.broker import Access, Limits
 from forelog.broker.access.passwords import change_password
 from forelog.broker.flow import sender as sender_module
-from forelog.broker.flow.batches import Batch, Stored
 from forelog.broker.flow.routes import Routes
+from forelog.broker.log.batch import MessageBatch, StoredMessage
 from forelog.broker.mqtt import Publish, Suback, Subscribe, Subscription
-from forelog.broker.sessions.memory import Memory
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
+from forelog.broker.sessions.store import SessionStore
 from forelog.log.position import Position
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
@@ -49,8 +49,8 @@ def test_the_tail_counts_small_messages_as_what_they_take(tmp_path):
 
         def publish() -> None:
             for n in range(3000):
-                broker.broker.put(f"q/{n}", b"", {})
-                broker.broker.turn()
+                broker.broker.publications.put(f"q/{n}", b"", {})
+                broker.broker.turns.run()
 
         broker.do(publish)
         assert len(broker.broker.history._tail) <= 1000
@@ -68,7 +68,7 @@ def test_what_a_client_could_do_is_forgotten_with_it(tmp_path):
             talk = connected(broker, f"c{n}", user_name="ann", password=b"ann")
             talk.publish(f"devices/c{n}/1", b"", qos=1)
             talk.close()
-        until(lambda: broker.do(lambda: len(broker.broker.clients.connections)) == 1)
+        until(lambda: broker.do(lambda: len(broker.broker.presence.connections)) == 1)
         verdicts = access.verdicts
         assert len(verdicts._found) == 1
         assert verdicts._bytes == 250 + 4 * len("devices/stays/1")
@@ -99,14 +99,14 @@ def test_messages_with_many_identifiers_are_sent_a_few_at_a_time(broker, monkeyp
     monkeypatch.setattr(sender_module, "TOGETHER_BYTES_MAX", 10_000)
     monkeypatch.setattr(sender_module, "OUT_BYTES_MAX", 20_000)
     sizes = []
-    send = type(broker.broker.sender)._put_out
+    send = type(broker.broker.sender)._prepare
 
-    def put_out(self, connection, data):
+    def prepare(self, connection, data):
         sizes.append(len(data))
         send(self, connection, data)
         assert self._out_bytes <= 20_000
 
-    monkeypatch.setattr(type(broker.broker.sender), "_put_out", put_out)
+    monkeypatch.setattr(type(broker.broker.sender), "_prepare", prepare)
     client, publisher = connected(broker, "c"), connected(broker, "p")
     for n in range(128):
         name = "/".join("+" if n >> bit & 1 else "a" for bit in range(7))
@@ -125,7 +125,7 @@ def test_the_replays_of_a_client_remember_little_together(broker):
     publisher.send(*(Publish(f"topic/{n}", b"") for n in range(1500)))
     publisher.drain()
     client.subscribe(*(f"$replay/all/other/{n}" for n in range(50)))
-    session = broker.broker.clients.sessions["c"]
+    session = broker.broker.store.sessions["c"]
     until(lambda: broker.do(lambda: not session.behind))
     assert sum(len(cursor._cache) for cursor in session.cursors.values()) <= 2 * 1024
 
@@ -139,9 +139,9 @@ def test_what_comes_again_waits_for_a_slow_socket(tmp_path):
             publisher.publish("big", bytes([n]) * 500_000, qos=1)
             client.expect(Publish)
         client.close()
-        until(lambda: broker.do(lambda: broker.broker.clients.sessions["c"].connection is None))
+        until(lambda: broker.do(lambda: broker.broker.store.sessions["c"].connection is None))
         client = connected(broker, "c", clean=False, expiry=100)
-        session = broker.broker.clients.sessions["c"]
+        session = broker.broker.store.sessions["c"]
         until(lambda: broker.do(lambda: session._waiter is not None))
         assert broker.do(session.connection.transport.get_write_buffer_size) < 2 * 500_000
         publisher.publish("big", b"new", qos=1)
@@ -164,23 +164,23 @@ def test_what_many_subscribers_get_is_found_out_with_breaks():
 
 def test_many_that_expire_or_time_out_together_are_done_in_slices(broker):
     """20,000 sessions that expired in the same moment held up everybody for 176 ms."""
-    clients = broker.broker.clients
+    clients, sessions = broker.broker.clients, broker.broker.store.sessions
 
     def expire() -> int:
         for n in range(2000):
-            session = clients.sessions[f"s{n}"] = Session(f"s{n}", HERE, 100)
+            session = sessions[f"s{n}"] = Session(f"s{n}", HERE, 100)
             session.expiry_seconds, session.ended_ns = 1, 1
-            broker.broker.memory.note_session(session)
-            clients._expires(session)
-        return len(clients.sessions)
+            broker.broker.store.note_session(session)
+            clients._expire_in_turn(session)
+        return len(sessions)
 
     assert broker.do(expire) == 2000
-    until(lambda: not clients.sessions)
+    until(lambda: not sessions)
     talks = [connected(broker, f"k{n}", keep_alive=1) for n in range(5)]
-    assert broker.do(lambda: (clients.sweep(broker.broker.now + 10), broker.broker.slices.has(clients))[1])
+    assert broker.do(lambda: (clients.sweep(broker.broker.turns.now + 10), broker.broker.slices.has(clients))[1])
     for talk in talks:
         assert talk.end().reason_code == 0x8D
-    assert not clients.sessions
+    assert not sessions
 
 
 def test_members_whose_rights_have_to_be_looked_at_get_some_messages_at_a_time(tmp_path, monkeypatch):
@@ -217,20 +217,20 @@ def test_the_places_of_many_cursors_are_those_of_each():
 
 def test_large_things_are_written_anew_a_few_at_a_time(tmp_path):
     """100 retained messages of 1 MB were written in one step, when the log of sessions was written anew."""
-    memory = Memory(str(tmp_path / "sessions"), Limits())
-    memory.open()
-    for n in range(40):
-        memory.note_retained(f"r/{n}", memory.retain(Stored(1, f"r/{n}", bytes(200_000), {})))
-        memory.flush()
     steps = []
 
-    def run_slice(work) -> None:
+    def run(work) -> None:
         work()
         steps.append(work)
 
-    memory.run_slice = run_slice
-    memory._log.rotate()
-    memory.close()
+    store = SessionStore(str(tmp_path / "sessions"), Limits(), run=run)
+    store.open()
+    for n in range(40):
+        store.note_retained(f"r/{n}", store.retain(StoredMessage(1, f"r/{n}", bytes(200_000), {})))
+        store.flush()
+    steps.clear()
+    store._log.rotate()
+    store.close()
     assert len(steps) >= 6
 
 
@@ -247,7 +247,7 @@ def test_subscriptions_of_a_client_with_a_long_id_cost_what_was_sent(tmp_path, p
         client.close()
     with local(tmp_path / "after") as broker:
         client = connected(broker, "c" * 1000, clean=False, expiry=100)
-        session = broker.broker.clients.sessions["c" * 1000]
+        session = broker.broker.store.sessions["c" * 1000]
         assert {*session.cursors, *session.groups} == {"", *names}
         client.publish("77", b"!", qos=1)
         assert [one.payload for one in client.take(1)] == [b"!"]
@@ -261,7 +261,7 @@ def test_a_group_that_has_given_nothing_yet_is_where_it_began_after_a_crash(tmp_
         client.subscribe("$share/g/x", qos=1)
         client.close()
         first.close()
-        until(lambda: broker.do(lambda: not broker.broker.clients.connections))
+        until(lambda: broker.do(lambda: not broker.broker.presence.connections))
         with Talk(broker.port) as publisher:
             publisher.connect("p")
             for n in range(3):
@@ -278,11 +278,11 @@ def test_many_groups_that_have_moved_are_noted_some_at_a_time(broker):
     before = written(Path(broker.broker.path))
 
     def note() -> None:
-        groups = broker.broker.subscriptions.groups
+        groups = broker.broker.groups
         for group in groups.all.values():
-            groups.moved[group] = None
+            groups._moved[group] = None
         groups.note_moved(Position(9, 9))
-        broker.broker.memory.flush()
+        broker.broker.store.flush()
 
     broker.do(note)
     assert written(Path(broker.broker.path)) - before < 1500 * 60
@@ -291,5 +291,5 @@ def test_many_groups_that_have_moved_are_noted_some_at_a_time(broker):
 
 def test_a_batch_weighs_what_it_takes():
     columns = array("q", [0])
-    batch = Batch(b"x" * 20, columns, (columns, columns), (columns, columns), b"\0")
+    batch = MessageBatch(b"x" * 20, columns, (columns, columns), (columns, columns), b"\0")
     assert batch.weight > 1000

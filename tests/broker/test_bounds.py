@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from forelog.broker import Limits
-from forelog.broker.caches import Cache
 from forelog.broker.mqtt import (
     MQTT_3_1_1,
     MQTT_5_0,
@@ -59,7 +58,7 @@ def test_filters_of_a_session_are_bounded_in_bytes(tmp_path):
         granted = codes.count(0)
         assert 100 < granted < 1000
         assert set(codes[granted:]) == {ReasonCode.QUOTA_EXCEEDED}
-        assert here.broker.memory.sessions["hog"].held_bytes <= MB
+        assert here.broker.store.sessions["hog"].held_bytes <= MB
         name = "0/0/" + "x/" * 190
         assert client.unsubscribe(name) == [0]
         assert client.subscribe(name) == [0], "what was given back can be had again"
@@ -74,7 +73,7 @@ def test_a_filter_under_a_prefix_counts_beside_the_same_without_one(tmp_path):
         codes = client.subscribe(*(f"$share/group-{number}-{'g' * 100}/a" for number in range(400)))
         assert 10 < codes.count(0) < 200
         assert set(codes) == {0, ReasonCode.QUOTA_EXCEEDED}
-        session = here.broker.memory.sessions["hog"]
+        session = here.broker.store.sessions["hog"]
         granted = codes.count(0)
         assert (
             client.unsubscribe(*(f"$share/group-{number}-{'g' * 100}/a" for number in range(granted)))
@@ -111,20 +110,20 @@ def test_what_sessions_take_is_counted_through_everything_that_happens(tmp_path)
                 client.connect(f"c{number}", clean=False, expiry=100 * (number % 2), will=Will("w", bytes(1000)))
                 client.subscribe("a", "b/#", "$share/g/c", "$replay/all/d", qos=1)
                 client.unsubscribe("a", "none")
-        until(lambda: all(one.connection is None for one in here.broker.memory.sessions.values()))
-        sessions = here.broker.memory.sessions
+        until(lambda: all(one.connection is None for one in here.broker.store.sessions.values()))
+        sessions = here.broker.store.sessions
         assert sorted(sessions) == ["c1", "c3"]
-        count = here.broker.holdings.byte_count
+        count = here.broker.quotas.byte_count
         assert count == sum(session.held_bytes for session in sessions.values())
     with local(path) as here:
-        again = here.broker.holdings.byte_count
+        again = here.broker.quotas.byte_count
         assert 0 < again == count - 2 * (1000 + 4), "after a start it is the same, without the wills"
         for name in ("c1", "c3"):
             with Talk(here.port) as client:
                 client.connect(name, expiry=0)
                 client.disconnect()
-        until(lambda: not here.broker.memory.sessions)
-        assert here.broker.holdings.byte_count == 0
+        until(lambda: not here.broker.store.sessions)
+        assert here.broker.quotas.byte_count == 0
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_nobody_gets_so_many_sessions_that_none_are_left(tmp_path):
             with Talk(here.port) as client:
                 reasons.append(client.connect(f"c{number}", clean=False, expiry=100).reason_code)
         assert reasons == [0] * 5 + [ReasonCode.QUOTA_EXCEEDED] * 5
-        assert len(here.broker.memory.sessions) == 5, "no half of a session stays"
+        assert len(here.broker.store.sessions) == 5, "no half of a session stays"
         with Talk(here.port) as client:
             assert client.connect("c0", clean=False, expiry=100).session_present
         with Talk(here.port) as client:
@@ -182,7 +181,7 @@ def test_names_are_short(tmp_path, version):
                 assert found.reason_code == reason
 
 
-# -- aliases, lists, caches
+# -- aliases, lists
 
 
 def test_aliases_are_bounded_in_bytes():
@@ -213,17 +212,6 @@ def test_topics_of_the_current_file_are_bounded_in_bytes(tmp_path):
         assert here.do(lambda: here.broker.history._topics) is None
 
 
-def test_a_cache_is_bounded_in_bytes():
-    cache: Cache[str, str] = Cache(100_000)
-    for number in range(10_000):
-        cache.put(f"{number}/{'x' * 300}", "v", 300)
-    assert len(cache) * 500 <= 100_000
-    cache.put("x" * 60_000, "v", 60_000)
-    assert cache.get("x" * 60_000) is None
-    cache.clear()
-    assert len(cache) == 0
-
-
 # -- sharing
 
 
@@ -250,7 +238,7 @@ def test_shares_and_quotas_add_up():
 
 
 def retained(here) -> int:
-    return here.do(lambda: len(here.broker.memory.retained))
+    return here.do(lambda: len(here.broker.store.retained))
 
 
 def test_retained_messages_are_as_many_after_a_restart_as_before(tmp_path):
@@ -293,7 +281,7 @@ def test_a_message_that_cannot_be_retained_is_not_acknowledged_in_silence(tmp_pa
             assert old.publish("c", b"y", qos=qos, retain=True) == 0
             assert subscriber.messages() == [("c", b"y")], "it is delivered all the same"
         assert retained(here) == 1
-        assert here.broker.visits.notices.counts["not retained"] == 1
+        assert here.broker.notices.counts["not retained"] == 1
 
 
 def test_retained_messages_are_bounded_in_bytes(tmp_path):
@@ -301,16 +289,16 @@ def test_retained_messages_are_bounded_in_bytes(tmp_path):
         client.connect()
         codes = [client.publish(str(number), bytes(100_000), qos=1, retain=True) for number in range(20)]
         assert codes == [0] * 10 + [ReasonCode.QUOTA_EXCEEDED] * 10
-        assert here.broker.memory.retained.byte_count <= MB
+        assert here.broker.store.retained.byte_count <= MB
         assert client.publish("0", bytes(100_000), qos=1, retain=True) == 0, "as large as before"
         for number in range(10):
             client.publish(str(number), b"", qos=1, retain=True)
-        assert here.broker.memory.retained.byte_count == 0
+        assert here.broker.store.retained.byte_count == 0
         many = [Publish(str(one), bytes(200_000), 1, True, packet_id=one + 1) for one in range(20)]
         client.send(*many)  # in one turn: what is being written counts, too
         until(lambda: here.broker.intake.messages >= 25)
-        assert here.broker.memory.retained.byte_count <= MB
-        assert not here.broker.memory.retained._reserved
+        assert here.broker.store.retained.byte_count <= MB
+        assert not here.broker.store.retained._reserved
 
 
 def test_retained_messages_that_have_expired_make_room(tmp_path):
@@ -323,6 +311,6 @@ def test_retained_messages_that_have_expired_make_room(tmp_path):
             until(lambda: retained(here) == 0)
             assert client.publish("new", b"x", qos=1, retain=True) == 0
             time.sleep(0)
-        here.do(here.broker.memory.flush)
+        here.do(here.broker.store.flush)
     with local(tmp_path / "log", limits=Limits(retained_max=3)) as here:
         assert retained(here) == 1

@@ -270,7 +270,7 @@ def test_messages_to_and_from_a_terminal(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["pub", "a/#", "x"], 2, "no topic"),
+        (["pub", "a/#", "x"], 2, "isn't a topic"),
         (["sub", "a/#/b"], 2, "can't be used"),
         (["sub", "a", "--since", "yesterday"], 2, "yesterday"),
         (["sub", "a", "--session", "1h"], 2, "--client-id"),

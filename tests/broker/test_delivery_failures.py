@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from forelog import kernel
-from forelog.broker.flow import clock as clock_module
 from forelog.broker.flow import sender as sender_module
-from forelog.broker.flow.batches import Stored
-from forelog.broker.flow.clock import MessageClock
+from forelog.broker.log import clock as clock_module
+from forelog.broker.log.batch import StoredMessage
+from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt import Puback, Publish
 from forelog.times import SECOND_NS
 from tests.broker.local import Local, local, until
@@ -71,8 +71,8 @@ def test_an_age_doesnt_change_when_the_clock_is_set(step):
     clocks.pass_seconds(7)
     assert clock.age_ns(written) == 7 * SECOND_NS
     assert clock.age_ns(before) == 17 * SECOND_NS
-    assert clock.seconds_left(Stored(written, "t", b"", {"expiry": 10})) == 3
-    assert clock.seconds_left(Stored(before, "t", b"", {"expiry": 10})) == 0
+    assert clock.seconds_left(StoredMessage(written, "t", b"", {"expiry": 10})) == 3
+    assert clock.seconds_left(StoredMessage(before, "t", b"", {"expiry": 10})) == 0
 
 
 def test_messages_from_before_the_start_are_as_old_as_the_time_of_day_says():
@@ -211,14 +211,14 @@ def test_a_message_that_always_fails_doesnt_hold_up_those_after_it(broker, monke
         payloads = [b"bad" if n in (3, 4, 9) else b"%d" % n for n in range(20)]
         publisher.send(*(Publish("t/x", body, 1, packet_id=n + 1) for n, body in enumerate(payloads)))
         assert bodies(client, 17) == [body for body in payloads if body != b"bad"]
-    until(lambda: broker.do(lambda: inner.memory.sessions["s"].main.live))
+    until(lambda: broker.do(lambda: inner.store.sessions["s"].main.live))
     assert inner.sender.dropped == 3
 
 
 def test_a_socket_that_fails_keeps_nothing_from_others(broker, monkeypatch):
     inner = broker.broker
     clients = [subscriber(broker, f"s{n}") for n in range(3)]
-    connection = broker.do(lambda: inner.memory.sessions["s1"].connection)
+    connection = broker.do(lambda: inner.store.sessions["s1"].connection)
     monkeypatch.setattr(connection, "send", lambda data: 1 // 0)
     with Talk(broker.port) as publisher:
         publisher.connect("p")
@@ -236,8 +236,8 @@ def test_a_socket_that_fails_keeps_nothing_from_others(broker, monkeypatch):
 
 def test_what_follows_from_a_message_and_fails_keeps_nothing_else_from_happening(broker, monkeypatch):
     inner = broker.broker
-    real = inner.memory.retain
-    monkeypatch.setattr(inner.memory, "retain", lambda m: 1 // 0 if m.payload == b"bad" else real(m))
+    real = inner.store.retain
+    monkeypatch.setattr(inner.store, "retain", lambda m: 1 // 0 if m.payload == b"bad" else real(m))
     client = subscriber(broker, "s")
     with Talk(broker.port) as publisher:
         publisher.connect("p")
@@ -248,7 +248,7 @@ def test_what_follows_from_a_message_and_fails_keeps_nothing_else_from_happening
         )
         assert [publisher.expect(Puback).packet_id for _ in range(3)] == [1, 2, 3]
     assert bodies(client, 3) == [b"bad", b"good", b"plain"]
-    assert broker.do(lambda: list(inner.memory.retained)) == ["t/b"]
+    assert broker.do(lambda: list(inner.store.retained)) == ["t/b"]
 
 
 def test_an_alias_that_was_never_sent_is_not_used(broker):

@@ -138,7 +138,7 @@ def test_a_byte_now_and_then_does_not_move_the_deadline(tmp_path, secure, kind):
                 "web": b"GET /mqtt HTTP/1.1\r\nX: " + b"x" * 9000,
             }
             drip(raw, hello.get(kind, connect))
-        until(lambda: not len(here.broker.door))
+        until(lambda: not len(here.broker.admission))
 
 
 @pytest.mark.parametrize("kind", ["plain", "tls", "web"])
@@ -150,8 +150,8 @@ def test_silent_connections_keep_nobody_out(tmp_path, secure, kind):
         port = here.listen(ours if kind == "tls" else None, websockets=kind == "web")
         waiting = stack.enter_context(opened(here.port))
         silent = [stack.enter_context(opened(port, ELSEWHERE)) for _ in range(40)]
-        until(lambda: here.broker.door.turned_away >= 31)
-        assert len(here.broker.door) <= 10
+        until(lambda: here.broker.admission.turned_away >= 31)
+        assert len(here.broker.admission) <= 10
         assert sum(map(is_closed, silent)) >= 31
         waiting.sendall(packed(Connect("patient")))
         assert waiting.recv(4)[0] == 0x20, "an address that has one connection keeps it"
@@ -163,9 +163,9 @@ def test_one_address_has_no_more_than_its_share(tmp_path):
     limits = Limits(unconnected_per_address_max=3, connect_seconds=600)
     with local(tmp_path / "log", limits=limits) as here, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(opened(here.port, ELSEWHERE)) for _ in range(6)]
-        until(lambda: here.broker.door.turned_away == 3)
+        until(lambda: here.broker.admission.turned_away == 3)
         until(lambda: [is_closed(one) for one in silent] == [True] * 3 + [False] * 3)
-        assert len(here.broker.door) == 3
+        assert len(here.broker.admission) == 3
 
 
 def test_what_those_who_are_not_in_have_sent_is_bounded_together(tmp_path):
@@ -176,8 +176,8 @@ def test_what_those_who_are_not_in_have_sent_is_bounded_together(tmp_path):
         for _ in range(20):
             one = stack.enter_context(opened(here.port, ELSEWHERE))
             one.sendall(unfinished(0x10, 60_000) + bytes(50_000))
-            until(lambda: here.broker.door.unconnected_bytes <= 200_000)
-        until(lambda: here.broker.door.turned_away >= 16)
+            until(lambda: here.broker.admission.pending_bytes <= 200_000)
+        until(lambda: here.broker.admission.turned_away >= 16)
         patient.sendall(packed(Connect("patient"))[5:])
         assert patient.recv(4)[0] == 0x20
 
@@ -220,7 +220,7 @@ def test_what_comes_while_a_password_is_checked_is_bounded(tmp_path, monkeypatch
                     sent += client.send(message[sent % len(message) :])
                 except BlockingIOError:
                     time.sleep(0.01)
-            assert here.broker.door.unconnected_bytes <= 512 << 10
+            assert here.broker.admission.pending_bytes <= 512 << 10
             checked.set()
             client.setblocking(True)
             assert client.recv(4)[0] == 0x20, "its time has run out on our side only"
@@ -243,7 +243,7 @@ def test_half_packets_are_bounded_together_and_the_one_who_has_most_goes(tmp_pat
             hog.sendall(packed(Publish("t", bytes(900_000)))[:800_000])
             hogs.append(hog)
         until(lambda: sum(map(is_closed, hogs)) >= 9)
-        assert here.broker.shared.partial.total <= 3 * MB
+        assert here.broker.buffers.partial.total <= 3 * MB
         mine.raw(packed(Publish("t", bytes(900_000)))[600_000:])
         assert mine.drain() == []
         until(lambda: here.broker.intake.messages == 1)
@@ -279,7 +279,7 @@ def unread(here: Local, port: int, name: str, address: str = ELSEWHERE) -> socke
     found.bind((address, 0))
     found.connect(("127.0.0.1", port))
     found.sendall(packed(Connect(name), Subscribe(1, [Subscription("t", 0)])))
-    until(lambda: name in here.broker.memory.sessions and len(here.broker.routes))
+    until(lambda: name in here.broker.store.sessions and len(here.broker.routes))
     return found
 
 
@@ -296,7 +296,7 @@ def test_what_waits_for_all_sockets_is_bounded_and_nobody_misses_a_message(tmp_p
         most = 0
         for _ in range(60):
             publisher.publish("t", bytes(500_000), qos=1)
-            most = max(most, here.do(lambda: here.broker.shared.unsent.total))
+            most = max(most, here.do(lambda: here.broker.buffers.unsent.total))
         assert most <= 6 * MB
         assert sum(len(payload) for _, payload in reader.messages(60)) == 60 * 500_000
 
@@ -315,7 +315,7 @@ def test_pings_of_a_web_client_that_does_not_read_are_not_answered_for_ever(tmp_
             assert b"101" in raw.recv(1000)
             connect = packed(Connect("web"))
             raw.sendall(bytes((0x82, 0x80 | len(connect), 0, 0, 0, 0)) + connect)
-            until(lambda: "web" in here.broker.memory.sessions)
+            until(lambda: "web" in here.broker.store.sessions)
             ping = (bytes((0x89, 0x80 | 125, 0, 0, 0, 0)) + bytes(125)) * 100
             raw.setblocking(False)
             sent, quiet = 0, 0
@@ -327,7 +327,7 @@ def test_pings_of_a_web_client_that_does_not_read_are_not_answered_for_ever(tmp_
                     quiet += 1
                     time.sleep(0.01)
             assert quiet == 100, f"{sent} bytes were taken"
-            assert here.do(lambda: here.broker.shared.unsent.total) < 200_000
+            assert here.do(lambda: here.broker.buffers.unsent.total) < 200_000
             raw.setblocking(True)
             raw.settimeout(60)
             got = 0
@@ -440,7 +440,7 @@ def test_a_client_that_is_still_sending_reads_why_it_is_disconnected(tmp_path, s
                 assert part, "the reason was never read"
                 got += part
             client.close()
-        until(lambda: not here.broker.door.lingering)
+        until(lambda: not here.broker.admission.lingering)
 
 
 def test_a_refused_connect_is_read_by_a_client_that_sends_on(tmp_path):
@@ -458,14 +458,14 @@ def test_lingering_ends(tmp_path):
     limits = Limits(linger_seconds=0.2, linger_bytes_max=MB)
     with local(tmp_path / "log", limits=limits) as here, opened(here.port) as client:
         client.sendall(packed(Connect("c"), Connect("c")))
-        until(lambda: not here.broker.door.lingering and not here.broker.clients.connections)
+        until(lambda: not here.broker.admission.lingering and not here.broker.presence.connections)
         until(lambda: is_closed(client))
     with local(tmp_path / "log", limits=Limits(linger_seconds=600, linger_bytes_max=MB)) as here:
         with opened(here.port) as client, pytest.raises(OSError):  # noqa: PT011 - a reset, or a broken pipe
             client.sendall(packed(Connect("c"), Connect("c")))
             for _ in range(1000):
                 client.sendall(bytes(MB))
-        until(lambda: not here.broker.door.lingering)
+        until(lambda: not here.broker.admission.lingering)
 
 
 def test_a_client_that_never_reads_its_goodbye_is_gone_all_the_same(tmp_path):
@@ -476,7 +476,7 @@ def test_a_client_that_never_reads_its_goodbye_is_gone_all_the_same(tmp_path):
                 for _ in range(500):
                     publisher.publish("t", bytes(10_000), qos=1)
             lazy.sendall(packed(Disconnect()))
-            until(lambda: here.do(lambda: not here.broker.clients.connections))
+            until(lambda: here.do(lambda: not here.broker.presence.connections))
             with pytest.raises((Closed, OSError)):
                 while lazy.recv(MB):
                     pass

@@ -56,7 +56,7 @@ def serve(checks, right=False):
         checks.now[0] = check
     checks._take(check)
     checks._note(check, right)
-    logins._tell(check, None if right else WRONG)
+    logins._answer(check, None if right else WRONG)
     return check
 
 
@@ -255,7 +255,7 @@ def test_a_right_password_doesnt_wait_behind_a_thousand_wrong_ones(tmp_path, use
         for number in range(1000):
             host, name = hosts[number % len(hosts)], names[number % len(names)]
             stack.enter_context(guess(here.port, number, host, name))
-        until(lambda: len(here.broker.clients.connections) > 0)
+        until(lambda: len(here.broker.presence.connections) > 0)
         talk = Talk(here.port)
         stack.enter_context(talk)
         talk.socket.settimeout(10)
@@ -269,7 +269,7 @@ def test_closing_a_connection_cancels_its_check(tmp_path, users):
         until(lambda: access._logins.waiting > 200)
         for one in flood:
             one.close()
-        until(lambda: access._logins.waiting == 0 and not here.broker.clients.connections)
+        until(lambda: access._logins.waiting == 0 and not here.broker.presence.connections)
 
 
 def test_more_than_can_be_checked_are_told_that_the_server_is_busy(tmp_path, users):

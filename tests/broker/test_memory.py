@@ -13,9 +13,9 @@ import pytest
 
 from forelog.broker import Limits
 from forelog.broker.mqtt import Connack, Publish, ReasonCode
-from forelog.broker.sessions.events import told
-from forelog.broker.sessions.memory import Memory
+from forelog.broker.sessions.events import snapshot
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
+from forelog.broker.sessions.store import SessionStore
 from forelog.errors import AppenderFailed
 from forelog.log.position import Position
 from forelog.testing import CrashDisk
@@ -32,27 +32,29 @@ def written(path: Path) -> int:
     )
 
 
-def state(memory: Memory) -> dict[str, Any]:
+def state(store: SessionStore) -> dict[str, Any]:
     """What is known of durable sessions, in a form that can be compared."""
     found = {}
-    for session in memory.sessions.values():
+    for session in store.sessions.values():
         if session.durable:
-            one = told(session, Position(0, 0), 2**62)
+            one = snapshot(session, Position(0, 0), 2**62)
             one["cursors"] = sorted(
                 (key, at, sorted(subs), sorted(done)) for key, at, subs, done in one["cursors"]
             )
             one["groups"], one["received"] = sorted(one["groups"]), sorted(one["received"])
             one["out"], one["released"] = sorted(map(tuple, one["out"])), sorted(one["released"])
             found[session.client_id] = one
-    return {"sessions": found, "groups": dict(memory.groups), "known": memory.known_ns}
+    return {"sessions": found, "groups": dict(store.groups), "known": store.known_ns}
 
 
 class Life:
     """Random things happen to sessions, as a broker has them happen."""
 
-    def __init__(self, memory: Memory, seed: int) -> None:
-        self.memory, self.random, self.time = memory, random.Random(seed), 1
-        memory.written = lambda: self.time
+    def __init__(self, disk: CrashDisk, seed: int, limits: Limits | None = None, **options: Any) -> None:
+        self.random, self.time = random.Random(seed), 1
+        self.store = SessionStore("sessions", limits or Limits(), files=disk, written=lambda: self.time, **options)
+        self.store.open()
+        self.store.learned()
 
     def place(self) -> Position:
         self.time += 1
@@ -60,11 +62,11 @@ class Life:
 
     def session(self) -> Session:
         client_id = f"c{self.random.randrange(4)}"
-        if client_id not in self.memory.sessions:
-            session = self.memory.sessions[client_id] = Session(client_id, self.place(), 100)
+        if client_id not in self.store.sessions:
+            session = self.store.sessions[client_id] = Session(client_id, self.place(), 100)
             session.expiry_seconds = self.random.choice((0, 100, 200))
-            self.memory.note_session(session)
-        return self.memory.sessions[client_id]
+            self.store.note_session(session)
+        return self.store.sessions[client_id]
 
     def step(self) -> None:
         kinds = (
@@ -84,15 +86,15 @@ class Life:
         )
         getattr(self, self.random.choice(kinds))(self.session())
         if self.random.random() < 0.2:
-            self.memory.note_known()
+            self.store.note_known()
 
     def settle(self) -> None:
         """As a broker does now and then."""
-        self.memory.note_known()
-        for session in self.memory.sessions.values():
+        self.store.note_known()
+        for session in self.store.sessions.values():
             if session.durable:
-                self.memory.note_places(session)
-        self.memory.flush()
+                self.store.note_places(session)
+        self.store.flush()
 
     def _sub(self) -> Sub:
         flag = self.random.random
@@ -102,24 +104,24 @@ class Life:
         sub = self._sub()
         for name in self.random.sample(("a", "b/+", "c/#", "d"), 2):
             session.main.add(name, sub)
-            self.memory.note_sub(session, name, sub)
+            self.store.note_sub(session, name, sub)
 
     def share(self, session: Session) -> None:
         name, sub = self.random.choice(("$share/g/a", "$share/h/b")), self._sub()
         session.groups[name] = sub
-        self.memory.note_sub(session, name, sub, shared=True)
-        self.memory.groups[name] = self.place()
-        self.memory.note("group", name, *self.memory.groups[name])
+        self.store.note_sub(session, name, sub, shared=True)
+        self.store.groups[name] = self.place()
+        self.store.note("group", name, *self.store.groups[name])
 
     def replay(self, session: Session) -> None:
         key = self.random.choice(("$replay/all/a", "$replay/1m/b"))
         cursor = session.cursors[key] = Cursor(key, session, self.place())
         cursor.add(key[-1], self._sub()._replace(since=Position(0, 0)))
-        self.memory.note_replay(session, cursor)
+        self.store.note_replay(session, cursor)
 
     def unsub(self, session: Session) -> None:
         for name in self.random.sample(("a", "b/+", "$share/g/a", "$replay/all/a", "none"), 2):
-            self.memory.note_unsub(session, name)
+            self.store.note_unsub(session, name)
             if session.groups.pop(name, None) is None and session.cursors.pop(name, None) is None:
                 session.main.remove(name)
 
@@ -127,88 +129,85 @@ class Life:
         cursor = self.random.choice(list(session.cursors.values()))
         cursor.next = self.place()
         if session.durable:
-            self.memory.note_places(session)
+            self.store.note_places(session)
 
     def out(self, session: Session) -> None:
         packet_id, position = session.next_id(), self.place()
         session.take_ids(1)
         session.in_flight[packet_id] = Sent(position, 2, session.main)
         if session.durable:
-            self.memory.note("out", session.client_id, [[packet_id, *position, ""]])
+            self.store.note("out", session.client_id, [[packet_id, *position, ""]])
 
     def rec(self, session: Session) -> None:
         for packet_id in list(session.in_flight)[:1]:
             session.receive(packet_id)
             if session.durable:
-                self.memory.note("rec", session.client_id, [packet_id])
+                self.store.note("rec", session.client_id, [packet_id])
 
     def comp(self, session: Session) -> None:
         for packet_id in list(session.released)[:1]:
             session.complete(packet_id)
             if session.durable:
-                self.memory.note("comp", session.client_id, [packet_id])
+                self.store.note("comp", session.client_id, [packet_id])
 
     def took(self, session: Session) -> None:
         self.time += 1
         session.received[self.random.randrange(1, 9)] = self.time
-        self.memory.taking[session] = None
+        self.store.taking[session] = None
 
     def let(self, session: Session) -> None:
         for packet_id in list(session.received)[:1]:
             time_ns = session.received.pop(packet_id)
             if session.durable:
-                self.memory.note("let go", session.client_id, packet_id, time_ns)
+                self.store.note("let go", session.client_id, packet_id, time_ns)
 
     def away(self, session: Session) -> None:
         session.ended_ns = self.random.choice((None, self.time))
         session.owner = self.random.choice((None, "ann"))
         session.expiry_seconds = self.random.choice((0, 100, 100, 200))
-        self.memory.note_session(session)
+        self.store.note_session(session)
 
     def end(self, session: Session) -> None:
         if self.random.random() < 0.3:
-            del self.memory.sessions[session.client_id]
-            self.memory.note("end", session.client_id)
+            del self.store.sessions[session.client_id]
+            self.store.note("end", session.client_id)
 
 
-def replayed(disk: CrashDisk) -> Memory:
-    memory = Memory("sessions", Limits(), files=disk)
-    memory._log.open()  # without what `open` makes of it for the next run
-    return memory
+def replayed(disk: CrashDisk) -> SessionStore:
+    store = SessionStore("sessions", Limits(), files=disk)
+    store._log.open()  # without what `open` makes of it for the next run
+    return store
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_replay_gives_what_there_was(seed):
     """Whatever happened, with snapshots at any moment, and with writes that failed in between."""
     disk = CrashDisk()
-    memory = Memory("sessions", Limits(), files=disk)
-    memory.open()
-    life = Life(memory, seed)
+    life = Life(disk, seed)
+    store = life.store
     for number in range(300):
         life.step()
         if life.random.random() < 0.1:
             failing = disk.fail(lambda operation: operation.kind == "write", errno.ENOSPC)
             with contextlib.suppress(OSError):
-                memory.flush()
+                store.flush()
             failing.stop()
         if life.random.random() < 0.05:
             with contextlib.suppress(OSError):
-                memory._log.rotate()
+                store._log.rotate()
         if number % 10 == 9:
             life.settle()
-            assert state(replayed(CrashDisk.of(disk.contents()))) == state(memory), (seed, number)
+            assert state(replayed(CrashDisk.of(disk.contents()))) == state(store), (seed, number)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_crash_between_any_two_writes_leaves_a_state_that_there_was(seed):
     disk = CrashDisk()
-    memory = Memory("sessions", Limits(), files=disk, sync="always")
-    memory.open()
-    life, seen = Life(memory, seed), []
+    life, seen = Life(disk, seed, sync="always"), []
     for _ in range(25):
         life.step()
         life.settle()
-        seen.append(state(memory)["sessions"])
+        seen.append(state(life.store)["sessions"])
     for crash in disk.states_everywhere(limit=3):
         found = state(replayed(crash.disk))["sessions"]
         assert found in [{}, *seen]
@@ -244,7 +243,7 @@ def test_coming_and_going_costs_little_however_much_a_session_has(tmp_path):
         for _ in range(20):
             with Talk(here.port) as client:
                 assert client.connect("much", clean=False, expiry=1000).session_present
-        until(lambda: here.do(lambda: here.broker.memory.sessions["much"].connection is None))
+        until(lambda: here.do(lambda: here.broker.store.sessions["much"].connection is None))
         assert written(tmp_path / "log") - before < 20_000
 
 
@@ -255,30 +254,30 @@ def test_messages_of_quality_2_are_noted_once(tmp_path):
         for packet_id in range(1, 500):
             client.send(Publish("t", b"", 2, packet_id=packet_id))
         client.drain()
-        memory = here.broker.memory
-        here.do(memory.note_known)
-        here.do(memory.flush)
+        store = here.broker.store
+        here.do(store.note_known)
+        here.do(store.flush)
         before = written(tmp_path / "log" / "sessions")
         for _ in range(20):
             client.publish("t", b"", qos=1)
-            here.do(memory.note_known)
-            here.do(memory.flush)
+            here.do(store.note_known)
+            here.do(store.flush)
         assert written(tmp_path / "log" / "sessions") - before < 5000
 
 
 def test_an_event_that_can_never_be_written_keeps_no_other(tmp_path, caplog):
-    memory = Memory(str(tmp_path / "sessions"), Limits())
-    memory.open()
+    store = SessionStore(str(tmp_path / "sessions"), Limits())
+    store.open()
     session = Session("c", Position(1, 1), 10)
     session.expiry_seconds = 100
-    memory.sessions["c"] = session
-    memory.note_session(session)
-    memory.note("retain", "bad", 1, b"", {"x": {1, 2}})
-    memory.note("group", "g", 1, 2)
-    memory.flush()
-    memory.close()
-    assert "can't be written, ever" in caplog.text
-    again = Memory(str(tmp_path / "sessions"), Limits())
+    store.sessions["c"] = session
+    store.note_session(session)
+    store.note("retain", "bad", 1, b"", {"x": {1, 2}})
+    store.note("group", "g", 1, 2)
+    store.flush()
+    store.close()
+    assert "can never be written" in caplog.text
+    again = SessionStore(str(tmp_path / "sessions"), Limits())
     again.open()
     assert list(again.sessions) == ["c"]
     assert again.groups == {"g": Position(1, 2)}
@@ -287,44 +286,42 @@ def test_an_event_that_can_never_be_written_keeps_no_other(tmp_path, caplog):
 
 def test_changes_that_cannot_be_written_are_bounded_and_written_anew_later():
     disk = CrashDisk()
-    memory = Memory("sessions", Limits(pending_bytes_max=10_000), files=disk)
-    memory.open()
-    life = Life(memory, 7)
+    life = Life(disk, 7, Limits(pending_bytes_max=10_000))
+    store = life.store
     failing = disk.fail(lambda operation: operation.kind == "write", errno.ENOSPC)
     for _ in range(2000):
         life.step()
         with contextlib.suppress(OSError):
-            memory.flush()
-        assert memory._pending_bytes < 20_000
-    assert memory.is_ill
+            store.flush()
+        assert store._pending_bytes < 20_000
+    assert store.is_ill
     with pytest.raises(OSError, match="written anew"):
-        memory.flush()
+        store.flush()
     with pytest.raises(OSError):  # noqa: PT011 - the disk is still full
-        memory.heal()
-    assert memory.is_ill
+        store.heal()
+    assert store.is_ill
     failing.stop()
-    memory.heal()
+    store.heal()
     life.settle()
-    assert state(replayed(CrashDisk.of(disk.contents()))) == state(memory)
+    assert state(replayed(CrashDisk.of(disk.contents()))) == state(store)
 
 
 def test_a_failed_sync_is_healed_by_opening_the_log_again():
     disk = CrashDisk()
-    memory = Memory("sessions", Limits(), files=disk, sync="always")
-    memory.open()
-    life = Life(memory, 8)
+    life = Life(disk, 8, sync="always")
+    store = life.store
     for _ in range(50):
         life.step()
     failing = disk.fail(lambda operation: operation.kind == "sync", errno.EIO)
     with pytest.raises(AppenderFailed):
-        memory.flush()
+        store.flush()
     failing.stop()
-    assert memory.is_ill
-    memory.heal()
+    assert store.is_ill
+    store.heal()
     for _ in range(50):
         life.step()
     life.settle()
-    assert state(replayed(CrashDisk.of(disk.contents()))) == state(memory)
+    assert state(replayed(CrashDisk.of(disk.contents()))) == state(store)
 
 
 def test_a_full_disk_under_sessions_refuses_cleanly_and_heals(tmp_path):

@@ -127,5 +127,5 @@ def test_a_number_of_five_bytes_is_malformed_and_so_is_a_padded_one():
 
 
 def test_a_name_that_there_isnt_is_refused_when_written():
-    with pytest.raises(BadPacket, match="no property 'colour' in CONNECT"):
+    with pytest.raises(BadPacket, match="CONNECT can't have the property 'colour'"):
         property_bytes({"colour": 1}, CONNECT)

@@ -15,7 +15,6 @@ from websockets.sync.client import connect as connect_web
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import change_password
-from forelog.broker.figures import figures_of
 from forelog.broker.mqtt import MQTT_5_0, Connect, Publish, Will, encode
 from forelog.cli.aside import Aside
 from tests.broker.local import local, until
@@ -162,7 +161,7 @@ def test_refusals_are_counted_for_metrics_and_system_topics(tmp_path, files):
             talk.publish("b", b"", 1)
             talk.subscribe("b", "c")
         ann(here.port, password=b"no").close()
-        found = here.do(lambda: figures_of(here.broker))
+        found = here.do(lambda: here.broker.figures())
         assert {name: count for name, count in found.items() if name.startswith("refused_")} == {
             "refused_logins": 1,
             "refused_connects": 0,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.flow.batches import Stored
+from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt import Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription, matches
 from forelog.broker.sessions.retained import RetainedMessages
 from tests.broker.local import local
@@ -25,7 +25,7 @@ FILTERS = st.tuples(
 def kept(*topics: str) -> RetainedMessages:
     retained = RetainedMessages()
     for topic in topics:
-        retained.add(Stored(1, topic, b"x", {}))
+        retained.add(StoredMessage(1, topic, b"x", {}))
     return retained
 
 
@@ -35,7 +35,7 @@ def test_a_walk_finds_what_comparing_with_each_topic_finds(changes, wanted):
     retained, model = RetainedMessages(), set()
     for is_added, topic in changes:
         if is_added:
-            assert (retained.add(Stored(1, topic, b"x", {})) is not None) == (topic in model)
+            assert (retained.add(StoredMessage(1, topic, b"x", {})) is not None) == (topic in model)
             model.add(topic)
         else:
             assert (retained.remove(topic) is not None) == (topic in model)
@@ -58,7 +58,7 @@ def test_a_walk_goes_on_while_topics_come_and_go(data, wanted):
             found.append(message.topic)
         topic = data.draw(TOPICS)
         if data.draw(st.booleans()):
-            retained.add(Stored(2, topic, b"y", {}))
+            retained.add(StoredMessage(2, topic, b"y", {}))
         else:
             retained.remove(topic)
             lasting.discard(topic)
@@ -125,14 +125,16 @@ def test_the_same_filter_a_thousand_times_is_one_subscription(tmp_path: Path):
         assert len(client.take(50)) == 50
         assert client.drain() == []
         assert broker.do(lambda: broker.broker.slices.steps) - steps < 1000 + 50 + 20
-        assert broker.do(lambda: broker.broker.memory.sessions["c"].subscriptions()) == 1
+        assert broker.do(lambda: broker.broker.store.sessions["c"].subscriptions()) == 1
 
 
 def test_filters_that_match_nothing_cost_a_step_each_however_much_is_retained(tmp_path: Path):
     """2,000 filters and 20,000 topics were a walk over 40 million."""
     with local(tmp_path / "log") as broker, Talk(broker.port) as client:
         client.connect("c")
-        broker.do(lambda: [broker.broker.memory.retain(Stored(1, f"t/{n}", b"x", {})) for n in range(20_000)])
+        broker.do(
+            lambda: [broker.broker.store.retain(StoredMessage(1, f"t/{n}", b"x", {})) for n in range(20_000)]
+        )
         steps = broker.do(lambda: broker.broker.slices.steps)
         assert client.subscribe(*(f"other/{n}/+" for n in range(2000))) == [0] * 2000
         assert client.drain() == []
@@ -149,7 +151,7 @@ def test_what_waits_for_room_is_a_place_and_not_a_list(tmp_path: Path):
         assert client.subscribe(Subscription("t/#", 1)) == [1]
         first = [client.expect(Publish) for _ in range(10)]
         assert client.quiet()
-        left = broker.do(lambda: broker.broker.memory.sessions["c"].retained_left)
+        left = broker.do(lambda: broker.broker.store.sessions["c"].retained_left)
         assert list(left) == ["t/#"]
         publisher.publish("t/20", b"", qos=1, retain=True)
         publisher.publish("t/21", b"new", qos=1, retain=True)

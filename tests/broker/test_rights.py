@@ -49,12 +49,12 @@ class Place:
 
     def lost(self, talk: Talk) -> None:
         """A connection breaks, and the broker has noticed."""
-        before = len(self.broker.clients.connections)
+        before = len(self.broker.presence.connections)
         talk.close()
-        until(lambda: len(self.broker.clients.connections) < before)
+        until(lambda: len(self.broker.presence.connections) < before)
 
     def refusals(self, what: str) -> int:
-        return self.broker.visits.refusals()[what]
+        return self.broker.notices.refusals()[what]
 
 
 @contextlib.contextmanager
@@ -251,7 +251,7 @@ def test_what_was_under_way_is_not_sent_again_without_the_right(place):
     bob.publish("b", b"next", 1)
     assert ann.messages() == [("b", b"next")]
     ann.drain()
-    session = place.broker.memory.sessions["x"]
+    session = place.broker.store.sessions["x"]
     assert not session.in_flight
     assert not session.released
 
@@ -277,8 +277,8 @@ def test_what_is_being_delivered_in_slices_is_looked_at_again(place):
     def publish_and_reload():
         broker, clock = place.broker, itertools.count()
         broker.slices._clock = lambda: next(clock) * 0.004  # time for two steps
-        broker.put("a", b"1", {"qos": 1})
-        broker.turn()
+        broker.publications.put("a", b"1", {"qos": 1})
+        broker.turns.run()
         broker.slices._clock = time.perf_counter
         assert broker.delivery.is_behind
         broker.reload()
@@ -391,7 +391,7 @@ def test_a_will_is_published_only_if_its_user_may_at_that_moment(place, gone, de
             place.lost(ann)
     until(lambda: place.refusals("wills") == 1)
     assert payloads(watcher) == []
-    assert place.here.do(lambda: "wills/ann" not in place.broker.memory.retained)
+    assert place.here.do(lambda: "wills/ann" not in place.broker.store.retained)
 
 
 @pytest.mark.parametrize("delay", [0, 1])
@@ -495,8 +495,6 @@ def test_refused_topics_cost_no_memory(place):
         ann.send(Publish(f"{number}/" + "x" * 60_000, b"", 1, packet_id=number + 1))
         assert ann.expect(Puback).reason_code == ReasonCode.NOT_AUTHORIZED
     for number in range(20_000):
-        place.broker.access.verdicts.may_publish(
-            place.broker.memory.sessions["x"].rights, f"{number}/" + "x" * 200
-        )
+        place.broker.access.verdicts.may_publish(place.broker.store.sessions["x"].rights, f"{number}/" + "x" * 200)
     assert place.broker.access.verdicts._bytes <= 4 << 20
     assert len(place.broker.access.verdicts._found) < 6000

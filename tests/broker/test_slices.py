@@ -106,3 +106,16 @@ def test_a_work_that_fails_is_over_and_the_next_is_done(caplog):
     assert sorted(loop.log) == ["a", "b"]
     assert "ZeroDivisionError" in caplog.text
     assert len(slices) == 0
+
+
+def test_what_is_urgent_does_not_wait_behind_clients_however_many_there_are():
+    loop = Loop()
+    slices = slices_of(loop, 10)
+    for n in range(100):
+        slices.add(n, loop.work("client", 50))
+    slices.start_urgent(loop.work("urgent", 35))
+    while slices.is_urgent:
+        loop.go_round()
+    assert loop.log.count("client") <= 4 * 11, "one slice of theirs for each of it"
+    slices.finish()
+    assert len(loop.log) == 5035

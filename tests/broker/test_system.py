@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forelog.broker import Access, Limits, prometheus_collector
-from forelog.broker.figures import FIGURES, figures_of
+from forelog.broker.figures import FIGURES
 from forelog.errors import ForelogError
 from forelog.log.stream import Stream
 from tests.broker.local import Paho, local, until
@@ -99,7 +99,7 @@ def test_prometheus_gets_every_figure(tmp_path):
         registry = CollectorRegistry()
         registry.register(prometheus_collector(here.broker))
         text = generate_latest(registry).decode()
-        assert set(figures_of(here.broker)) == set(FIGURES)
+        assert set(here.broker.figures()) == set(FIGURES)
     for name in FIGURES:
         assert f"# HELP forelog_broker_{name}" in text
     assert f'forelog_broker_messages_received_total{{log="{tmp_path}/log"}} 1.0' in text
@@ -127,13 +127,13 @@ def test_old_files_go_and_at_least_so_many_bytes_stay(tmp_path, caplog):
         fill(here.client())
         before = files(tmp_path / "log")
         until(lambda: len(list((tmp_path / "log" / "messages").glob("*.topics"))) >= len(before) - 2)
-        done = here.wait_for(here.broker.keeping.look())
+        done = here.wait_for(here.broker.retention.look())
         after = files(tmp_path / "log")
         assert len(done.removed) == len(before) - len(after) > 5
         assert after == before[-len(after) :]
         sizes = [(tmp_path / "log" / "messages" / name).stat().st_size for name in after]
         assert 50_000 <= sum(sizes) < 50_000 + 40_000
-        assert here.broker.keeping.size == (len(after), sum(sizes))
+        assert here.broker.retention.size == (len(after), sum(sizes))
         lists = {name.stem for name in (tmp_path / "log" / "messages").glob("*.topics")}
         assert lists <= {name.removesuffix(".dat") for name in after}, "their lists of topics are gone too"
         late = here.client()
@@ -149,20 +149,20 @@ def test_what_a_session_still_needs_stays_and_it_is_told_who_needs_it(tmp_path, 
         away = here.client(client_id="away", session_expiry=1000)
         away.subscribe(["a"])
         away.close()
-        until(lambda: here.do(lambda: here.broker.memory.sessions["away"].connection is None))
+        until(lambda: here.do(lambda: here.broker.store.sessions["away"].connection is None))
         fill(here.client())
         with caplog.at_level(logging.WARNING, "forelog"):
-            done = here.wait_for(here.broker.keeping.look())
+            done = here.wait_for(here.broker.retention.look())
             assert done.removed == []
             assert len(done.kept) > 5
-            here.wait_for(here.broker.keeping.look())
+            here.wait_for(here.broker.retention.look())
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == 1, "and told once"
         assert "the session of away is" in told[0]
         back = here.client(client_id="away", session_expiry=1000)
         assert [back.receive(30).payload[:6] for _ in range(200)] == [b"%06d" % i for i in range(200)]
-        until(lambda: here.do(lambda: here.broker.keeping.needed())[0] is None)
-        assert here.wait_for(here.broker.keeping.look()).removed
+        until(lambda: here.do(lambda: here.broker.retention.needed())[0] is None)
+        assert here.wait_for(here.broker.retention.look()).removed
 
 
 def test_what_a_group_still_needs_stays(tmp_path):
@@ -171,10 +171,10 @@ def test_what_a_group_still_needs_stays(tmp_path):
         away = here.client(client_id="away", session_expiry=1000)
         away.subscribe(["$share/g/a"])
         away.close()
-        until(lambda: here.do(lambda: here.broker.memory.sessions["away"].connection is None))
+        until(lambda: here.do(lambda: here.broker.store.sessions["away"].connection is None))
         fill(here.client())
-        assert here.wait_for(here.broker.keeping.look()).removed == []
-        assert "group" in here.do(here.broker.keeping.needed)[1]
+        assert here.wait_for(here.broker.retention.look()).removed == []
+        assert "group" in here.do(here.broker.retention.needed)[1]
 
 
 def test_if_told_so_it_goes_all_the_same_and_that_is_said(tmp_path, caplog):
@@ -183,10 +183,10 @@ def test_if_told_so_it_goes_all_the_same_and_that_is_said(tmp_path, caplog):
         away = here.client(client_id="away", session_expiry=1000)
         away.subscribe(["a"])
         away.close()
-        until(lambda: here.do(lambda: here.broker.memory.sessions["away"].connection is None))
+        until(lambda: here.do(lambda: here.broker.store.sessions["away"].connection is None))
         fill(here.client())
         with caplog.at_level(logging.WARNING, "forelog"):
-            done = here.wait_for(here.broker.keeping.look())
+            done = here.wait_for(here.broker.retention.look())
         assert done.forced
         assert "they are lost" in caplog.text
         back = here.client(client_id="away", session_expiry=1000)
@@ -207,7 +207,7 @@ def test_a_file_that_is_written_to_for_long_is_finished_so_that_it_can_go(tmp_pa
         until(lambda: not set(first) & set(files(tmp_path / "log")))
         fill(client, 3)
         assert [client.receive(30).payload[:6] for _ in range(3)] == [b"%06d" % i for i in range(3)]
-        here.broker.keeping._limits = Limits()
+        here.broker.retention._limits = Limits()
         late = here.client()
         late.subscribe(["a"])
         fill(client, 1)

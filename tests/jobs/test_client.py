@@ -636,6 +636,7 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
 
 
 def test_the_client_for_threads_is_made_from_the_one_for_tasks():
+    pytest.importorskip("ruff", reason="ruff is not installed")
     assert unasync.MADE.read_text() == unasync.made(), "run: python -m tests.jobs.unasync"
 
 

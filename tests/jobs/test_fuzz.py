@@ -32,7 +32,7 @@ class Connection:
 def session_of(machine: Machine) -> Session:
     connection, clients = Connection(), Clients(0)
     clients.enter(connection)
-    return Session(machine, clients, Outage(None, machine, None, None, None), None, connection)
+    return Session(machine, clients, Outage(None, machine, None, None, None), None, None, connection)
 
 
 @pytest.mark.parametrize("seed", range(20))

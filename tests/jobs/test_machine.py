@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from forelog.formats.commands.commands import decode
 from forelog.formats.commands.fields import COMPLETE, DELETE, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.log.replay import replay
-from forelog.jobs.machine.machine import DONE, DUPLICATE, QUEUES_IDLE_MAX, UNKNOWN, Machine
+from forelog.jobs.machine.machine import DONE, DUPLICATE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Leaser
+from forelog.jobs.machine.registry import QUEUES_IDLE_MAX
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 
 MS, SECOND = 10**6, 10**9

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 
 import pytest
 
 from forelog.jobs.machine.ledger import JOB_BYTES
-from forelog.jobs.machine.machine import QUEUE_BYTES, Machine
+from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Leaser
+from forelog.jobs.machine.registry import QUEUE_BYTES
 from tests.jobs.serving import Talk, add, job_id, served
 
 START = 1_700_000_000_000_000_000
@@ -54,6 +57,44 @@ def test_results_of_many_jobs_are_in_the_log_and_not_in_memory(tmp_path):
             assert result(talk, number) == b"%d" % number + bytes(MIB - 10)
         assert talk.ask(b"delete %b\r\n" % job_id(0)) == b"+OK"
         assert result(talk, 0) == b"-NOT-FOUND"
+
+
+def active_clients(talk: Talk) -> int:
+    assert talk.ask(b"inspect server\r\n") == b"+OK 1"
+    return int([talk.line() for _ in range(4)][1].split(b" ")[1])
+
+
+def test_commands_that_are_not_whole_are_bounded_together(tmp_path):
+    """A thousand clients with a payload of 1 MiB whose last byte doesn't come took 1 GiB."""
+    with served("-cmdlog-path", tmp_path / "log") as server:
+        before = server.rss_bytes()
+        good = server.connect()
+        some = [server.connect() for _ in range(400)]
+        for talk in some:
+            with contextlib.suppress(OSError):
+                talk.send(add(1, payload=bytes(MIB))[:-10])
+        deadline = time.monotonic() + 30
+        while active_clients(good) > 258:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert server.rss_bytes() - before < 350 * MIB
+        assert good.ask(add(2)) == b"+OK"
+        assert "too many bytes wait" in server.stop()
+
+
+def test_a_result_that_many_wait_for_and_do_not_read_is_there_once(tmp_path):
+    """Each of them had a copy: 3,000 clients and a result of 1 MiB ended a server that had 3 GiB."""
+    with served("-cmdlog-path", tmp_path / "log") as server:
+        before = server.rss_bytes()
+        good = server.connect()
+        assert good.ask(add(1)) == b"+OK"
+        some = [server.connect() for _ in range(500)]
+        for talk in some:
+            talk.send(b"result %b 60000\r\n" % job_id(1))
+        assert good.lease("q") is not None
+        assert good.ask(finish(1, bytes(MIB))) == b"+OK"
+        assert good.ask(add(2)) == b"+OK"
+        assert server.rss_bytes() - before < 100 * MIB
 
 
 def test_results_are_read_while_the_log_is_cleaned(tmp_path):

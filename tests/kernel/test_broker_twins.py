@@ -1,4 +1,4 @@
-"""What a broker does in bulk: the compiled kernel and its twin agree on anything, and with the slow path."""
+"""What a broker does in bulk: the kernel and the oracle agree on anything, and with the slow path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled kernel and its twin decode commands the same, on good, random and hostile bytes."""
+"""The kernel and the oracle decode commands alike, on good, random and hostile bytes."""
 
 from __future__ import annotations
 

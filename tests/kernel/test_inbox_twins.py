@@ -1,4 +1,4 @@
-"""What a broker receives: the compiled inbox and its twin agree on anything, and with the slow path."""
+"""What a broker receives: the inbox and its oracle agree on anything, and with the slow path."""
 
 from __future__ import annotations
 

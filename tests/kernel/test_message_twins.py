@@ -1,4 +1,4 @@
-"""The compiled kernel and its twin read and write messages the same, on good, random and hostile bytes."""
+"""The kernel and the oracle read and write messages alike, on good, random and hostile bytes."""
 
 from __future__ import annotations
 

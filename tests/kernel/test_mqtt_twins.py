@@ -1,4 +1,4 @@
-"""The compiled kernel and its twin see the same packets, on good, random and hostile bytes; and so does decode."""
+"""The kernel and the oracle see the same packets, on good, random and hostile bytes; and so does decode."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_twins_do_the_same(steps):
+def test_both_do_the_same(steps):
     queues = [oracle.BoundedQueue(8, 100), kernel.BoundedQueue(8, 100)]
     entries: list[Entry] = []
     for word, first, second in steps:

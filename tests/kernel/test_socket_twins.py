@@ -1,4 +1,4 @@
-"""Sockets that are read together and written to, by the compiled kernel and by its twin."""
+"""Sockets that are read together and written to, by the kernel and by the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled kernel and its plain-Python twin give the same results, on good, random and hostile bytes."""
+"""The kernel and the oracle give the same results, on good, random and hostile bytes."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_a_small_file_that_could_not_be_replaced_is_as_before(operation: str) ->
 def test_a_list_of_topics_that_could_not_be_written_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from forelog.broker.flow.history import History
+    from forelog.broker.log.history import History
 
     disk = CrashDisk()
     stream = Stream("log", format="messages", files=disk)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import forelog
 from forelog import kernel
 
 ROOT = Path(__file__).parents[2]
@@ -85,9 +84,20 @@ def test_the_version_is_in_one_place() -> None:
     assert "version" not in PROJECT["project"]
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "forelog.__version__"}
-    assert f"## {forelog.__version__}" in (ROOT / "CHANGELOG.md").read_text().replace("[", "").replace("]", "")
 
 
 def test_a_build_takes_any_fitting_version_of_its_tools() -> None:
     for requirement in PROJECT["build-system"]["requires"]:
         assert ">=" in requirement, f"{requirement} binds everybody who builds the source distribution"
+
+
+def test_a_source_tree_that_is_not_compiled_says_what_to_do(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src" / "forelog", tmp_path / "forelog", ignore=shutil.ignore_patterns("*.so"))
+    done = subprocess.run(
+        [sys.executable, "-c", "from forelog import kernel"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert "in a source tree run python setup.py build_ext --inplace" in done.stderr

@@ -16,7 +16,7 @@ from forelog.cli.doctor import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "forelog"
-WRITTEN = (".py", ".pyi", ".pyx", ".pxi", ".pxd", ".h", ".typed")
+WRITTEN = (".java", ".py", ".pyi", ".pyx", ".pxi", ".pxd", ".h", ".typed")
 LIGHT = ("arrow", "cli", "metrics", "state", "jobs", "broker", "remote")
 
 
@@ -124,7 +124,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, empty: Path, tmp_p
     call(empty / "python", "-c", "import forelog; forelog.Stream", cwd=tmp_path)
     facts = works(scripts(empty), tmp_path)
     for name, extra, _ in EXTRAS:
-        assert facts[name].startswith(f"not installed: pip install '.[{extra}]'")
+        assert facts[name].startswith(f"not installed: pip install 'forelog[{extra}]', or '.[{extra}]'")
 
 
 def test_the_wheel_works_with_extras(wheel: Path, empty: Path, tmp_path: Path) -> None:

@@ -41,6 +41,19 @@ def test_links_between_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are linked by."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r" +", "-", re.sub(r"[^\w\- ]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_a_heading_lead_to_one(page):
+    for target, anchor in re.findall(r"\]\(([\w./-]*)#([^)]+)\)", page.read_text()):
+        other = page.parent / target if target else page
+        assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", ["durability.md", "defects.md"])
 def test_every_test_that_a_page_names_exists(page):
     """A test is named by its file and its name, or the start of it and an ellipsis; the file may be left out."""

@@ -5,7 +5,7 @@
                     which places of the code an input reaches: of C by gcc's trace-pc, of Python by a tracer
     mutations.py    an input that is a little different from others
     target.py       what is searched: a function that takes bytes, what it may raise, and where to begin
-    targets_*.py    all of them: the kernel and its twin, what comes over a wire, what is read from files
+    targets_*.py    all of them: the kernel and its oracle, what comes over a wire, what is read from files
     seeds.py        what the search begins with: files of the original programs, and logs written on the spot
     worker.py       the search in one target, in a process of its own
     __main__.py     `make sanitize`: builds, runs the kernel's tests, then searches all targets

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from forelog import kernel
-from forelog.broker.flow.history import History
+from forelog.broker.log.history import History
 from forelog.copies import lineage, wire
 from forelog.copies.identity import Identity
 from forelog.copies.server.receiver import Receiver

@@ -103,7 +103,7 @@ def _talk(jobs: _Jobs, data: bytes) -> object:
     machine = jobs.machine.Machine(now_ns)
     outage = jobs.outage.Outage(None, machine, None, None, None)
     outage.read_only = bool(knobs[0] & 1)
-    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None)
+    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None, None)
     for at in range(0, len(data), size):
         session.feed(data[at : at + size], now_ns)
         while session.waiting is not None and not session.closed:

@@ -1,4 +1,4 @@
-"""The kernel's functions over records, chunks, commands and columns: each must agree with its twin."""
+"""The kernel's functions over records, chunks, commands and columns: the kernel and the oracle must agree."""
 
 from __future__ import annotations
 

@@ -494,7 +494,7 @@ def test_a_primary_that_sends_rubbish_is_refused_and_harms_no_copy(tmp_path, chi
     for log in ("../elsewhere", "a/b", "", ".hidden", "x" * 200):
         link = connect(Address("127.0.0.1", replica.port, log), None)
         link.send_fields(Kind.HELLO, version=VERSION, role="primary", log=log, id=bytes(16), term=1, run=1)
-        with pytest.raises(ReplicaError, match="no name for a log"):
+        with pytest.raises(ReplicaError, match="not a name for a log"):
             link.expect(Kind.WELCOME)
         link.close()
     with good as things:
@@ -519,7 +519,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     for flags, what in (
         ((), "--dir"),
-        (("--dir", "x", "--listen", "nowhere"), "no address"),
+        (("--dir", "x", "--listen", "nowhere"), "an address"),
         (("--dir", str(tmp_path / "file")), "Not a directory"),
         (("--dir", "x", "--tls-cert", "only"), "go together"),
         (("--dir", "x", "--token-file", str(tmp_path / "token")), "has no token: expected one line"),

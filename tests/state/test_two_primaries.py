@@ -362,7 +362,7 @@ def a_cloned_machine_that_takes_over(folder: Path, place: Place, acked: Acknowle
                 keep(production, place, rotate=False)
             with contextlib.suppress(NotReplicated, Superseded):
                 production["too"] = "late"
-            assert_told(production, "two processes|somebody else writes there")
+            assert_told(production, "two processes|another process writes there")
             if place.kind == "directory":
                 let_go(production)
                 keep(second, place, rotate=False)

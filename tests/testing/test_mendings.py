@@ -22,7 +22,7 @@ from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, read_end
 from forelog.log.walk import Walk
 from forelog.testing import Explorer, Writer, all_histories
-from forelog.testing.readers import Reader
+from forelog.testing.registry import Reader
 from forelog.testing.writer import History
 from tests.testing import faulty_readers
 

@@ -1,42 +1,33 @@
-"""Publish and subscribe over MQTT, with a log as the memory: nobody misses a message.
+"""Publish and subscribe over MQTT, with a log as memory: a subscriber that was away misses no message.
 
-The log by itself:
+The rooms, each importing only from those before it:
 
-message_log.py     Message, and what readers and writers share
-message_writer.py  MessageLogWriter: buffer, flush, rotate
-message_reader.py  MessageLogReader: read on, or from a time
-retention.py       which files may go
+    mqtt/         the protocol, without I/O
+    access/       which clients may come in, and what they may publish and read
+    log/          the log of messages, as the broker reads it
+    sessions/     what the broker knows of its clients, and keeps through a crash
+    flow/         the way of a message into the log, and from the log to subscribers
+    clients/      what clients ask for: CONNECT, SUBSCRIBE, acknowledgements, wills
+    connections/  sockets, TLS, WebSockets: bytes to packets
 
-and the broker in front of it:
+and beside them:
 
-broker.py          Broker: turns, and everything below
-connection.py      a client's socket: bytes to packets, and what they ask for
-intake.py          what publishers sent, into the log
-delivery.py        from the log to subscribers; outgoing.py makes the packets that aren't plain
-history.py         the log, for those who are behind
-batches.py         messages as columns
-routes.py          live subscriptions by topic
-sessions.py        what is known of a client
-clients.py         who comes and goes
-subscriptions.py   who wants what
-memory.py          what must be known after a crash; session_events.py is what is noted of a session
-access.py          who may do what; passwords.py and rules.py read the files that say it
-rights.py          what rules mean for a client: what it may publish, read and subscribe to
-logins.py          passwords are checked, one at a time, and guessing is slow
-wills.py           what lost clients leave behind
-visits.py          what operators read about clients
-listening.py       where clients come in; door.py counts those that aren't in yet
-websocket.py       connections inside of WebSockets
-limits.py          how much of anything; shared_buffers.py, holdings.py and caches.py count it
-keeping.py         retention, now and then
-figures.py         what is counted; system.py publishes it to $SYS topics
-mqtt/              the protocol, without I/O
+    broker.py      Broker: builds the parts, starts and stops them
+    limits.py      Limits: how much of anything there may be
+    notices.py     log lines about clients
+    retention.py   removes old files
+    figures.py     figures about the broker
+    system.py      publishes them to $SYS topics
+    prometheus.py  and as metrics
+    upkeep.py      what is done now and then
+    tasks.py       background tasks
+    traffic.py     counts bytes
 """
 
-from forelog.broker.access.access import Access
+from forelog.broker.access.control import Access
 from forelog.broker.broker import Broker
-from forelog.broker.figures import prometheus_collector
 from forelog.broker.limits import Limits
+from forelog.broker.prometheus import prometheus_collector
 from forelog.messages.message import Message
 from forelog.messages.reader import MessageLogReader
 from forelog.messages.retention import Retained

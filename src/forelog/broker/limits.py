@@ -1,4 +1,4 @@
-"""What a broker allows, and how much of anything it keeps. `docs/bounds.md` lists it, with a test for each."""
+"""The limits of a broker. `docs/bounds.md` lists them, with a test for each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from forelog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, check_number, 
 __all__ = ["Limits"]
 
 NEVER = 0xFFFF_FFFF
-"""A session expiry that means: never."""
+"""A session expiry that means never."""
 SESSION_BYTES_MAX = 64 << 20
-"""The most that `session_bytes_max` may be: a session is one event of a log, whose batches are at most 256 MiB."""
+"""The most that `session_bytes_max` may be: a session is one event of a log, and events have limits too."""
 
 
 _WHOLE = {
@@ -49,80 +49,80 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every queue and buffer of a broker has one of these. What is past it waits, or gets a clear answer."""
+    """A limit for every queue, buffer and table. What exceeds one waits, or is refused with a clear reason."""
 
     clients_max: int = 20_000
-    """Clients at a time whose CONNECT was accepted."""
+    """Connected clients."""
     unconnected_max: int = 4000
-    """Connections whose CONNECT wasn't accepted yet. Beyond this the address with most of them loses one."""
+    """Connections whose CONNECT isn't accepted yet. Past this, the address with the most of them loses one."""
     unconnected_per_address_max: int = 2000
-    """Such connections from one address. Beyond this the address loses its oldest one."""
+    """Such connections from one address. Past this, the address loses its oldest one."""
     unconnected_bytes_max: int = 16 << 20
-    """Bytes that such connections may have sent, all together."""
+    """Bytes that are kept of all such connections."""
     connect_bytes_max: int = 128 << 10
-    """The largest CONNECT, its will included."""
+    """The largest CONNECT, including its will."""
     connect_seconds: float = 10.0
-    """From accepting a connection to its CONNECT, TLS and WebSocket handshakes included."""
+    """From accepting a connection to its CONNECT, including TLS and WebSocket handshakes."""
     linger_seconds: float = 2.0
     """For a client to read why it is disconnected, and to close its side."""
     linger_bytes_max: int = 32 << 20
-    """Bytes that are read, and dropped, from a client in that time."""
+    """Bytes that are read and dropped from a client in that time."""
     packet_bytes_max: int = 16 << 20
-    """The largest packet that is taken."""
+    """The largest packet that a client may send."""
     control_bytes_max: int = 256 << 10
-    """The largest packet that is no PUBLISH, such as a SUBSCRIBE."""
+    """The largest packet other than a PUBLISH, such as a SUBSCRIBE."""
     properties_bytes_max: int = 64 << 10
     """The largest properties of a packet, in MQTT 5."""
     partial_bytes_max: int = 64 << 20
-    """Packets that aren't there as a whole yet, of all clients together; never less than one packet."""
+    """Bytes of incomplete packets of all clients; at least one packet."""
     in_flight_max: int = 1000
-    """Messages that a subscriber may have unacknowledged, if it doesn't ask for fewer."""
+    """Unacknowledged messages of a subscriber, unless it asks for fewer."""
     receive_max: int = 1000
-    """Messages of QoS 2 that a publisher may have unreleased."""
+    """Messages of QoS 2 that a publisher hasn't released."""
     out_bytes_max: int = 256 << 10
-    """Bytes that wait for a subscriber's socket. Past this it falls behind, and reads the log later."""
+    """Bytes that wait for a subscriber's socket. Past this, it falls behind and reads the log later."""
     out_total_bytes_max: int = 256 << 20
-    """Bytes that wait for the sockets of all clients. Past this the user that has most loses its oldest client."""
+    """Bytes that wait for the sockets of all clients. Past this, the user with the most loses its oldest one."""
     tail_bytes_max: int = 32 << 20
     """Bytes of the log's tail cached for subscribers that lag slightly."""
     turn_bytes_max: int = 16 << 20
     """Bytes that are written to the log together."""
     pending_bytes_max: int = 8 << 20
-    """Changes of sessions that couldn't be written. Past this, everything is written anew once that works."""
+    """Bytes of changes of sessions while these can't be written. Past this, all are written anew later."""
     name_bytes_max: int = 1024
-    """Of a client id, and of a user name."""
+    """Bytes of a client id, and of a user name."""
     session_bytes_max: int = 32 << 20
-    """Bytes that a session takes: its id, its will and its subscriptions, about as much as they are in memory."""
+    """Memory of a session: its id, its will and its subscriptions."""
     sessions_bytes_max: int = 1 << 30
-    """Bytes that all sessions take. An owner gets more only while more than it has itself is free."""
+    """Memory of all sessions. A user gets more only while more than the user already has is free."""
     sessions_max: int = 200_000
-    """Sessions that outlive their connections; an owner gets more only while more than it has itself is free."""
+    """Sessions that outlive their connections, shared among users like `sessions_bytes_max`."""
     session_expiry_max: int = NEVER
-    """Seconds that a session is kept without its client."""
+    """Seconds that a session is kept after its client disconnects."""
     subscriptions_max: int = 10_000
-    """Of one client."""
+    """Subscriptions of one client."""
     topic_alias_max: int = 64
     """Aliases that a publisher may define."""
     keep_alive_max: int = 65_535
-    """Seconds. A client that wants longer ones, or none, is told this."""
+    """Seconds. A client that asks for more, or for none, gets this instead."""
     alias_bytes_max: int = 64 << 10
-    """Bytes of the topics that aliases of a client stand for, each way."""
+    """Bytes of the topics of a client's aliases, in each direction."""
     lists_bytes_max: int = 32 << 20
-    """Bytes of lists of topics, which say what the log's files have in them."""
+    """Bytes of cached lists of the topics in the log's files."""
     retained_max: int = 1_000_000
     """Topics with a retained message."""
     retained_bytes_max: int = 256 << 20
-    """Bytes of all retained messages, about as much as they are in memory."""
+    """Memory of all retained messages."""
     retain_seconds: float | None = None
-    """How long messages are kept at least; None: for ever. Files go as a whole, when all in them is older."""
+    """How long messages are kept at least; None: forever. A file is removed when all its messages are older."""
     retain_bytes: int | None = None
     """How many bytes of messages are kept at least."""
     retain_force: bool = False
-    """Whether files go although a session hasn't got to their messages yet: those are lost to it."""
+    """Whether files are removed even if a session needs their messages, which it then loses."""
     retain_interval_seconds: float = 60.0
-    """How often that is looked at."""
+    """Seconds between two checks of that."""
     system_interval_seconds: float = 10.0
-    """How often $SYS topics have new values; 0: there are none."""
+    """Seconds between two values of $SYS topics; 0: there are none."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _WHOLE.items():

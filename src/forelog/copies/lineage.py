@@ -44,7 +44,9 @@ class Opening(NamedTuple):
     """An opening that has ended."""
 
     run: int
+    """The number of the opening in its term."""
     word: bytes
+    """Its random word."""
     end: Position
     """The position after the last record that it wrote."""
 
@@ -53,6 +55,7 @@ class Lineage(NamedTuple):
     """An opening, and the earlier ones of its term."""
 
     identity: Identity
+    """The opening."""
     began: Position
     """Where the log ended when it was opened."""
     openings: tuple[Opening, ...] = ()

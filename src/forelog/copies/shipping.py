@@ -52,6 +52,7 @@ class View(NamedTuple):
     """A log at this moment."""
 
     stream: Stream
+    """Reads the log."""
     snapshot: Snapshot
     """The last whole generation. What comes before it may be dropped at any time."""
     lineage: int = 0
@@ -136,7 +137,7 @@ def ship(
         return
     sent, resume = target.transfer, target.connect()
     sent.begin(resume)
-    lineage, told = view.lineage, None
+    lineage, committed = view.lineage, None
     held = None if resume is None else holds(view.stream, resume)
     at = resume.position if resume is not None and resume.tail and held else None
     if resume is not None and held is False:
@@ -156,7 +157,7 @@ def ship(
             )  # fmt: skip
             at = None
         if at is None or view.lineage != lineage:
-            at, lineage, told = view.snapshot.begin, view.lineage, None
+            at, lineage, committed = view.snapshot.begin, view.lineage, None
             target.restart(at)
             sent.begin(None)
         try:
@@ -165,9 +166,9 @@ def ship(
             at = None
             continue
         acknowledged(_flush(target))
-        if told != view.snapshot and sent_to >= view.snapshot.end:
+        if committed != view.snapshot and sent_to >= view.snapshot.end:
             target.commit(view.snapshot)
-            told = view.snapshot
+            committed = view.snapshot
             acknowledged(_flush(target))
         idle, at = sent_to == at, sent_to
         if caught_up is not None and not more:

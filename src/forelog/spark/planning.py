@@ -35,9 +35,11 @@ class Log:
     """A log to read: all that a task needs to open it."""
 
     path: str
+    """Its directory."""
     name: str
     """Its name in the folder."""
     format: Format
+    """Its format."""
 
     def stream(self) -> Stream:
         return Stream(self.path, format=self.format, files=files_of(self.path))
@@ -48,10 +50,15 @@ class Slice:
     """A part of a log for one task: from a position up to another."""
 
     log: Log
+    """The log."""
     start: Position
+    """The position where it begins."""
     stop: Position
+    """The position where it ends."""
     since_ns: int | None = None
+    """Only records from this time on."""
     until_ns: int | None = None
+    """Only records before this time."""
 
 
 def files_of(path: str) -> Files:

@@ -49,13 +49,17 @@ logger.util.level = error
 
 
 def session(
-    master: str = "local[*,4]", *, app_name: str = "forelog", columnar: bool = True, **config: Any
+    master: str = "local[*,4]",
+    *,
+    app_name: str = "forelog",
+    columnar: bool = True,
+    **config: str | int | float | bool,
 ) -> SparkSession:
-    """A local session that says nothing but errors, retries tasks, and knows the source `forelog`.
+    """Start a local session that logs only errors, retries tasks, and has the source `forelog`.
 
     `config` are more settings, with underscores for dots: `spark_driver_memory="4g"`. If there is a session
-    already, that one is used, and only the settings that can still change are. With `columnar=False` logs are read
-    by Python alone, row by row, as in a session that hasn't the jar of `columnar_jar()`.
+    already, it is returned, with only those settings changed that still can be. With `columnar=False`, Python
+    alone reads logs, row by row, as in a session without the jar of `columnar_jar()`.
     """
     builder = _load_pyspark().builder.master(master).appName(app_name)
     home = java_home()
@@ -82,20 +86,20 @@ def session(
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make the source `forelog` known to a session, a classic one or one of Spark Connect.
+    """Register the source `forelog` with a session, a classic one or one of Spark Connect.
 
-    In a session that has the jar of `columnar_jar()` the name belongs to the part in Java already. Filters are
-    pushed down there, for which Spark has a setting that is off by default and is turned on here.
+    In a session that has the jar of `columnar_jar()`, the part in Java has the name already. It pushes filters
+    down, and this function turns on the setting that Spark needs for it.
     """
     from forelog.spark.source import ForelogDataSource, ForelogPythonSource
 
     try:
         spark.dataSource.register(ForelogDataSource)
-    except Exception as error:  # whose class is another one in Spark Connect
+    except Exception as error:  # its class is another one in Spark Connect
         if getattr(error, "getCondition", str)() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         spark.dataSource.register(ForelogPythonSource)
-        # Not where it is on already: a declarative pipeline's session lets nobody set anything.
+        # Only if it is off: the session of a declarative pipeline allows no changes of settings.
         if spark.conf.get(PUSHDOWN, "false") != "true":
             spark.conf.set(PUSHDOWN, "true")
     return spark
@@ -125,8 +129,8 @@ def _load_pyspark() -> Any:
 
 @functools.cache
 def _log4j_file() -> str:
-    """Spark's own configuration shows warnings while it starts, before a level can be set."""
-    # In a directory of this process alone: whoever could write a file with a known name could configure Spark.
+    """Without this file Spark logs warnings while it starts, before a level can be set."""
+    # In a private directory: nobody else can write a file there that configures Spark.
     folder = tempfile.mkdtemp(prefix="forelog-log4j2-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "log4j2.properties"

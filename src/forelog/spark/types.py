@@ -19,7 +19,7 @@ def ddl(columns: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def chosen(schema: StructType, columns: Mapping[str, str]) -> list[str]:
-    """The names of a schema's columns, if all of them are ours and have our types."""
+    """The names of a schema's columns; BadOption if one is unknown or has another type."""
     for field in schema.fields:
         if field.name not in columns:
             raise BadOption(f"there is no column {field.name!r}: choose from {', '.join(columns)}")
@@ -32,7 +32,7 @@ def chosen(schema: StructType, columns: Mapping[str, str]) -> list[str]:
 
 
 def arrow_schema(columns: Mapping[str, str], names: Sequence[str]) -> pa.Schema:
-    """What Spark expects batches with these columns to be, exactly."""
+    """The exact schema that Spark expects of batches with these columns."""
     pa = load_pyarrow()
     return pa.schema([(name, _arrow_type(pa, columns[name])) for name in names])
 

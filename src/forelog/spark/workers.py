@@ -1,10 +1,10 @@
-"""The Python processes of a local session, which are spoken to over Unix domain sockets.
+"""Settings that connect a local session to its Python workers over Unix domain sockets.
 
-That is Spark's shortest way to a Python worker, with up to twice as many rows per second as over TCP. Its sockets
-ask nobody for a password, so that they are in a folder that only its owner can enter.
+This gives up to twice as many rows per second as TCP. The sockets ask for no password, so they are in a folder
+that only its owner can enter.
 
-Workers are started by `daemon.py`, which is quiet about those that Spark lets go of. There is a setting for the
-daemon of Spark's tasks, but none for those of its planner: so Spark is given a `python` that starts ours for all.
+`daemon.py` starts the workers. Spark has a setting for the daemon of its tasks, but none for the workers of its
+planner: so it gets a `python` that starts our daemon for both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ exec {python} "$@"
 
 
 def workers_of(master: str) -> tuple[str, dict[str, str]]:
-    """The Python that Spark is to start, and settings for it; one of the user's own choice is left as it is."""
+    """The Python for Spark to start, with its settings. A Python that the user chose stays as it is."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen or not (master == "local" or master.startswith("local[")):
         return chosen or sys.executable, {}
@@ -51,11 +51,11 @@ def workers_of(master: str) -> tuple[str, dict[str, str]]:
 
 @functools.cache
 def _folder() -> Path:
-    """For sockets and script, until this process ends. In /tmp, because a socket's path can't be long."""
+    """A folder for sockets and script, until this process ends. In /tmp, because a socket's path must be short."""
     clear_left_behind()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
     descriptor = os.open(folder, os.O_RDONLY)
-    held = OSLock(descriptor, exclusive=True)  # for as long as this process lives, but not its children
+    held = OSLock(descriptor, exclusive=True)  # until this process ends, without its children
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     atexit.register(_remove, folder, os.getpid(), held)
     script = folder / "python"
@@ -65,12 +65,12 @@ def _folder() -> Path:
 
 
 def _remove(folder: Path, owner: int, _held: OSLock) -> None:
-    if os.getpid() == owner:  # and no child that a fork made
+    if os.getpid() == owner:  # not in a forked child
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear_left_behind(place: str = _PLACE) -> None:
-    """Remove the folders of those that were killed: nobody holds them, and they aren't just being made."""
+    """Remove the folders of killed processes: nobody holds their locks, and they are not new."""
     for folder in Path(place).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else's, or held
             found = folder.lstat()

@@ -1,11 +1,11 @@
 """Data frames to logs.
 
-Every task appends its rows to a log of its own, or to one for each key, in a folder that nobody reads yet.
-When all have ended, one rename puts the whole batch in place: there is all of it or nothing::
+Every task appends its rows to a separate log, or to one for each key, in a hidden folder. When all tasks have
+ended, one rename puts the whole batch in place::
 
     TARGET/_forelog-5f0c…/part-00003/000000001.log     while tasks write
     TARGET/batch-5f0c…/part-00003/000000001.log        committed
-    TARGET/batch-1c9e…-00000007/key=eu/part-00003/…    of a stream: a batch that is tried again has the same name
+    TARGET/batch-1c9e…-00000007/key=eu/part-00003/…    of a stream: a retried batch has the same name
 
 `spark.read.format("forelog").option("recursive", "true")` reads them all.
 """
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STAGING = "_forelog-"
-_APPEND_BYTES = 16 << 20  # of a batch, which may be larger than a log takes at once
+_APPEND_BYTES = 16 << 20  # per append, because a batch may be larger than a log takes at once
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """What a task wrote."""
 
     task: int
     attempt: int
     rows: int
     run: str
-    """What its staging folder is named for: who commits may be another instance of the writer."""
+    """The name of its staging folder, because another instance of the writer may commit it."""
     query: str
     """The streaming query, by its name in the checkpoint."""
 
 
 class _Staged:
-    """What batches and streams write alike: logs in a staging folder of the run's own."""
+    """What writers of batches and of streams share: logs in a staging folder for each run."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         if is_remote(options.path):
@@ -127,7 +127,7 @@ class _Staged:
             OSFiles(self._mode).remove_dir(staging)
 
     def _publish(self, staging: str, name: str, messages: list[Any]) -> None:
-        """Keep what the tasks that count have written, and put it in place in one step."""
+        """Put the logs of the successful task attempts in place, in one step."""
         files = OSFiles(self._mode)
         target = os.path.join(self._options.path, name)
         if os.path.exists(target):
@@ -137,14 +137,14 @@ class _Staged:
         files.make_dir(staging)
         for folder, folders, _ in os.walk(staging):
             for part in [name for name in folders if name.startswith("part-") and name not in counted]:
-                files.remove_dir(os.path.join(folder, part))  # of an attempt that was given up
+                files.remove_dir(os.path.join(folder, part))  # of an abandoned attempt
             files.sync_dir(folder)
         files.move_dir(staging, target)
         files.sync_dir(self._options.path)
 
 
 def _runs(payloads: pa.Array, most: int) -> Iterator[pa.Array]:
-    """Payloads in parts that one append takes, and that leave a log room to roll in between."""
+    """Payloads in parts for one append each, so that the log can roll in between."""
     if len(payloads) < 2 or payloads.nbytes <= most:
         yield payloads
         return
@@ -154,7 +154,7 @@ def _runs(payloads: pa.Array, most: int) -> Iterator[pa.Array]:
 
 
 class ForelogWriter(_Staged, DataSourceArrowWriter):
-    """Writes a data frame; `overwrite` replaces what was there, after it is complete."""
+    """Writes a data frame. `overwrite` replaces what was there, once the new batch is complete."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema)
@@ -166,7 +166,7 @@ class ForelogWriter(_Staged, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         older = self._batches() if self._overwrite else []
         self._publish(self._staging(self._run), f"batch-{self._run}", messages)
-        for name in older:  # out of sight first: one that is removed in part mustn't be read
+        for name in older:  # hidden first, so that no partly removed batch is read
             place = self._staging(f"old-{name}-{self._run}")
             files = OSFiles(self._mode)
             files.move_dir(os.path.join(self._options.path, name), place)

@@ -264,7 +264,7 @@ class StateLog:
         position = self._append(event)
         self._updates += 1
         if destinations:
-            destinations.told(position)
+            destinations.appended(position)
         if self._since_bytes >= self._rotate_bytes or self._is_old():
             self._rotate_soon()
         return position
@@ -281,7 +281,7 @@ class StateLog:
         self._updates += len(payloads)
         self._since_bytes += sum(map(len, payloads)) + len(payloads) * RECORD_BYTES
         if destinations and payloads:
-            destinations.told(positions[-1])
+            destinations.appended(positions[-1])
         if self._since_bytes >= self._rotate_bytes or self._is_old():
             self._rotate_soon()
         return positions

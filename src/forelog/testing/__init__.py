@@ -22,28 +22,30 @@ losing power at any moment. It also fails on demand: EIO, ENOSPC, EMFILE, short 
 `Explorer` looks at a disk in between: it runs readers beside every step of a writer, and compares what they see
 with what was acknowledged. See docs/testing.md.
 
-    model.py            what a disk may hold after a crash: sectors, sizes, directory entries
-    disk.py             CrashDisk, the files protocol over that model, and faults
-    states.py           going through the states of a crash, all of them or a sample
-    timeline.py         a disk that keeps every moment of what a writer does to it
-    ledger.py           what was begun, acknowledged, refused or left in doubt
-    writer.py           what a history writes with
-    schedule.py         when a reader looks, and how far the writer gets between its steps
-    sight.py            the disk as a reader finds it, by a schedule
-    judge.py            whether what a reader saw is the log
-    readers.py          kinds of readers; readers_of_faces.py those of Spark, the broker and copies
-    histories.py        short histories; histories_of_faces.py those of messages, state and a commit log
-    random_history.py   long ones
-    explorer.py         Explorer, which brings them together
+    model.py                what a disk may hold after a crash: sectors, sizes, directory entries
+    states.py               the possible contents of a disk after a crash: all of them, or a sample
+    disk.py                 CrashDisk: the files protocol over that model, and faults
+    timeline.py             a disk that keeps every moment of a writer
+    ledger.py               what a writer began, and what was acknowledged, refused or left in doubt
+    writer.py               what a history writes with
+    schedule.py             when a reader looks, and how far the writer gets in between
+    sight.py                the disk as a reader finds it, by a schedule
+    judge.py                whether what a reader saw is the log
+    registry.py             histories and readers by their names
+    readers.py              kinds of readers
+    readers_of_faces.py     those of Spark, the broker and copies
+    histories.py            short histories of a writer
+    histories_of_faces.py   those of messages, state and a commit log
+    random_history.py       long random histories
+    catalogue.py            all histories and all kinds of readers
+    explorer.py             Explorer: readers beside every step of a writer
 """
 
-from forelog.testing.disk import CrashDisk, Fault, Operation
+from forelog.testing.catalogue import all_histories, all_readers
+from forelog.testing.disk import CrashDisk, CrashState, Fault, Operation
 from forelog.testing.explorer import Explorer, Report, Violation
-from forelog.testing.histories import all_histories
 from forelog.testing.random_history import random_history
-from forelog.testing.readers import all_readers
 from forelog.testing.sight import Sight
-from forelog.testing.states import CrashState
 from forelog.testing.writer import Writer
 
 __all__ = [

@@ -20,27 +20,29 @@ from forelog.bounds import check_whole
 from forelog.errors import LockTimeout
 from forelog.files import File, Lock, Shared, Watch
 from forelog.testing.model import DiskModel, Event, FileModel
-from forelog.testing.states import CrashState, states_at, states_everywhere
+from forelog.testing.states import possible_contents
 
 
 class Operation(NamedTuple):
-    """A call that is about to be made; what predicates of faults look at."""
+    """A call that is about to be made, for the predicate of a fault."""
 
     kind: str
     """make_dir, list_dir, changed, sync_dir, open_read, open_append, open_new, open_update, open_shared, rename,
     remove, move_dir, remove_dir, stat, lock; or of an open file: write, write_at, read, truncate, sync, size,
     store."""
     path: str
+    """The path that it is for."""
     byte_count: int
+    """The bytes that a write has."""
     number: int
-    """How many calls were made before on this disk."""
+    """The number of calls made before it on this disk."""
 
 
 SECTOR_BYTES_MAX = 1 << 20
 
 
 class Fault:
-    """Something that goes wrong on purpose, as long as it is active."""
+    """A fault that is injected while it is active."""
 
     def __init__(
         self, when: Callable[[Operation], bool], number: int = 0, short_bytes: int | None = None, lie: bool = False
@@ -53,12 +55,21 @@ class Fault:
         self.hits = 0
 
     def stop(self) -> None:
-        """From now on it goes well again."""
+        """End the fault."""
         self.active = False
 
 
+class CrashState(NamedTuple):
+    """One possible disk after a power loss."""
+
+    disk: CrashDisk
+    """The disk after the restart: everything on it is durable, and no lock is held."""
+    events: int
+    """The number of events before it: what was acknowledged by then must be there."""
+
+
 class CrashDisk:
-    """Files in memory, with a memory of what was synced.
+    """A file system in memory that knows what was synced.
 
     `sector_bytes` is the unit in which writes tear: 512 or 4096 for real disks, less to look closer.
     `capacity_bytes` is how much the disk holds before it is full.
@@ -80,7 +91,7 @@ class CrashDisk:
         self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
 
-    # -- what tests do with it
+    # -- for tests
 
     @classmethod
     def of(cls, contents: dict[str, bytes], *, sector_bytes: int = 512, boot: int = 0) -> CrashDisk:
@@ -114,18 +125,32 @@ class CrashDisk:
         return summary.hexdigest()
 
     def killed(self, events: int | None = None) -> CrashDisk:
-        """The disk after the process was killed, now or earlier: all that was written is there, unlocked."""
+        """The disk after the process was killed, now or earlier: with all that was written, unlocked."""
         model = self.model_at(len(self.events) if events is None else events)
         return CrashDisk.of(_contents(model), sector_bytes=self.sector_bytes, boot=self.boot)
 
     def states(self, events: int | None = None, *, limit: int = 1000, seed: int = 0) -> Iterator[CrashState]:
         """Disks after a power loss at a moment, now by default: all possible ones, or `limit` of them."""
-        moment = len(self.events) if events is None else events
-        return states_at(self, moment, limit=limit, seed=seed)
+        return self._states(len(self.events) if events is None else events, limit, seed)
+
+    def _states(self, moment: int, limit: int, seed: int) -> Iterator[CrashState]:
+        model = self.model_at(moment)
+        for contents in possible_contents(model, limit=limit, seed=seed, moment=moment):
+            yield CrashState(self._after_crash(model, contents), moment)
 
     def states_everywhere(self, *, limit: int = 100, seed: int = 0) -> Iterator[CrashState]:
-        """The same for every moment since the disk was made, `limit` states for each."""
-        return states_everywhere(self, limit=limit, seed=seed)
+        """Disks after a power loss at every moment since the disk was made, `limit` of them for each."""
+        for moment in range(len(self.events) + 1):
+            if moment and self.events[moment - 1].kind == "store":
+                continue  # after a power loss such a word may be anything: the moment before gives the same states
+            yield from self.states(moment, limit=limit, seed=seed)
+
+    def _after_crash(self, model: DiskModel, contents: dict[str, bytes]) -> CrashDisk:
+        after = CrashDisk.of(contents, sector_bytes=self.sector_bytes, boot=self.boot + 1)
+        moved = {path for move in model.moves for path in model.below(move.target)}  # their files say where
+        for path in model.directories.keys() - moved:
+            after.make_dir(path)
+        return after
 
     def model_at(self, events: int) -> DiskModel:
         """The disk's model as of a moment."""
@@ -137,15 +162,15 @@ class CrashDisk:
         return model
 
     def fail(self, when: Callable[[Operation], bool], number: int = errno.EIO) -> Fault:
-        """Have calls fail with an errno."""
+        """Make calls fail with an errno."""
         return self._add(Fault(when, number))
 
     def write_short(self, when: Callable[[Operation], bool], byte_count: int) -> Fault:
-        """Have writes take only the first bytes."""
+        """Make writes take only their first bytes."""
         return self._add(Fault(when, short_bytes=byte_count))
 
     def lie(self, when: Callable[[Operation], bool]) -> Fault:
-        """Have syncs return without having synced."""
+        """Make syncs return without having synced."""
         return self._add(Fault(when, lie=True))
 
     def _add(self, fault: Fault) -> Fault:
@@ -217,7 +242,7 @@ class CrashDisk:
             self._happen(Event("rename", directory, name=name, target=os.path.basename(target)))
             for file in self._open_files:
                 if file.identity() == inode:
-                    file._path = target  # by which faults know it from now on
+                    file._path = target  # the name for faults from now on
 
     def remove(self, path: str) -> None:
         with self._mutex:

@@ -28,8 +28,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from forelog.testing.catalogue import all_readers
 from forelog.testing.judge import Judge, Problem
-from forelog.testing.readers import Reader, all_readers
+from forelog.testing.registry import Reader
 from forelog.testing.schedule import Chance, Choices, EveryStep, Plan, Schedule, Step
 from forelog.testing.sight import Sight, Stuck
 from forelog.testing.writer import History, Recording, record
@@ -40,15 +41,18 @@ _STEPS_MAX = 1000  # in which a further switch is looked for: a reader that spin
 
 
 class Violation(NamedTuple):
-    """Something that a reader saw and that isn't the log, or that it did and mustn't."""
+    """Something that a reader saw that isn't in the log, or did that it must not do."""
 
     kind: str
-    """One of those in judge.py."""
+    """One of the kinds in judge.py."""
     history: str
+    """The name of the history."""
     reader: str
+    """The name of the kind of reader."""
     schedule: str
-    """For `Explorer.replay`."""
+    """The argument for `Explorer.replay`."""
     text: str
+    """What is wrong."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.history}, {self.reader} at {self.schedule!r}: {self.text}"
@@ -56,25 +60,25 @@ class Violation(NamedTuple):
 
 @dataclass
 class Report:
-    """What an exploration has found."""
+    """What an exploration found."""
 
     interleavings: int = 0
-    """Readers that were run, each by another schedule."""
+    """The readers that were run, each by a different schedule."""
     distinct: int = 0
-    """How many of them differ in what they saw."""
+    """The number of different results among them."""
     moments: int = 0
-    """Of the writer."""
+    """The moments of the writer."""
     disks: int = 0
-    """How many of those differ in what is on the disk."""
+    """The number of different disks among them."""
     blocked: int = 0
-    """Readers that a lock of the writer's turned away."""
+    """Readers that a lock of the writer turned away."""
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Violations by history, reader and kind."""
     violations: list[Violation] = field(default_factory=list)
     """The first few of each."""
 
     def add(self, other: Report) -> None:
-        """Take in what another exploration has found."""
+        """Add the results of another exploration."""
         for name in ("interleavings", "distinct", "moments", "disks", "blocked"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts += other.counts
@@ -94,7 +98,7 @@ class _Run(NamedTuple):
     steps: list[Step]
     problems: list[Problem]
     outcome: int
-    """Equal for runs that saw the same."""
+    """A digest of what it saw."""
     blocked: bool
     sight: Sight
 
@@ -149,11 +153,11 @@ class Explorer:
     # -- exploring
 
     def explore(self) -> Report:
-        """Each kind of reader at each moment, and with the writer going on between any two steps of it."""
+        """Run each kind of reader at each moment, with the writer advancing between any two of its steps."""
         recording = self.recording
         with _silence():
             for name in self._readers:
-                # The moments are a first depth of their own: few, and none is left out that makes a difference.
+                # The first depth is the moments: they are few, and every one that matters is tried.
                 runs: list[_Run] = []
                 for start in range(len(recording.timeline.moments)):
                     if not runs or self._differs(runs[-1], start):
@@ -166,7 +170,7 @@ class Explorer:
         return self._told()
 
     def _differs(self, run: _Run, start: int) -> bool:
-        """Whether a reader that begins at another moment could find, or could have to find, anything else."""
+        """Whether a reader that begins at another moment could find anything else, or would have to."""
         begun = run.schedule.start
         if self.recording.ledger.expectation(begun) != self.recording.ledger.expectation(start):
             return True
@@ -231,7 +235,7 @@ class Explorer:
         return self._told()
 
     def replay(self, schedule: str | Violation, reader: str | None = None) -> list[str]:
-        """Run one reader once more, by the schedule of a violation: its steps in words, and what is wrong."""
+        """Run one reader again by the schedule of a violation. Returns its steps in words, and what is wrong."""
         if isinstance(schedule, Violation):
             reader, schedule = schedule.reader, schedule.schedule
         name = reader or next(iter(self._readers))
@@ -312,7 +316,7 @@ def _count(choices: Choices, group: str) -> int:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Readers of a log that is torn on purpose would have much to tell."""
+    """Silence the log lines about a log that is torn on purpose."""
     logger = logging.getLogger("forelog")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,26 +1,13 @@
-"""Short histories, in which a writer does each of the things that writers do."""
+"""Short histories of everything that a writer can do."""
 
 from __future__ import annotations
 
 import errno
 
-from forelog.testing.writer import History, Writer, to_segment
+from forelog.testing.registry import history
+from forelog.testing.writer import Writer, to_segment
 
-_known: dict[str, History] = {}
 JOURNAL_BYTES = 8192
-
-
-def history(function: History) -> History:
-    """Make a history known by its name."""
-    _known[function.__name__.replace("_", " ")] = function
-    return function
-
-
-def all_histories() -> dict[str, History]:
-    """Every short history, by name."""
-    from forelog.testing import histories_of_faces  # noqa: F401 - which makes its own known, and takes a while
-
-    return dict(_known)
 
 
 # -- appending
@@ -114,7 +101,7 @@ def refused_append(writer: Writer) -> None:
 
 @history
 def refused_halfway(writer: Writer) -> None:
-    """A write that fails with half of its record written, and is cut off."""
+    """A write that fails after half of its record, which is cut off."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
         with writer.full_after(10):
@@ -125,7 +112,7 @@ def refused_halfway(writer: Writer) -> None:
 
 @history
 def refused_batch(writer: Writer) -> None:
-    """A batch that finds no room for all of its records, and is cut off; then another of the same size."""
+    """A batch without room for all of its records, which is cut off; then another of the same size."""
     with writer.appender(writer.stream()) as log:
         writer.append(log)
         with writer.full_after(58):  # two whole records, and the start of a third
@@ -136,7 +123,7 @@ def refused_batch(writer: Writer) -> None:
 
 @history
 def refused_batch_always(writer: Writer) -> None:
-    """The same where each append is synced."""
+    """A batch without room for all of its records, with each append synced."""
     with writer.appender(writer.stream(), sync="always") as log:
         writer.append(log)
         with writer.full_after(58):
@@ -176,7 +163,7 @@ def refused_roll(writer: Writer) -> None:
 
 @history
 def failed_sync(writer: Writer) -> None:
-    """A sync that fails, so that nobody knows what is on disk, and a log that is opened again."""
+    """A sync that fails, so that the disk's content is unknown, and a log that is opened again."""
     stream = writer.stream()
     log = writer.appender(stream, sync="always")
     writer.append(log)
@@ -204,7 +191,7 @@ def killed_in_a_record(writer: Writer) -> None:
 
 @history
 def killed_in_a_batch(writer: Writer) -> None:
-    """The same in the middle of a batch, some records of which are whole."""
+    """A process that is killed in the middle of a batch with some whole records."""
     stream = writer.stream()
     log = writer.appender(stream, sync="always")
     writer.append(log)

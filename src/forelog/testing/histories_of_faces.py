@@ -1,4 +1,4 @@
-"""Short histories of what stands on the engine: cleaning, messages, a commit log, a program's state."""
+"""Short histories of cleaning, messages, a commit log and state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from forelog.log.position import Position
 from forelog.messages.writer import MessageLogWriter
 from forelog.state.enumeration import Enumeration
 from forelog.state.log import StateLog
-from forelog.testing.histories import history
 from forelog.testing.ledger import Entry
+from forelog.testing.registry import history
 from forelog.testing.writer import Writer
 
 _NEVER = 1 << 40
@@ -24,7 +24,7 @@ _NEVER = 1 << 40
 
 @history
 def clean(writer: Writer) -> None:
-    """Records go from the middle of segments, and then whole segments."""
+    """Removes records from the middle of segments, then whole segments."""
     stream = writer.stream()
     with writer.appender(stream, segment_bytes=100) as log:
         for count in (3, 3, 3, 1):
@@ -51,7 +51,7 @@ def _messages(writer: Writer, **options: Any) -> MessageLogWriter:
 
 
 def flush(writer: Writer, log: MessageLogWriter, count: int, before: Sequence[Entry] = ()) -> list[Entry]:
-    """Write some messages and flush them, with those that are in the buffer from before."""
+    """Write some messages and flush them, with those already in the buffer."""
     entries = [*before, *writer.begin(writer.payloads(count))]
     for entry in entries[len(before) :]:
         log.write("t", entry.payload)
@@ -74,7 +74,7 @@ def messages(writer: Writer) -> None:
 
 @history
 def refused_messages(writer: Writer) -> None:
-    """A flush that finds no room, and a later one with the same messages."""
+    """A flush without room, and a later one with the same messages."""
     with _messages(writer) as log:
         flush(writer, log, 1)
         with writer.full_after(50):
@@ -84,7 +84,7 @@ def refused_messages(writer: Writer) -> None:
 
 @history
 def retention(writer: Writer) -> None:
-    """The oldest files go."""
+    """Retention removes the oldest files."""
     with _messages(writer, file_bytes=40) as log:
         for _ in range(4):
             flush(writer, log, 2)
@@ -100,7 +100,7 @@ def retention(writer: Writer) -> None:
 
 @history
 def commit_log(writer: Writer) -> None:
-    """Writes through a queue, a rotation by swap, and a write that finds no room."""
+    """Writes through a queue, a rotation by swap, and a write without room."""
     log = CommitLog("log", on_failure="ignore", files=writer.disk, clock=writer.clock)
     writer.shown(log.stream)
     writer.driven(log.appender)
@@ -117,7 +117,7 @@ def commit_log(writer: Writer) -> None:
 
 
 class _Things:
-    """A program's state: some things, each with a number that every change of it makes another one."""
+    """A program's state: some things, each with a number that every change replaces."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -134,7 +134,7 @@ class _Things:
         pass
 
     def enumerate(self, log: Enumeration) -> None:
-        """Every thing once more; what came before may be dropped from now on."""
+        """Write every thing again. Older records may be dropped from now on."""
         before = {entry.payload for entry in self._writer.ledger.entries}
         for _ in self._names:
             self._writer.attempt(self._writer.payloads(1), lambda payloads: [log.update(payloads[0])])
@@ -172,7 +172,7 @@ def state(writer: Writer) -> None:
 
 @history
 def refused_updates(writer: Writer) -> None:
-    """Updates that find no room, while copies are kept up."""
+    """Updates without room, while copies are kept."""
     things = _Things(writer)
     with things.log() as log:
         things.change(log)

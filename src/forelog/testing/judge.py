@@ -28,7 +28,7 @@ Problem = tuple[str, str]
 
 
 class Judge:
-    """Compares what readers of one recording see; remembers what was seen at each position, by any of them."""
+    """Compares what readers of one recording see, also with what others saw at the same position."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -37,7 +37,7 @@ class Judge:
         }
 
     def problems(self, sight: Sight, error: BaseException | None) -> list[Problem]:
-        """All that is wrong with what a reader saw, and with how it ended."""
+        """Everything that is wrong with what a reader saw, or with how it ended."""
         found = list(sight.problems)
         if error is not None and not self._is_fair(sight, error):
             found.append(("raised", f"{type(error).__name__}: {error}"))
@@ -53,7 +53,7 @@ class Judge:
     # -- record by record
 
     def _follow(self, sight: Sight, look: Look, last: int, found: list[Problem]) -> int:
-        """Check the records of a look; the place in the sequence of the last one."""
+        """Check the records of a look. Returns the place of the last one in the sequence."""
         for seen in look.records:
             if self._ledger.is_foreign(seen.payload):
                 continue
@@ -101,7 +101,7 @@ class Judge:
     # -- at the end of a look
 
     def _check_end(self, sight: Sight, look: Look, last: int, found: list[Problem]) -> None:
-        """Nothing is missing that had to be there, and no batch is there in part."""
+        """Check that nothing is missing that must be there, and no batch is there in part."""
         late = [
             entry
             for entry in self._ledger.sequence[last + 1 :]
@@ -125,14 +125,14 @@ class Judge:
                 found.append(("part", f"{_names(here)} without {_names(missing)}, appended in one call"))
 
     def _was_seen_before(self, sight: Sight, look: Look, entry: Entry) -> bool:
-        """Whether an earlier look, which this one goes on from, had it."""
+        """Whether an earlier look, which this one continues, had it."""
         looks = sight.looks[: sight.looks.index(look)]
         return not look.anew and any(
             self._ledger.find(one.payload) is entry for earlier in looks for one in earlier.records
         )
 
     def _is_wanted(self, sight: Sight, entry: Entry) -> bool:
-        """Whether the reader is to see it, by where it was told to start."""
+        """Whether the reader must see it, by where it starts."""
         if sight.from_position is not None and entry.position is not None:
             return entry.position >= sight.from_position
         return entry.number >= sight.from_number
@@ -140,7 +140,7 @@ class Judge:
     # -- errors
 
     def _is_fair(self, sight: Sight, error: BaseException) -> bool:
-        """Whether a reader may have this error, as things are."""
+        """Whether a reader may have this error."""
         if isinstance(error, LockTimeout):
             return True  # the writer has the lock, and the reader didn't wait
         look = sight.looks[-1]

@@ -1,4 +1,4 @@
-"""What a writer has begun to write, and what it was told about it.
+"""What a writer began to write, and what became of it.
 
 Readers are compared with this. A record whose append was *acknowledged* is in the log from then on, at the
 position that was handed out. One that was *refused* was never there. Of one that ended in *doubt*, because a sync
@@ -20,52 +20,56 @@ Outcome = Literal["pending", "acknowledged", "refused", "in doubt"]
 
 @dataclass(slots=True)
 class Entry:
-    """One record that a writer wanted in the log. Moments are numbers of a timeline's."""
+    """One record that a writer began to append. Moments are numbers in a timeline."""
 
     payload: bytes
+    """Its payload, which no other record has."""
     number: int
-    """How many were begun before it."""
+    """The number of records begun before it."""
     unit: int
-    """Equal for those that were handed over in one call: all of them are in the log, or none."""
+    """The number of its call: the log has all records of a call, or none."""
     begun: int
+    """The moment at which its append began."""
     since_ns: int
-    """What the clock showed: its time is this or later, that of records before it is earlier."""
+    """The clock when it was begun. Its time is this or later; records before it are earlier."""
     outcome: Outcome = "pending"
+    """What became of it."""
     position: Position | None = None
+    """Its position, if known."""
     end: Position | None = None
-    """The position after it, where that is known."""
+    """The position after it, if known."""
     readable: int = NEVER
     """From this moment on every reader must find it."""
     forgotten: int = NEVER
-    """From this moment on it may be gone, because cleaning it has begun."""
+    """From this moment on it may be gone, because its cleaning has begun."""
     lost: int = NEVER
     """From this moment on it may be gone, because a failed sync may take it."""
 
     def may_miss(self, moment: int) -> bool:
-        """Whether a reader need not have it at a moment."""
+        """Whether readers may miss it at a moment."""
         return self.forgotten <= moment or self.lost <= moment
 
 
 class Ledger:
-    """Everything that was begun, in order."""
+    """All records that were begun, in order."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.sequence: list[Entry] = []
-        """What counts in the end, in the order of the log."""
+        """The records of the log at the end, in its order."""
         self._places: dict[int, int] = {}
         self._by_payload: dict[bytes, Entry] = {}
         self._units: dict[int, list[Entry]] = {}
         self._expectations: dict[int, tuple[int, ...]] = {}
         self.ends: dict[int, Position] = {}
-        """Where each segment that is there in the end has its last record's end."""
+        """The end of the last record in each segment at the end."""
         self.shape: Callable[[bytes], bytes | None] = bytes
         """From a record's payload to what was written; None for what isn't the writer's own."""
 
     # -- while it is written
 
     def begin(self, payloads: Iterable[bytes], moment: int, since_ns: int) -> list[Entry]:
-        """A writer is about to hand these over in one call."""
+        """Note that a call is about to append these records."""
         unit = len(self._units)
         entries = self._units[unit] = []
         for payload in payloads:
@@ -80,43 +84,43 @@ class Ledger:
     def acknowledge(
         self, entries: Sequence[Entry], positions: Iterable[Position], moment: int, *, readable: bool = True
     ) -> None:
-        """They were appended, and their positions handed out."""
+        """Note that they were appended, and their positions returned."""
         for entry, position in zip(entries, positions, strict=True):
             entry.outcome, entry.position = "acknowledged", Position(*position)
             if readable:
                 entry.readable = moment
 
     def expose(self, moment: int) -> None:
-        """Whatever was acknowledged can be read from now on."""
+        """Note that readers can read from now on what was acknowledged."""
         for entry in self.entries:
             if entry.outcome == "acknowledged":
                 entry.readable = min(entry.readable, moment)
 
     def refuse(self, entries: Sequence[Entry]) -> None:
-        """They were not appended, and whoever wanted that knows."""
+        """Note that the call was refused: they were not appended."""
         for entry in entries:
             entry.outcome = "refused"
 
     def doubt(self, entries: Sequence[Entry]) -> None:
-        """Nobody knows whether they were appended."""
+        """Note that it is unknown whether they were appended."""
         for entry in entries:
             entry.outcome = "in doubt"
 
     def forget(self, which: Callable[[bytes], bool], moment: int) -> None:
-        """From now on some may be gone: cleaning or retention takes them."""
+        """Note that from now on cleaning or retention may remove some."""
         for entry in self.entries:
             if which(entry.payload):
                 entry.forgotten = min(entry.forgotten, moment)
 
     def lose(self, moment: int) -> None:
-        """From now on whatever wasn't known to be synced may be gone: a sync has failed."""
+        """Note that a sync has failed: what wasn't known to be synced may be gone."""
         for entry in self.entries:
             entry.lost = min(entry.lost, moment)
 
     # -- afterwards
 
     def settle(self, records: Iterable[Record]) -> None:
-        """The log is as these records say in the end."""
+        """Note the records of the log at the end."""
         for record in records:
             self.ends[record.position.segment] = record.next_position
             entry = self.find(record.payload)
@@ -131,24 +135,24 @@ class Ledger:
         self._places = {entry.number: place for place, entry in enumerate(self.sequence)}
 
     def find(self, payload: bytes) -> Entry | None:
-        """What was written with this payload, if anything was."""
+        """The entry with this payload; None if there is none."""
         written = self.shape(payload)
         return None if written is None else self._by_payload.get(written)
 
     def is_foreign(self, payload: bytes) -> bool:
-        """Whether a record isn't the writer's own, as the markers in a state log."""
+        """Whether a record isn't the writer's own, such as a marker in a state log."""
         return self.shape(payload) is None
 
     def place(self, entry: Entry) -> int | None:
-        """Its place among all that count; None if it doesn't."""
+        """Its place in the log at the end; None if it isn't there."""
         return self._places.get(entry.number)
 
     def unit(self, entry: Entry) -> list[Entry]:
-        """All that were handed over with it."""
+        """All records of the same call."""
         return self._units[entry.unit]
 
     def expectation(self, moment: int) -> tuple[int, ...]:
-        """Equal for moments at which readers must find the same."""
+        """Equal for moments at which readers must find the same records."""
         if moment not in self._expectations:
             self._expectations[moment] = tuple(
                 sum(getattr(entry, what) <= moment for entry in self.entries)
@@ -157,5 +161,5 @@ class Ledger:
         return self._expectations[moment]
 
     def readable(self, moment: int) -> list[Entry]:
-        """What every reader must find at a moment."""
+        """The records that every reader must find at a moment."""
         return [entry for entry in self.sequence if entry.readable <= moment and not entry.may_miss(moment)]

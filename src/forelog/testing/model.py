@@ -1,4 +1,4 @@
-"""What a disk may hold after losing power.
+"""What a disk may hold after a power loss.
 
 The model is harsher than most filesystems and no harsher than POSIX allows:
 
@@ -26,7 +26,7 @@ Fill = Literal["zeros", "garbage"]
 
 
 class Event(NamedTuple):
-    """One change that a disk has to make durable, or a sync that makes it so."""
+    """A change on a disk, or a sync that makes changes durable."""
 
     kind: Literal[
         "write",
@@ -43,7 +43,7 @@ class Event(NamedTuple):
         "remove_dir",
     ]
     path: str = ""
-    """For directory entries: the directory. For files: the name they were opened by, for people to read."""
+    """For directory entries: the directory. For files: the name they were opened by, to be shown."""
     inode: int = 0
     offset: int = 0
     data: bytes = b""
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Sector:
-    """The versions that a sector may have on disk, oldest first, and the bytes that differ among them."""
+    """The possible versions of a sector on the disk, oldest first, and the bytes in which they differ."""
 
     versions: list[bytes]
     low: int
@@ -69,7 +69,7 @@ class Sector:
 
 @dataclass(slots=True)
 class FileModel:
-    """A file as the program sees it, and what may be of it on disk."""
+    """A file as the program sees it, and its possible contents on the disk."""
 
     sector_bytes: int = 512
     content: bytearray = field(default_factory=bytearray)
@@ -113,7 +113,7 @@ class FileModel:
         self.stuck |= set(self.dirty)
 
     def drop_cache(self) -> None:
-        """What a failed sync gave up on is read back as it was before."""
+        """After a failed sync, read back the given-up sectors as they were before."""
         for number in self.stuck:
             if number in self.dirty:
                 start = number * self.sector_bytes
@@ -149,7 +149,7 @@ class FileModel:
 
 @dataclass(slots=True)
 class DirectoryModel:
-    """The entries of a directory as the program sees them, and what may be of them on disk."""
+    """The entries of a directory as the program sees them, and the possible ones on the disk."""
 
     entries: dict[str, int] = field(default_factory=dict)
     durable: dict[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class DirectoryModel:
             self.pending.append(event)
 
     def after(self, kept: Iterable[bool]) -> dict[str, int]:
-        """The entries on disk if only some of the pending changes got there."""
+        """The entries on the disk if it has only some of the pending changes."""
         entries = dict(self.durable)
         for event, keep in zip(self.pending, kept, strict=True):
             if keep:
@@ -195,7 +195,7 @@ class DiskModel:
         return self.directories.setdefault(path, DirectoryModel())
 
     def below(self, path: str) -> list[str]:
-        """A directory, and all that are in it."""
+        """A directory, and all directories below it."""
         return [one for one in self.directories if one == path or one.startswith(f"{path}/")]
 
     def _rename(self, source: str, target: str) -> None:
@@ -203,7 +203,7 @@ class DiskModel:
             self.directories[target + path[len(source) :]] = self.directories.pop(path)
 
     def apply(self, event: Event) -> None:
-        """Let an event happen."""
+        """Apply an event."""
         if event.kind == "move_dir":
             self.directories.pop(event.target, None)  # an empty one
             self._rename(event.path, event.target)

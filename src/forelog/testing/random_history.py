@@ -1,4 +1,4 @@
-"""Long histories, of everything that a writer can do, in any order."""
+"""Long random histories of everything that a writer can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JOURNAL_BYTES = 8192
 
 
 def random_history(seed: int, actions: int = 12) -> History:
-    """So many actions: appends, batches, refusals, failed syncs, rolls, cleaning, reopening, kills."""
+    """A history of so many actions: appends, refusals, failed syncs, rolls, cleaning, reopening, kills."""
 
     def history(writer: Writer) -> None:
         _Course(writer, random.Random(seed)).run(actions)
@@ -29,7 +29,7 @@ def random_history(seed: int, actions: int = 12) -> History:
 
 
 class _Course:
-    """What a random history does."""
+    """Carries out the actions of a random history."""
 
     def __init__(self, writer: Writer, rng: random.Random) -> None:
         self._writer = writer
@@ -96,7 +96,7 @@ class _Course:
             self._log.sync()
 
     def _refused(self) -> None:
-        """A batch that finds no room after some bytes."""
+        """A batch for which there is no room after some bytes."""
         with self._writer.full_after(self._rng.randrange(1, 80)):
             self._many()
 

@@ -1,7 +1,7 @@
-"""Kinds of readers: each is a function that gets a `Sight`, reads the log on it, and tells what it sees.
+"""Kinds of readers: each is a function that gets a `Sight`, reads the log on it, and records what it sees.
 
-One that is *fresh* reads once and ends. One that is *kept* goes on: when it has all that there is it calls
-`sight.pause()`, after which the writer has got further, until that says that there is no more.
+A *fresh* reader reads once and ends. A *kept* one continues: when it has read everything it calls `sight.pause()`,
+after which the writer has advanced, until this returns False.
 """
 
 from __future__ import annotations
@@ -9,53 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
-from forelog.errors import LogNotFound, MissingExtra
+from forelog.errors import MissingExtra
 from forelog.log import verify as verification
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position
 from forelog.log.stream import SegmentInfo, Stream
 from forelog.testing.disk import CrashDisk
 from forelog.testing.ledger import NEVER
-from forelog.testing.sight import Sight
+from forelog.testing.registry import reader
+from forelog.testing.sight import Sight, opened
 
-Reader = Callable[[Sight], None]
-
-_known: dict[str, Reader] = {}
 _MEMORY = "/dev/shm"
 
 
-def reader(function: Reader) -> Reader:
-    """Make a kind of reader known by its name."""
-    _known[function.__name__.replace("_", " ")] = function
-    return function
-
-
-def all_readers() -> dict[str, Reader]:
-    """Every kind of reader, by name."""
-    from forelog.testing import readers_of_faces  # noqa: F401 - which makes its own known, and takes a while
-
-    return dict(_known)
-
-
-def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
-    """What a function opens, once there is a log; None if there never is."""
-    while True:
-        try:
-            return open_log()
-        except LogNotFound:
-            if sight.ledger.readable(sight.looks[-1].begin):
-                raise
-            if not sight.pause():
-                return None
-
-
 def has_arrow() -> bool:
-    """Whether pyarrow is there, for readers in columns."""
+    """Whether pyarrow is installed, for readers of columns."""
     from forelog.formats.columns import load_pyarrow
 
     try:
@@ -82,7 +54,7 @@ def cursor(sight: Sight) -> None:
 
 @reader
 def position(sight: Sight) -> None:
-    """A cursor that resumes at a position that was handed out: that of the middle one of all that can be read."""
+    """A cursor that resumes at a returned position: that of the middle record of all that can be read."""
     known = sight.ledger.readable(sight.moment)
     if known:
         sight.from_position = known[len(known) // 2].position
@@ -91,7 +63,7 @@ def position(sight: Sight) -> None:
 
 @reader
 def since(sight: Sight) -> None:
-    """A cursor from a time on: that of the middle one of all that can be read."""
+    """A cursor from a time on: that of the middle record of all that can be read."""
     known = sight.ledger.readable(sight.moment)
     if known:
         middle = known[len(known) // 2]
@@ -124,7 +96,7 @@ def follower(sight: Sight) -> None:
 
 @reader
 def resumed(sight: Sight) -> None:
-    """A program that is started again and again, and each time resumes at the position that it had stored."""
+    """A program that is restarted again and again, and resumes at the position that it has stored."""
     stored: Position | None = None
     while True:
         cursor: Cursor | None = opened(sight, partial(sight.stream().cursor, start=stored))
@@ -140,7 +112,7 @@ def resumed(sight: Sight) -> None:
 
 @reader
 def end(sight: Sight) -> None:
-    """A program that asks where the log ends, and later reads what is new since then."""
+    """A program that asks for the end of the log, and later reads what is new since."""
     stream = sight.stream()
     place: Position | None = opened(sight, stream.end)
     if place is None:
@@ -153,7 +125,7 @@ def end(sight: Sight) -> None:
 
 
 def check_end(sight: Sight, place: Position) -> None:
-    """A place that is said to be the end must be one between two calls of the writer's."""
+    """Check that an end of the log lies between two calls of the writer."""
     known = [entry for entry in sight.ledger.sequence if entry.position is not None and entry.end is not None]
     inside = [
         entry
@@ -168,7 +140,7 @@ def check_end(sight: Sight, place: Position) -> None:
 
 
 def _forgets_in(sight: Sight, number: int) -> bool:
-    """Whether something that was in a segment may be gone in the end."""
+    """Whether records of a segment may be gone at the end."""
     return any(
         entry.forgotten != NEVER and (entry.position is None or entry.position.segment == number)
         for entry in sight.ledger.entries
@@ -180,7 +152,7 @@ def _forgets_in(sight: Sight, number: int) -> bool:
 
 @reader
 def scan(sight: Sight) -> None:
-    """Arrow batches, where pyarrow is there; else blocks."""
+    """Arrow batches, if pyarrow is installed; else blocks."""
     if not has_arrow():
         for position, payload in rows_of_blocks(sight.stream()):
             sight.see((position, payload))
@@ -200,13 +172,13 @@ def rows_of_blocks(stream: Stream) -> Iterator[tuple[Position, bytes]]:
 
 @reader
 def segments(sight: Sight) -> None:
-    """`Stream.segments()`: no segment is left out, and none ends where it doesn't."""
+    """`Stream.segments()`: no segment is missing, and every end is right."""
     sight.sees_all = False
     check_segments(sight, sight.stream().segments())
 
 
 def check_segments(sight: Sight, infos: list[SegmentInfo]) -> None:
-    """Whether a list of segments has all that hold something."""
+    """Whether a list has all segments that have records."""
     listed = {info.number: info for info in infos}
     last = max(listed, default=0)
     for entry in sight.ledger.sequence:
@@ -224,7 +196,7 @@ def check_segments(sight: Sight, infos: list[SegmentInfo]) -> None:
 
 @reader
 def backup(sight: Sight) -> None:
-    """The files of the segments that are listed, with what belongs to them, copied; then what is in the copy."""
+    """Copies the listed segments with the files beside them, then reads the copy."""
     stream, copy = sight.stream(), CrashDisk()
     copy.make_dir(sight.path)
     held = sight.disk.lock(f"{sight.path}/read.lock", exclusive=False, timeout=None)
@@ -243,7 +215,7 @@ def backup(sight: Sight) -> None:
 
 @reader
 def stream_backup(sight: Sight) -> None:
-    """`Stream.backup()`, to a directory in memory if there is one; then what is in the copy."""
+    """`Stream.backup()`, to a directory in memory if there is one, then reads the backup."""
     back_up = getattr(sight.stream(), "backup", None)
     if back_up is None:
         sight.sees_all = False
@@ -270,7 +242,7 @@ def _bytes_of(sight: Sight, path: str, limit: int) -> bytes | None:
 
 @reader
 def verify(sight: Sight) -> None:
-    """`verify()`: nothing is damaged, and no more records are counted than there can be."""
+    """`verify()`: finds no damage, and counts no more records than there can be."""
     sight.sees_all = False
     with _pauses_that_let_the_writer_go_on(sight):
         report = verification.verify(sight.stream())

@@ -1,6 +1,6 @@
-"""Readers that forelog's faces are made of: Spark's planner, its stream, an ingest, and copies of a log.
+"""The readers of forelog's faces: Spark's planner, its stream, an ingest, and copies of a log.
 
-They need no Spark session, but some need the packages of an extra; without those they see nothing.
+They need no Spark session, but some need the packages of an extra. Without these they see nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from forelog.log.stream import Stream
 from forelog.messages.reader import MessageLogReader
 from forelog.testing.disk import CrashDisk
 from forelog.testing.ledger import NEVER
-from forelog.testing.readers import opened, reader
-from forelog.testing.sight import Sight
+from forelog.testing.registry import reader
+from forelog.testing.sight import Sight, opened
 
 _COLUMNS = ["segment", "offset", "payload"]
 
 
 def _lacks_spark(sight: Sight) -> bool:
-    """Whether the packages aren't there: then there is nothing to see."""
+    """Whether the packages are missing: then the reader sees nothing."""
     try:
         import pyarrow  # noqa: F401
         import pyspark.sql.datasource  # noqa: F401
@@ -50,7 +50,7 @@ def _lacks_spark(sight: Sight) -> bool:
 
 @functools.cache
 def _seen_log() -> Any:
-    """The log of Spark's planner, on a disk that is given and not on the one of its path."""
+    """A log for Spark's planner, on a given disk."""
     from forelog.spark.planning import Log
 
     @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def planner(sight: Sight) -> None:
 
 @reader
 def stream(sight: Sight) -> None:
-    """A stream of Spark's, kept: offsets, then the slices between two of them."""
+    """A stream of Spark, kept: offsets, then the slices between them."""
     if _lacks_spark(sight):
         return
     from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -136,7 +136,7 @@ def stream(sight: Sight) -> None:
 
 @reader
 def ingest(sight: Sight) -> None:
-    """An ingest, kept: what is new is planned, written and committed, with how far the table goes now."""
+    """An ingest, kept: it plans, writes and commits what is new, with the position reached."""
     if _lacks_spark(sight):
         return
     from forelog.spark.pipeline.ingest_files import write_piece
@@ -163,7 +163,7 @@ def ingest(sight: Sight) -> None:
 
 
 class _Table:
-    """What an ingest writes to; a commit takes all of it, or nothing."""
+    """What an ingest writes to. A commit takes all of it, or nothing."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Position, bytes]] = []
@@ -198,7 +198,7 @@ def messages(sight: Sight) -> None:
 
 
 class _Source:
-    """The log, as whoever keeps copies of it sees it: its first segment begins the last whole generation."""
+    """The log as the owner of copies: its first segment begins the last whole generation."""
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
@@ -218,7 +218,7 @@ class _Source:
 
 
 class _Copy:
-    """A target that keeps what it is sent, and tells how far it is, with its last bytes."""
+    """A target that keeps what it is sent, and acknowledges it."""
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
@@ -260,7 +260,7 @@ def records_in(fmt: Format, position: Position, data: bytes) -> Iterator[tuple[P
 
 
 def _wait_for_records(sight: Sight) -> bool:
-    """Wait until there is something to send; False if there never is, or if nobody keeps copies of such a log.
+    """Wait until there is something to send; False if there never is, or if such logs have no copies.
 
     What is shipped is forgotten in whole segments, by what the state log says; other logs are rewritten.
     """
@@ -293,14 +293,14 @@ def _ship(sight: Sight, target: Any, rest: Callable[[], bool]) -> None:
 
 @reader
 def shipper(sight: Sight) -> None:
-    """What is appended is sent on, kept: one connection as long as all goes well."""
+    """Ships what is appended, kept: over one connection while all goes well."""
     if _wait_for_records(sight):
         _ship(sight, _Copy(sight), sight.pause)
 
 
 @reader
 def shipper_that_reconnects(sight: Sight) -> None:
-    """The same over a connection that breaks after each burst, and resumes where the copy is."""
+    """Ships over a connection that breaks after each burst, and resumes at the end of the copy."""
     target = _Copy(sight)
     if _wait_for_records(sight):
         while True:
@@ -311,7 +311,7 @@ def shipper_that_reconnects(sight: Sight) -> None:
 
 @reader
 def copy(sight: Sight) -> None:
-    """A copy in a directory, kept up; after each burst all of it is read, as a restore would."""
+    """A copy in a directory, kept: after each burst all of it is read, as by a restore."""
     if sight.format != STATE_FORMAT:
         sight.sees_all = False
         return

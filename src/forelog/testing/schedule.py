@@ -4,7 +4,7 @@ A schedule is the moment at which a reader begins, and the places at which the w
 
     12 37>45 61>80/3
 
-The reader begins at the writer's moment 12. Just before the reader's step 37 the writer goes on to moment 45.
+The reader begins at the writer's moment 12. Just before the reader's step 37 the writer advances to moment 45.
 Step 61 takes time: it begins at that moment and ends at moment 80; 3 says which of the changes in between it has
 seen. In a listing, each bit stands for a name that came, went or was replaced; in a read, for an eighth of the
 bytes.
@@ -22,19 +22,19 @@ from forelog.testing.timeline import Timeline
 
 PARTS = 8
 """A read that takes time is seen in so many parts."""
-_SUBSETS_MAX = 4  # all subsets of so many names; of more only those with one name more or less
+_SUBSETS_MAX = 4  # all subsets of up to so many names; of more, only those with one name more or less
 _TIMED_READS = (0b11110000, 0b00001111, 0b00110000)
 
 
 class Switch(NamedTuple):
-    """Where the writer goes on while a reader is between two steps, or inside of one."""
+    """The writer advances while a reader is between two steps, or inside of one."""
 
     at: int
     """The number of the reader's step."""
     to: int
-    """The moment up to which the writer gets."""
+    """The moment to which the writer advances."""
     seen: int | None = None
-    """Which of the changes are seen by a step that takes time; None if they come before it."""
+    """The changes that a step sees which takes time; None if all come before the step."""
 
     def __str__(self) -> str:
         return f"{self.at}>{self.to}" + ("" if self.seen is None else f"/{self.seen}")
@@ -62,7 +62,7 @@ class Schedule(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a reader's: an operation of the disk, or a pause."""
+    """A step of a reader: an operation of the disk, or a pause."""
 
     number: int
     kind: str
@@ -78,7 +78,7 @@ class Plan:
         self._left = list(schedule.switches)
 
     def switch(self, step: Step, timeline: Timeline) -> Switch | None:  # noqa: ARG002
-        """What the writer does at this step; at a pause after the last switch it goes on to the end."""
+        """The switch at this step, if any. At a pause after the last switch the writer advances to the end."""
         while self._left and self._left[0].at < step.number:
             self._left.pop(0)
         if self._left and self._left[0].at == step.number:
@@ -92,7 +92,7 @@ class Plan:
 
 
 class EveryStep(Plan):
-    """The reader is called on at each moment, from the first on."""
+    """The reader looks at each moment, from the first on."""
 
     def __init__(self, start: int = 0) -> None:
         super().__init__(Schedule(start))
@@ -102,7 +102,7 @@ class EveryStep(Plan):
 
 
 class Chance(Plan):
-    """The writer goes on whenever the dice say so."""
+    """The writer advances at random."""
 
     def __init__(self, start: int, rng: random.Random) -> None:
         super().__init__(Schedule(start))
@@ -117,13 +117,13 @@ class Chance(Plan):
         to = step.moment + 1 + int(rng.expovariate(1 / self._stride))
         following = timeline.next_change(step.path, step.moment)
         if following is not None and rng.random() < 0.3:
-            to = following  # the change that this very step could miss
+            to = following  # the change that this step could miss
         takes_time = step.kind in ("list_dir", "read") and rng.random() < 0.6
         return Switch(step.number, min(to, timeline.last), rng.getrandbits(PARTS) if takes_time else None)
 
 
 class Choices:
-    """The switches that are possible at a kind of step, counted, and made when they are asked for.
+    """The possible switches at a kind of step: counted, and made on demand.
 
     A switch before a step that finds the same on both sides is left out: it equals one before the next step.
     """
@@ -132,7 +132,7 @@ class Choices:
         following = moment + 1 if kind == "pause" else timeline.next_change(path, moment)
         self._first = timeline.last + 1 if following is None else following
         self.plain = timeline.last + 1 - self._first
-        """How many there are that come before the step."""
+        """The number of switches before the step."""
         self._timed: list[tuple[int, int]] = []
         if self.plain and kind == "read":
             self._timed = [(self._first, seen) for seen in _TIMED_READS]
@@ -141,10 +141,10 @@ class Choices:
                 count = len(timeline.changed_names(path, moment, to))
                 self._timed += [(to, seen) for seen in subsets(count)]
         self.timed = len(self._timed)
-        """How many there are at which the step takes time."""
+        """The number of switches inside of a step that takes time."""
 
     def switch(self, at: int, place: int, *, timed: bool) -> Switch:
-        """One of them, by its place among all of its kind."""
+        """The switch with a number."""
         return Switch(at, *self._timed[place]) if timed else Switch(at, self._first + place)
 
 

@@ -1,4 +1,4 @@
-"""A disk as a reader finds it while a writer is at work.
+"""A disk as a reader finds it beside a writer.
 
 `SeenDisk` shows the moments of a timeline, one at a time. Before each operation of the reader a plan may have the
 writer go on: then a size is stale when it is used, and a file grows, shrinks, is replaced or is gone between two
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from forelog.errors import LockTimeout
+from forelog.errors import LockTimeout, LogNotFound
 from forelog.files import File, Lock
 from forelog.log.position import Position, Record
 from forelog.log.stream import Stream
@@ -26,7 +27,7 @@ from forelog.testing.timeline import Timeline, conflicts
 from forelog.testing.writer import Recording
 
 STEPS_MAX = 3000
-"""A reader that takes more steps than this, and neither sees anything nor pauses, is said to spin."""
+"""A reader that takes more steps than this without seeing anything or pausing counts as spinning."""
 _WORDS_BYTES = 64
 _CHANGING = frozenset(
     {"make_dir", "sync_dir", "open_append", "open_update", "open_shared", "rename", "remove"}
@@ -35,7 +36,7 @@ _CHANGING = frozenset(
 
 
 class Stuck(BaseException):
-    """A reader that doesn't end. Not an Exception: nobody may handle it."""
+    """A reader that doesn't end. Not an Exception, so that no handler catches it."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -43,7 +44,7 @@ class Stuck(BaseException):
 
 
 class SeenDisk(CrashDisk):
-    """The moments of a timeline, by a plan."""
+    """A disk that moves through the moments of a timeline, by a plan."""
 
     def __init__(self, timeline: Timeline, plan: Plan) -> None:
         super().__init__()
@@ -56,10 +57,10 @@ class SeenDisk(CrashDisk):
         self.quiet_steps = 0
         self._show()
 
-    # -- the writer goes on
+    # -- the writer advances
 
     def step(self, kind: str, path: str) -> Switch | None:
-        """Count a step of the reader's, and ask how far the writer gets in it."""
+        """Count a step of the reader, and ask the plan how far the writer gets."""
         number = len(self.steps)
         step = Step(number, kind, path, self.moment)
         self.steps.append(step)
@@ -74,18 +75,18 @@ class SeenDisk(CrashDisk):
         return switch if switch is not None and switch.to > self.moment else None
 
     def go(self, switch: Switch) -> None:
-        """Let the writer go on."""
+        """Let the writer advance."""
         self.switches.append(switch)
         self.moment = switch.to
         self._show()
 
     def wait(self, to: int) -> None:
-        """Wait for the writer, which is no choice of the plan's."""
+        """Wait for the writer, without asking the plan."""
         self.moment = to
         self._show()
 
     def reachable(self, to: int) -> int:
-        """Up to where the writer gets without a lock that the reader has."""
+        """How far the writer gets without a lock that the reader holds."""
         for number in range(self.moment + 1, min(to, self.timeline.last) + 1):
             locks = self.timeline.moments[number].locks
             for path, held in self.held.items():
@@ -170,7 +171,7 @@ class _SeenFile(_MemoryFile):
 
 
 def _mix(buffer: memoryview, before: bytearray, after: bytearray, late: int) -> int:
-    """Bytes of two moments, in eight parts, each of the one or of the other. What comes behind is read later.
+    """Bytes of two moments, in eight parts, each from one of them. What follows is read later.
 
     Only a few words, which are copied in any order, can be late in front and early behind.
     """
@@ -198,12 +199,12 @@ class _SeenLock(Lock):
 
 
 class Seen(NamedTuple):
-    """A record that a reader has been given."""
+    """A record that a reader got."""
 
     position: Position
     payload: bytes
     moment: int
-    """When the reader had it."""
+    """The moment at which the reader got it."""
 
 
 class Look:
@@ -213,14 +214,14 @@ class Look:
         self.begin = begin
         self.end = begin
         self.anew = anew
-        """Whether it starts again from the first record, or goes on after the look before."""
+        """Whether it starts from the first record again, or continues after the look before."""
         self.records: list[Seen] = []
         self.whole = False
-        """Whether the reader took all that there was."""
+        """Whether the reader took everything that was there."""
 
 
 class Sight:
-    """What a reader gets: the disk, the log on it, and somebody to tell what it sees.
+    """What a reader gets: the disk, the log on it, and methods that record what it sees.
 
     >>> def reader(sight):
     ...     with sight.stream().cursor() as cursor:
@@ -235,41 +236,41 @@ class Sight:
         self.format = recording.format
         self.looks = [Look(self.moment, anew=True)]
         self.problems: list[tuple[str, str]] = []
-        """What the reader itself found wrong: a kind, and words."""
+        """What the reader found wrong: a kind, and a description."""
         self.from_position: Position | None = None
-        """Where it was told to start, if it was."""
+        """The position where it starts, if it has one."""
         self.from_number = 0
-        """The first entry of the ledger that it is to see, if it starts at a time."""
+        """The first entry of the ledger that it must see, if it starts at a time."""
         self.sees_all = True
-        """Whether it tells of every record that there is; not if it only counts, or checks something else."""
+        """Whether it reports every record; False if it only counts, or checks something else."""
 
     @property
     def moment(self) -> int:
-        """The writer's moment as of now."""
+        """The current moment of the writer."""
         return self.disk.moment
 
     def stream(self) -> Stream:
-        """The log that the writer writes, to be read."""
+        """The log that the writer writes, for reading."""
         return Stream(self.path, format=self.format, files=self.disk)
 
     def see(self, record: Record | tuple[Position, bytes]) -> None:
-        """The reader has been given a record: that, or a position and a payload."""
+        """Record that the reader got a record, or a position and a payload."""
         position, payload = (record.position, record.payload) if isinstance(record, Record) else record
         self.looks[-1].records.append(Seen(Position(*position), bytes(payload), self.moment))
         self.disk.quiet_steps = 0
 
     def anew(self) -> None:
-        """What comes now is everything from the first record on, once more."""
+        """Begin a look that starts from the first record again."""
         if self.looks[-1].records:
             self.looks.append(Look(self.looks[-1].begin, anew=True))
         self.looks[-1].anew = True
 
     def problem(self, kind: str, text: str) -> None:
-        """Something is wrong, in the eyes of the reader."""
+        """Record something that the reader found wrong."""
         self.problems.append((kind, text))
 
     def pause(self) -> bool:
-        """The reader has all that there is, and holds nothing. Let the writer go on; False when there is no more.
+        """The reader has everything and holds no lock. Let the writer advance; False when it has ended.
 
         What comes until the next pause is compared with what was acknowledged up to this one's end.
         """
@@ -290,17 +291,29 @@ class Sight:
         return True
 
     def finish(self) -> None:
-        """The reader is done, for now or for good."""
+        """End the look."""
         look = self.looks[-1]
         look.end, look.whole = self.moment, self.sees_all
         if held := sorted(path for path, locks in self.disk.held.items() if locks):
             self.problem("locked", f"holds {' and '.join(held)} while it waits")
 
     def describe(self) -> list[str]:
-        """Every step, with the moment that it found: what to read when something is wrong."""
+        """Every step with the moment that it found, to look for the cause of a violation."""
         lines = []
         for before, step in zip([None, *self.disk.steps], self.disk.steps, strict=False):
             if before is None or before.moment != step.moment:
                 lines.append(f"-- {step.moment}: {self.disk.timeline.moments[step.moment].cause}")
             lines.append(f"{step.number:5} {step.kind} {os.path.basename(step.path)}")
         return lines
+
+
+def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
+    """The result of a function, once there is a log to open; None if there never is."""
+    while True:
+        try:
+            return open_log()
+        except LogNotFound:
+            if sight.ledger.readable(sight.looks[-1].begin):
+                raise
+            if not sight.pause():
+                return None

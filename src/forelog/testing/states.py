@@ -1,10 +1,10 @@
-"""Going through the states in which a disk may be found after losing power.
+"""The states in which a disk may be found after a power loss.
 
-At a moment there are independent choices: for each sector that was written and not synced, which of its
-versions is on disk, or zeros, or garbage; for each such file, which of its sizes; for each directory
-change that was not synced, whether it happened. A state is one choice of each. If there are no more of
-them than asked for, all come; else the extremes (all kept, all lost, one thing lost, one thing kept) and
-then a random sample, the same for the same seed.
+There are independent choices: for each unsynced sector, which of its versions is on the disk, or zeros, or
+garbage; for each such file, which of its sizes; for each unsynced change of a directory, whether it happened. A
+state is one option of each choice. If there are at most `limit` states, all of them come. Otherwise the extremes
+come (all kept, all lost, one thing lost, one thing kept), then a random sample, which is the same for the same
+seed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,10 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 from forelog.testing.model import DiskModel
 
-if TYPE_CHECKING:
-    from forelog.testing.disk import CrashDisk
-
 _GARBAGE_SEED = 0x5EED
-
-
-class CrashState(NamedTuple):
-    """One possible disk after a power loss."""
-
-    disk: CrashDisk
-    """The disk as it comes back: everything on it is durable, and nobody holds a lock."""
-    events: int
-    """How many events had happened: what was acknowledged by then must be there."""
 
 
 @dataclass(slots=True)
@@ -42,33 +29,16 @@ class _Choice:
     options: list[object]
 
 
-def states_everywhere(disk: CrashDisk, *, limit: int, seed: int) -> Iterator[CrashState]:
-    for moment in range(len(disk.events) + 1):
-        if moment and disk.events[moment - 1].kind == "store":
-            continue  # a power loss leaves of such a word what the moment before does: nothing that means anything
-        yield from states_at(disk, moment, limit=limit, seed=seed)
-
-
-def states_at(disk: CrashDisk, events: int, *, limit: int, seed: int) -> Iterator[CrashState]:
-    model = disk.model_at(events)
+def possible_contents(model: DiskModel, *, limit: int, seed: int, moment: int) -> Iterator[dict[str, bytes]]:
+    """What the disk of a model may hold after a power loss: its files by path, each state once."""
     choices = _choices(model, seed)
     seen = set()
-    for picks in _picks(choices, limit, random.Random(seed * 1_000_003 + events)):
+    for picks in _picks(choices, limit, random.Random(seed * 1_000_003 + moment)):
         contents = _build(model, choices, picks)
         key = tuple(sorted(contents.items()))
         if key not in seen:
             seen.add(key)
-            yield CrashState(_disk(disk, model, contents), events)
-
-
-def _disk(disk: CrashDisk, model: DiskModel, contents: dict[str, bytes]) -> CrashDisk:
-    from forelog.testing.disk import CrashDisk
-
-    after = CrashDisk.of(contents, sector_bytes=disk.sector_bytes, boot=disk.boot + 1)
-    moved = {path for move in model.moves for path in model.below(move.target)}  # where they are, their files tell
-    for path in model.directories.keys() - moved:
-        after.make_dir(path)
-    return after
+            yield contents
 
 
 def _choices(model: DiskModel, seed: int) -> list[_Choice]:

@@ -42,18 +42,18 @@ _CUTS_MAX = 12
 
 
 class Killed(BaseException):
-    """The process that wrote is no more. Not an Exception: nothing of it may go on."""
+    """The writing process was killed. Not an Exception, so that no handler continues."""
 
 
 class Moment(NamedTuple):
     """A disk between two operations of its writer."""
 
     state: dict[str, Any]
-    """The attributes of a disk that tell what is on it."""
+    """The attributes of the disk that hold its content."""
     locks: dict[str, bool]
-    """The locks that the writer holds, and whether alone."""
+    """The locks that the writer holds, and whether they are exclusive."""
     cause: str
-    """What has just happened, in words."""
+    """The last operation, in words."""
 
     @property
     def model(self) -> DiskModel:
@@ -62,7 +62,7 @@ class Moment(NamedTuple):
         return model
 
     def is_as(self, before: Moment) -> bool:
-        """Whether no reader could tell it from the one before."""
+        """Whether readers can't tell it from the moment before."""
         return (
             self.locks == before.locks
             and _entries(self.model) == _entries(before.model)
@@ -94,7 +94,7 @@ class Timeline:
         return len(self.moments) - 1
 
     def next_change(self, path: str, after: int) -> int | None:
-        """The first moment after one at which something differs that an operation on a path could find."""
+        """The first moment after another at which an operation on a path could find a difference."""
         key = path, after
         if key not in self._following:
             following = [
@@ -106,26 +106,26 @@ class Timeline:
         return self._following[key]
 
     def entry_changes(self, path: str, after: int) -> list[int]:
-        """The moments after one at which the entries of a directory became others."""
+        """The moments after another at which the entries of a directory changed."""
         return sorted({number for number, _ in self._entries.get(path, ()) if number > after})
 
     def changed_names(self, path: str, begin: int, end: int) -> list[str]:
-        """The names in a directory that came, went or became another file between two moments."""
+        """The names in a directory that were added, removed or replaced between two moments."""
         return sorted({name for number, name in self._entries.get(path, ()) if begin < number <= end})
 
     def next_free(self, path: str, exclusive: bool, after: int) -> int | None:
-        """The first moment from one on at which the writer's locks let somebody else have a lock."""
+        """The first moment, from a given one on, at which a lock isn't held back by the writer."""
         for number in range(after, len(self.moments)):
             if not conflicts(self.moments[number].locks.get(path), exclusive):
                 return number
         return None
 
     def digests(self) -> set[bytes]:
-        """One for each different disk among the moments."""
+        """One moment for each different disk."""
         return {_digest(moment.model) for moment in self.moments}
 
     def fingerprint(self) -> str:
-        """Equal for timelines of the same operations, so that a schedule means the same on both."""
+        """A digest of the operations: if it is equal, a schedule means the same on both timelines."""
         summary = hashlib.blake2b(digest_size=4)
         for moment in self.moments:
             summary.update(moment.cause.encode() + b"\0")
@@ -133,7 +133,7 @@ class Timeline:
 
 
 def conflicts(held: bool | None, exclusive: bool) -> bool:
-    """Whether a lock that somebody holds, alone or not, keeps another one from being taken."""
+    """Whether a held lock, exclusive or shared, keeps another one from being taken."""
     return held is not None and (held or exclusive)
 
 
@@ -150,14 +150,14 @@ class _Tape:
 
 
 class Recorder(CrashDisk):
-    """A disk that keeps every moment of what is done to it."""
+    """A disk that records every moment of its writer."""
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         super().__init__(capacity_bytes=capacity_bytes)
         self._tape = _Tape()
 
     def now(self) -> int:
-        """The number of this moment: what has been done so far is there, and nothing else."""
+        """The number of the current moment."""
         with self._mutex:
             self._settle()
             return len(self._tape.moments) - 1
@@ -168,17 +168,17 @@ class Recorder(CrashDisk):
         return Timeline(list(self._tape.moments))
 
     def cut_records_of(self, fmt: Format) -> None:
-        """Writes of this format's records also end between them, for a moment."""
+        """Make a moment of each record in a write, for the records of a format."""
         self._tape.format = fmt
 
     # -- a writer that is killed
 
     def kill(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> None:
-        """End the writer at the first operation that matches: before it, or after some bytes of a write."""
+        """Kill the writer at the first operation that matches: before it, or after some bytes of a write."""
         self._tape.killer = when, byte_count
 
     def bury(self) -> None:
-        """After the writer was killed: its locks are free, and another one may use the disk."""
+        """After the writer was killed: release its locks, so that another one can use the disk."""
         with self._mutex:
             self._settle()
             self._tape.dead, self._tape.killer = False, None
@@ -188,7 +188,7 @@ class Recorder(CrashDisk):
 
     @property
     def dead(self) -> bool:
-        """Whether the writer was killed, and not buried."""
+        """Whether the writer was killed and bury() has not been called since."""
         return self._tape.dead
 
     # -- recording
@@ -240,7 +240,7 @@ class Recorder(CrashDisk):
         super()._happen(event)
 
     def _settle(self) -> None:
-        """Keep what is there, if something was done since the last moment."""
+        """Record a moment, if something was done since the last one."""
         tape = self._tape
         if tape.cause is None:
             return
@@ -268,7 +268,7 @@ class _RecordedLock(Lock):
 
     def release(self) -> None:
         with self._disk._mutex:
-            if not self._disk.dead:  # then it is given up by whoever buries it
+            if not self._disk.dead:  # else bury() releases it
                 self._disk._settle()
                 self._lock.release()
                 self._disk._tape.cause = f"unlock {self._path}"
@@ -278,7 +278,7 @@ class _RecordedLock(Lock):
 
 
 def cuts(event: Event, fmt: Format | None) -> list[int]:
-    """After how many bytes a reader may find a write: at the ends of its records, and inside of them."""
+    """The numbers of bytes after which a reader may find a write: at the ends of its records, and inside them."""
     data = event.data
     if len(data) < 2 or not any(data):
         return []
@@ -328,7 +328,7 @@ def _copy_directory(directory: DirectoryModel) -> DirectoryModel:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is data all through, and no object that belongs to one disk."""
+    """Whether a value is plain data, and not an object that belongs to one disk."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""What a history writes with: a disk that is recorded, and a ledger of what came of each append."""
+"""What a history writes with: a recorded disk, and a ledger of what became of each append."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ History = Callable[["Writer"], None]
 
 
 class Writer:
-    """The one who writes. A history is a function that gets one, and uses its disk as a program would.
+    """Writes a log. A history is a function that gets a writer, and uses its disk as a program would.
 
     `append` and `append_many` note what comes of each record. A program that appends by itself notes it with
     `attempt`.
@@ -40,39 +40,39 @@ class Writer:
         self._payloads = 0
         self._spares: list[Spare] = []
 
-    # -- what it works with
+    # -- the log
 
     def clock(self) -> int:
-        """A clock that is a millisecond later each time."""
+        """A clock that advances by a millisecond with each call."""
         self._ticks += _TICK_NS
         return self._ticks
 
     def stream(self, path: str = "log", **options: Any) -> Stream:
-        """The log that is written, and that readers read; options are those of `Stream`."""
+        """Make the log that is written and read. The options are those of `Stream`."""
         stream = Stream(path, files=self.disk, clock=self.clock, **options)
         self.shown(stream)
         return stream
 
     def shown(self, stream: Stream) -> None:
-        """This is the log that readers read."""
+        """Set the log that readers read."""
         self.path, self.format = stream.path, stream.format
         self.disk.cut_records_of(stream.format)
 
     def payload(self, byte_count: int = 8) -> bytes:
-        """A payload that no other record has."""
+        """A new payload, which no other record has."""
         self._payloads += 1
         return b"%04d" % self._payloads + b"." * (byte_count - 4)
 
     def payloads(self, count: int, byte_count: int = 8) -> list[bytes]:
-        """Some of them."""
+        """Several new payloads."""
         return [self.payload(byte_count) for _ in range(count)]
 
     def appender(self, stream: Stream, **options: Any) -> Appender:
-        """`stream.appender()`, whose spare does its work when it is waited for, and not on a thread of its own."""
+        """An appender of a stream, whose spare works when it is waited for, without a thread."""
         return self.driven(stream.appender(**options))
 
     def driven(self, appender: Appender) -> Appender:
-        """An appender whose spare, if it has one, does its work when it is waited for."""
+        """Make the spare of an appender, if it has one, work when it is waited for."""
         spare = appender.active.spare
         if spare is not None:
             spare.__class__ = DrivenSpare
@@ -82,7 +82,7 @@ class Writer:
     # -- writing
 
     def append(self, log: Any, byte_count: int = 8, **told: Any) -> Position | None:
-        """Append one record; its position, or None if it was refused or that isn't known."""
+        """Append one record. Returns its position; None if it was refused, or if that is unknown."""
         found = self.attempt([self.payload(byte_count)], lambda payloads: [log.append(payloads[0])], **told)
         return found[0] if found else None
 
@@ -97,7 +97,7 @@ class Writer:
         *,
         readable: bool = True,
     ) -> Sequence[Position] | None:
-        """Call something that appends these payloads in one go, and note what came of it.
+        """Call a function that appends these payloads, and note what became of them.
 
         An AppenderFailed leaves it in doubt, any other error of forelog's or of the disk's is a refusal. With
         `readable=False` it can't be read at once, as what is in a spare that has no name yet.
@@ -118,30 +118,30 @@ class Writer:
         return None
 
     def begin(self, payloads: Iterable[bytes]) -> list[Entry]:
-        """These are about to be handed over in one call."""
+        """Note that a call is about to append these."""
         return self.ledger.begin(payloads, self.disk.now(), self._ticks + 1)
 
     def acknowledge(
         self, entries: Sequence[Entry], positions: Iterable[Position], *, readable: bool = True
     ) -> None:
-        """They have been appended at these positions."""
+        """Note that they were appended at these positions."""
         self.ledger.acknowledge(entries, positions, self.disk.now(), readable=readable)
 
     def expose(self) -> None:
-        """What was acknowledged can be read from now on."""
+        """Note that readers can read from now on what was acknowledged."""
         self.ledger.expose(self.disk.now())
 
     def forget(self, which: Callable[[bytes], bool]) -> None:
-        """From now on records with these payloads may be gone, because cleaning begins."""
+        """Note that records with these payloads may be gone from now on, because cleaning begins."""
         self.ledger.forget(which, self.disk.now())
 
     def lose(self) -> None:
-        """From now on what wasn't synced may be gone, because a sync failed."""
+        """Note that unsynced records may be gone from now on, because a sync failed."""
         self.ledger.lose(self.disk.now())
 
     @contextmanager
     def full_after(self, byte_count: int) -> Iterator[None]:
-        """In here the next write to a segment takes so many bytes; the rest of it finds no room."""
+        """In this block the next write to a segment takes so many bytes; then the disk is full."""
         faults = [
             self.disk.fail(to_segment("write", 1), errno.ENOSPC),
             self.disk.write_short(to_segment("write"), byte_count),
@@ -154,7 +154,7 @@ class Writer:
 
     @contextmanager
     def killed(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> Iterator[None]:
-        """The process ends at the first operation in here that matches, or at the end of this at the latest.
+        """Kill the process at the first operation in this block that matches, at the latest at its end.
 
         Of a write, its first `byte_count` bytes are written. What the process had open is not closed.
         """
@@ -163,17 +163,17 @@ class Writer:
             yield
         except Killed:
             pass
-        except RuntimeError:  # from a commit that another thread led
+        except RuntimeError:  # raised by a commit that another thread led
             if not self.disk.dead:
                 raise
         self.disk.bury()
         for spare in self._spares:
-            spare.abandon()  # their threads have nobody left who would end them
+            spare.abandon()  # or their threads would never end
         self._spares.clear()
 
 
 def to_segment(kind: str, number: int = 0) -> Callable[[Operation], bool]:
-    """Whether an operation is of a kind, and on a segment; the `number`th of them."""
+    """A predicate for the `number`th operation of a kind on a segment."""
     count = -1
 
     def matches(operation: Operation) -> bool:
@@ -194,11 +194,11 @@ class Recording(NamedTuple):
     path: str
     format: Format
     errors: list[str]
-    """What is wrong with the log in the end."""
+    """The defects of the log at the end."""
 
 
 def record(history: History) -> Recording:
-    """Run a history, on a thread of its own so that it leads its own commits, and keep every moment of it."""
+    """Run a history and record it. It runs on a separate thread, so that it leads its own commits."""
     writer, failures = Writer(), []
 
     def run() -> None:
@@ -219,7 +219,7 @@ def record(history: History) -> Recording:
 
 
 def _read(writer: Writer) -> tuple[list[Any], list[str]]:
-    """All records of the log as it is in the end."""
+    """All records of the log at the end."""
     disk = writer.disk.killed()
     disk.boot = writer.disk.boot
     try:
@@ -230,7 +230,7 @@ def _read(writer: Writer) -> tuple[list[Any], list[str]]:
 
 
 class DrivenSpare(Spare):
-    """A spare whose work is done by whoever waits for it, so that a history takes the same course each time."""
+    """A spare that works in the thread that waits for it, so that a history is the same each time."""
 
     _pending = False
 

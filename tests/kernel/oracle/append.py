@@ -21,16 +21,6 @@ class Shared(Protocol):
 
 
 class AppendCore:
-    """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock.
-
-    The fields belong to whoever holds the lock, as a context manager; its holder can't take it twice. An
-    append that finds `offset` at or past `rest_at`, or whose frame is over `frame_bytes_max`, is left to
-    `rest(payload)`, without the lock. `undo(frame, written, error)` is called with the lock held when a write
-    was short or failed, and either completes it or raises; until it has, `torn` is set and everything is left
-    to `rest`. `descriptor`, unless -1, is what `write` writes to: the compiled core calls write(2) on it by
-    itself.
-    """
-
     def __init__(
         self,
         encode: Callable[[Any, int], bytes],
@@ -58,7 +48,6 @@ class AppendCore:
 
     @property
     def locked(self) -> bool:
-        """Whether somebody holds the lock, as of now."""
         return self._mutex.locked()
 
     def __enter__(self) -> Self:
@@ -74,18 +63,12 @@ class AppendCore:
         self._mutex.release()
 
     def stamp(self) -> int:
-        """The time for a record that is written now: the clock's, but at least `step_ns` after the last one's."""
         return max(read_clock(self._clock), self.time_ns + self.step_ns)
 
     def share_end(self, shared: Shared | None, waits: bool = False) -> None:
-        """Tell through `shared` where each write will end, and then that it has; None to tell no more.
-
-        With `waits` somebody else tells the second, once it is synced.
-        """
         self._shared, self._waits = shared, waits
 
     def intend(self, end: int) -> None:
-        """A write that ends there is about to begin."""
         if self._shared is not None:
             self._shared.store(END_INTENDED, checked_offset(end))
 
@@ -95,7 +78,6 @@ class AppendCore:
             self._shared.store(END_COMMITTED, checked_offset(self.offset))
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
-        """Count what somebody else has written, in one step as far as an interrupt is concerned."""
         self.offset += size
         self.records += records
         self.time_ns = time_ns
@@ -103,7 +85,6 @@ class AppendCore:
         self._settle()
 
     def append(self, payload: Any) -> Any:
-        """Append one record; its position."""
         with self:
             offset = self.offset
             if offset < self.rest_at:
@@ -119,10 +100,6 @@ class AppendCore:
         return self._rest(payload)
 
     def append_many(self, payloads: Sequence[Any]) -> tuple[int, int, array[int]] | None:
-        """Append captain records of one time with one write: their segment, where it begins, and each in it.
-
-        None, and nothing is done, where `rest_at` lies in between, or there is anything else to think of.
-        """
         with self:
             offset = self.offset
             if self._encode is not captain_encode or not payloads or offset >= self.rest_at:

@@ -1,7 +1,6 @@
-"""What a broker does with many messages of its log at once. Part of the plain-Python kernel.
+"""Messages of a broker's log to packets: the oracle for `broker/columns.pxi` and `broker/deliver.pxi`.
 
-How they come into the log is in `_kernel_inbox_py.py`. A block of the log becomes what a subscriber gets in steps
-that each take and give columns::
+A block of the log becomes what a subscriber gets in steps that each take and return columns::
 
     message_columns    where topics, payloads and properties lie
     messages_flags     QoS and what else the properties say, one byte for each message
@@ -65,11 +64,6 @@ def mqtt_deliver(
     retain: bool = False,
     dup: bool = False,
 ) -> tuple[bytes, int]:
-    """Some rows as PUBLISH packets, and how many packet ids they took, from `first_id` on; 1 comes after 65,535.
-
-    The QoS is the lower of the row's and `qos_max`; those of QoS 0 have no id, and aren't marked as sent again.
-    The properties, encoded without their length, are the same for all; MQTT 3.1.1 has none: they are left out.
-    """
     view, qos_of = memoryview(buffer).cast("B"), memoryview(flags).cast("B")
     columns = topic_starts, topic_ends, payload_starts, payload_ends
     _check_columns(len(rows), rows)
@@ -101,7 +95,6 @@ def mqtt_deliver(
 
 
 def message_columns(buffer: Any, offsets: array[int], base: int, first: int, last: int) -> MessageColumns:
-    """Where the topics, the payloads and the properties of scanned messages start and end."""
     view = memoryview(buffer).cast("B")
     if not 0 <= first <= last <= len(offsets):
         raise ValueError(f"rows {first}..{last} of {len(offsets)}")
@@ -158,11 +151,6 @@ def _flags(view: memoryview) -> int:
 
 
 def messages_flags(buffer: Any, property_starts: array[int], property_ends: array[int]) -> bytes:
-    """One byte for each message, by its properties.
-
-    The QoS in the lowest two bits; 4 if it is retained; 16 if it expires; 8 if there is any key but "qos", "from",
-    "retain" and "id", or one of these twice or with an odd value, or no map at all: then these have to be decoded.
-    """
     view = memoryview(buffer).cast("B")
     _check_columns(len(property_starts), property_starts, property_ends)
     flags = bytearray()
@@ -174,7 +162,6 @@ def messages_flags(buffer: Any, property_starts: array[int], property_ends: arra
 
 
 def topic_codes(buffer: Any, starts: array[int], ends: array[int]) -> tuple[array[int], list[bytes]]:
-    """Each topic's number among the distinct ones, in the order in which they first appear, and those."""
     view = memoryview(buffer).cast("B")
     _check_columns(len(starts), starts, ends)
     numbers: dict[bytes, int] = {}
@@ -194,11 +181,6 @@ def rows_where(
     flags_mask: int = 0,
     flags_value: int = 0,
 ) -> array[int]:
-    """The rows from `first` on whose code is wanted: whose byte in `wanted` isn't 0.
-
-    With `flags`, a byte for each row, only those where `flags[row] & flags_mask == flags_value`: a mask of
-    FLAG_OTHER gives the rows that can be delivered as they are, and with FLAG_OTHER as the value too, the others.
-    """
     chosen = memoryview(wanted).cast("B")
     flag_of = None if flags is None else memoryview(flags).cast("B")
     _check_columns(len(codes), codes)

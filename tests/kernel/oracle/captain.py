@@ -1,4 +1,4 @@
-"""Records in the captain format: encoded, scanned, hopped over, looked for. Part of the plain-Python kernel.
+"""Records of the captain format: the oracle for `log/captain.pxi`.
 
 ::
 
@@ -44,7 +44,6 @@ _U64_MAX = 2**64 - 1
 
 
 def captain_encode(payload: Any, time_ns: int) -> bytes:
-    """One record."""
     seconds, nanos = divmod(time_ns, 1_000_000_000)
     view = memoryview(payload_bytes(payload) if isinstance(payload, str) else payload).cast("B")
     head = struct.pack(">Bqih", 1, seconds + UNIX_EPOCH_SECONDS, nanos, 0) + varint(len(view))
@@ -53,7 +52,6 @@ def captain_encode(payload: Any, time_ns: int) -> bytes:
 
 
 def captain_encode_many(payloads: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
-    """All payloads as records of one time, back to back, and where each one starts."""
     out = bytearray()
     starts = array("q")
     for payload in payloads:
@@ -110,7 +108,6 @@ def _record(view: memoryview, at: int, stop: int) -> tuple[int, int, int]:
 
 
 def captain_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
-    """Decode records from `start`, at most `limit`, until `stop` or the first that isn't whole and right."""
     view = memoryview(buffer).cast("B")
     check_range("scan of", start, stop, len(view))
     offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
@@ -131,10 +128,6 @@ def captain_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> S
 
 
 def captain_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:
-    """Go from head to head, without checking, to the first record at or past both bounds.
-
-    Returns (end, reason, need) as a scan does; `end` may lie past `stop`, where the next record starts.
-    """
     view = memoryview(buffer).cast("B")
     check_range("hop over", start, stop, len(view))
     at = start
@@ -151,12 +144,6 @@ def captain_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: i
 
 
 def captain_find(buffer: Any, start: int, stop: int, final: bool) -> int:
-    """Where the next record starts at or after `start`, when what is at `start` can't be trusted; or -1.
-
-    One right record could be part of another one's payload, so it counts only with a right successor, or
-    if it ends exactly at `stop` and `final` says that this is the end of the file. The work is bounded:
-    hostile bytes, in which every place looks like the head of something long, end the search early.
-    """
     view = memoryview(buffer).cast("B")
     check_range("find in", start, stop, len(view))
     budget = 64 * (stop - start) + 65_536

@@ -9,7 +9,6 @@ from forelog.kernel.types import TIME_MAX, TIME_MIN
 
 
 def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
-    """Ranges of a buffer, as bytes."""
     view = memoryview(buffer).cast("B")
     if len(starts) != len(ends):
         raise ValueError(f"{len(starts)} starts and {len(ends)} ends")
@@ -22,7 +21,6 @@ def pieces(buffer: Any, starts: array[int], ends: array[int]) -> list[bytes]:
 def pieces_after(
     buffer: Any, starts: array[int], ends: array[int], first: int, last: int, head: bytes
 ) -> list[bytes]:
-    """What comes after a head in each range from `first` on, up to one that doesn't begin with it, or `last`."""
     view = memoryview(buffer).cast("B")
     rows = min(len(starts), len(ends))
     if not 0 <= first <= last <= rows:
@@ -40,7 +38,6 @@ def pieces_after(
 
 
 def even_pieces(buffer: Any, size: int) -> list[bytes]:
-    """A buffer in pieces of one size."""
     view = memoryview(buffer).cast("B")
     if size < 1 or len(view) % size:
         raise ValueError(f"{len(view)} bytes are no pieces of {size}")
@@ -50,7 +47,6 @@ def even_pieces(buffer: Any, size: int) -> list[bytes]:
 def gather(
     buffer: Any, starts: array[int], ends: array[int], first: int, last: int, offsets: Any, data: Any
 ) -> int:
-    """Copy the ranges `first` to `last` into `data`, back to back, and their int32 offsets into `offsets`."""
     view = memoryview(buffer).cast("B")
     out, places = memoryview(data).cast("B"), memoryview(offsets).cast("B").cast("i")
     _check_rows(starts, ends, first, last)
@@ -73,7 +69,6 @@ def _check_rows(starts: array[int], ends: array[int], first: int, last: int) -> 
 
 
 def microseconds(times: array[int], first: int, last: int, out: Any) -> bool:
-    """Nanoseconds to whole microseconds, towards 0; whether none of them is outside of what a time can be."""
     target = memoryview(out).cast("B").cast("q")
     if not 0 <= first <= last <= len(times):
         raise ValueError(f"rows {first}..{last} of {len(times)}")
@@ -86,7 +81,6 @@ def microseconds(times: array[int], first: int, last: int, out: Any) -> bool:
 
 
 def first_since(times: array[int], start: int, time_min: int) -> int:
-    """The first row from `start` on whose time is `time_min` or later; the number of rows if none is."""
     if not 0 <= start <= len(times):
         raise ValueError(f"row {start} of {len(times)}")
     for row in range(start, len(times)):
@@ -96,7 +90,6 @@ def first_since(times: array[int], start: int, time_min: int) -> int:
 
 
 def time_run(times: array[int], start: int, time_min: int, time_last: int) -> tuple[int, int]:
-    """The next rows from `start` on whose times are in a range: the first, and the one after the last of them."""
     first = start
     if not 0 <= start <= len(times):
         raise ValueError(f"row {start} of {len(times)}")
@@ -109,7 +102,6 @@ def time_run(times: array[int], start: int, time_min: int, time_last: int) -> tu
 
 
 def ascends(times: array[int], after: int) -> bool:
-    """Whether no time is earlier than `after`, nor than the one before it."""
     for time in times:
         if time < after:
             return False
@@ -118,13 +110,10 @@ def ascends(times: array[int], after: int) -> bool:
 
 
 def keep_since(times: array[int], time_min: int) -> bytearray:
-    """A mask, 1 where the time is `time_min` or later."""
     return bytearray(time >= time_min for time in times)
 
 
 class KeySet:
-    """The keys seen so far. keep_latest() walks backward, so that the first one seen is the latest."""
-
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
 
@@ -134,11 +123,6 @@ class KeySet:
     def keep_latest(
         self, buffer: Any, starts: array[int], ends: array[int], key_start: int, key_stop: int, delimiter: int
     ) -> bytearray:
-        """A mask, 1 for each payload whose key is new, from the last to the first.
-
-        The key is payload[key_start:key_stop], cut at the first `delimiter` byte unless that is negative. A
-        payload that ends before its key would begin has none, and stays.
-        """
         view = memoryview(buffer).cast("B")
         mask = bytearray(len(starts))
         _check_rows(starts, ends, 0, len(starts))
@@ -158,10 +142,6 @@ class KeySet:
 
 
 def compact(buffer: Any, offsets: array[int], base: int, end: int, keep: bytearray, out: bytearray) -> int:
-    """Copy the frames that `keep` marks into `out`, back to back; returns how many bytes.
-
-    Frames are contiguous: each one ends where the next one starts, and the last one at `end`.
-    """
     view = memoryview(buffer).cast("B")
     if len(keep) != len(offsets):
         raise ValueError("keep has another length than offsets")
@@ -179,7 +159,6 @@ def compact(buffer: Any, offsets: array[int], base: int, end: int, keep: bytearr
 
 
 def select(column: array[int], keep: bytearray) -> array[int]:
-    """The rows of a column that `keep` marks."""
     if len(keep) != len(column):
         raise ValueError("keep has another length than the column")
     return array("q", (value for value, kept in zip(column, keep, strict=True) if kept))
@@ -194,11 +173,6 @@ def kept_runs(
     expected: int,
     runs: array[int],
 ) -> tuple[int, int]:
-    """Note in `runs` a pair (logical offset, new physical offset) wherever the kept frames don't just go on.
-
-    `end` is the physical end of the last frame; `place` is where the first kept frame will be written and
-    `expected` the logical offset that would need no new run. Returns both for the next call.
-    """
     if not len(logical) == len(physical) == len(keep):
         raise ValueError("columns of different lengths")
     for i, kept in enumerate(keep):
@@ -213,7 +187,6 @@ def kept_runs(
 
 
 def relocate(physical: array[int], runs: array[int]) -> array[int]:
-    """The logical offsets of ascending physical ones, by the pairs that kept_runs() noted."""
     logical = array("q")
     run, count = -1, len(runs) // 2
     for offset in physical:

@@ -41,7 +41,6 @@ _INT64_MAX = 2**63 - 1
 def commands_decode(
     buffer: Any, starts: array[int], ends: array[int], first: int, last: int, ticks_per_second: int = SECOND_NS
 ) -> Commands:
-    """The commands in these ranges of the buffer. Times count ticks since 1970, nanoseconds unless said."""
     view = memoryview(buffer).cast("B")
     for column in (starts, ends):
         if column.typecode != "q":
@@ -101,7 +100,6 @@ class _Table:
 
 
 def uuid_texts(ids: Any) -> tuple[array[int], bytes]:
-    """Ids of sixteen bytes as texts such as 61000000-0001-4000-8000-000000000001, and where each one starts."""
     view = memoryview(ids).cast("B")
     if len(view) % ID_BYTES:
         raise ValueError(f"{len(view)} bytes are no ids of {ID_BYTES}")
@@ -113,7 +111,6 @@ def uuid_texts(ids: Any) -> tuple[array[int], bytes]:
 
 
 def job_encode(job_id: bytes, head: bytes, payload: bytes, scheduled_ns: int | None, created_ns: int) -> bytes:
-    """An add, or a schedule if there is a time. The head is what comes before the payload, from the name on."""
     if len(job_id) != ID_BYTES:
         raise ValueError(f"an id has {ID_BYTES} bytes, not {len(job_id)}")
     kind, time = ADD, ZERO_TIME
@@ -131,7 +128,6 @@ def _narrow_time(time_ns: int) -> bytes:
 
 
 def uuid_text(job_id: bytes) -> bytes:
-    """An id of sixteen bytes as a text such as 61000000-0001-4000-8000-000000000001."""
     if len(job_id) != ID_BYTES:
         raise ValueError(f"an id has {ID_BYTES} bytes, not {len(job_id)}")
     digits = job_id.hex()
@@ -139,7 +135,6 @@ def uuid_text(job_id: bytes) -> bytes:
 
 
 def uuid_parse(text: bytes) -> bytes | None:
-    """The id of such a text, in either case, or None."""
     groups = text.split(b"-")
     if [len(group) for group in groups] != [8, 4, 4, 4, 12]:
         return None
@@ -150,11 +145,6 @@ def uuid_parse(text: bytes) -> bytes | None:
 
 
 def next_line(data: bytes, at: int, limit: int) -> tuple[int, list[bytes] | None, bool]:
-    """Where the line ends that begins at `at`, its words, and whether there is a "=" in it.
-
-    It ends with its line feed, less than `limit` bytes on; -1 if there is none. Words are what comes before the
-    first space, be it nothing, and then whatever isn't empty; None if the line doesn't end in CR LF.
-    """
     if not 0 <= at <= len(data) or limit < 0:
         raise ValueError(f"{limit} bytes from {at} on lie outside of {len(data)} bytes")
     stop = data.find(b"\n", at, at + limit)

@@ -1,4 +1,4 @@
-"""CRC-32C in plain Python: a part of the compiled kernel's twin, `_kernel_py`."""
+"""CRC-32C: the oracle for `include/crc32c.h`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _TABLE = _crc_table()
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """CRC-32C of `data`; `crc` is the checksum of what came before it."""
     crc ^= 0xFFFFFFFF
     table = _TABLE
     for byte in memoryview(data).cast("B"):
@@ -28,10 +27,8 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def crc32c_portable(data: Any, crc: int = 0) -> int:
-    """The same without special instructions."""
     return crc32c(data, crc)
 
 
 def crc32c_hardware() -> bool:
-    """Whether crc32c() uses the processor's own instruction."""
     return False

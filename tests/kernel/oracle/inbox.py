@@ -1,7 +1,4 @@
-"""What a broker receives, as messages of its log. Part of the plain-Python kernel.
-
-All that publishers sent since the last write lies in one `Inbox`: bytes to append with one write, where things are
-in them, and what each publisher is to be answered once they are safe.
+"""What clients publish, as messages of the log: the oracle for `broker/inbox.pxi`.
 
 >>> wire = bytes.fromhex("32 0b 0005 6174746963 0007 3231 30 05 0001 62 3232")
 >>> inbox = Inbox()
@@ -32,8 +29,6 @@ RUN_BYTES_MAX = 16 << 20
 
 
 class Inbox:
-    """Messages that wait for being written. For one thread."""
-
     def __init__(self) -> None:
         self.runs: list[tuple[Any, bytes]] = []
         """As in `Drained`."""
@@ -47,7 +42,6 @@ class Inbox:
 
     @property
     def byte_count(self) -> int:
-        """How large it all is."""
         return len(self._data)
 
     def take(
@@ -63,12 +57,6 @@ class Inbox:
         properties1: bytes,
         packets_max: int = 4096,
     ) -> tuple[int, int, int, int]:
-        """A run: the longest of plain messages from `start` on, of consecutive nanoseconds.
-
-        Plain is what is so for `mqtt_publishes` and has no properties. By their QoS the messages get `properties0`
-        or `properties1`, maps in msgpack. Returns how many there are, where and why it stopped, and what is
-        missing: `end`, `reason` and `need` of `Publishes`.
-        """
         view = memoryview(buffer).cast("B")
         check_range("messages in", start, stop, len(view))
         found = mqtt_publishes(view, start, stop, version, packet_bytes_max, packets_max)
@@ -96,7 +84,6 @@ class Inbox:
         return count, end, reason, need
 
     def put(self, owner: Any, message: bytes, time_ns: int, acks: bytes) -> None:
-        """A run of one message, as the log has it, with this time."""
         columns = message_columns(message, array("q", [0]), 0, 0, 1)
         self._begin()
         self._add(message, messages_flags(message, columns.property_starts, columns.property_ends)[0])
@@ -104,21 +91,18 @@ class Inbox:
         self.last_ns = max(self.last_ns, time_ns)
 
     def topics(self) -> list[bytes]:
-        """The topics of the last run, each once."""
         starts = self._starts[self._run_row :]
         columns = message_columns(self._data, starts, 0, 0, len(starts))
         bounds = zip(columns.topic_starts, columns.topic_ends, strict=True)
         return list(dict.fromkeys(bytes(self._data[start:end]) for start, end in bounds))
 
     def undo(self) -> None:
-        """Give up the last run."""
         if len(self) == self._run_row:
             raise ValueError("there is nothing to undo")
         self.runs.pop()
         del self._data[self._run_start :], self._starts[self._run_row :], self._flags[self._run_row :]
 
     def drain(self) -> Drained:
-        """All of it; the box is empty then."""
         data, starts, flags, runs = bytes(self._data), self._starts, bytes(self._flags), self.runs
         self._data, self._starts, self._flags, self.runs = bytearray(), array("q"), bytearray(), []
         self._begin()

@@ -1,6 +1,6 @@
-"""M3's commit log, in plain Python: chunks, and writing entries into them. `_kernel_m3_entries_py` reads them.
+"""M3's commit log, chunks and writing entries into them: the oracle for `m3/chunks.pxi` and `m3/encode.pxi`.
 
-The twin of the compiled kernel's `_kernel_m3*.pxi`. A file is a sequence of chunks::
+A file is a sequence of chunks::
 
     | size 4 | adler-32 of the size 4 | adler-32 of the data 4 | data |              little-endian
 
@@ -84,11 +84,6 @@ def _chunk(view: memoryview, at: int, stop: int) -> tuple[int, int]:
 
 
 def m3_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
-    """Chunks from `start`, at most `limit`, until `stop` or the first that isn't whole and right.
-
-    A chunk's time is when the first entry that begins in it was created. One that begins with none has the
-    time of the chunk before it, or else of the one after it, so that times don't go back; or 0 if none is known.
-    """
     view = memoryview(buffer).cast("B")
     check_range("scan of", start, stop, len(view))
     offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
@@ -113,10 +108,6 @@ def m3_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
 
 
 def m3_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:
-    """Go from head to head, without checking data, to the first chunk at or past both bounds.
-
-    Returns (end, reason, need) as a scan does; `end` may lie past `stop`, where the next chunk starts.
-    """
     view = memoryview(buffer).cast("B")
     check_range("hop over", start, stop, len(view))
     at, time = start, 0
@@ -140,11 +131,6 @@ _LIKE_A_HEAD = re.compile(rb"(?=.{5}[\x00-\x03].[\x00-\x09])", re.DOTALL)
 
 
 def m3_find(buffer: Any, start: int, stop: int, final: bool) -> int:
-    """Where the next chunk starts at or after `start`, when what is at `start` can't be trusted; or -1.
-
-    As with records, one right chunk counts only with a right successor, or if it ends exactly at `stop` and
-    `final` says that this is the end of the file; and hostile bytes end the search early.
-    """
     view = memoryview(buffer).cast("B")
     check_range("find in", start, stop, len(view))
     if start == stop:
@@ -195,7 +181,6 @@ def _pack_bytes(data: bytes | None) -> bytes:
 def m3_metadata(
     series_id: bytes, namespace: bytes, shard: int, tags: Iterable[tuple[bytes, bytes]] | None
 ) -> bytes:
-    """What the first entry of a series says of it."""
     packed = None
     if tags is not None:
         pairs = [struct.pack("<H", len(part)) + part for tag in tags for part in tag]
@@ -212,7 +197,6 @@ def m3_message(
     unit: int,
     annotation: bytes | None,
 ) -> bytes:
-    """One entry, without its length."""
     return b"".join(
         (
             ENTRY_HEAD,
@@ -228,12 +212,6 @@ def m3_message(
 
 
 def m3_chunks(messages: Sequence[bytes], chunk_bytes: int) -> tuple[bytes, array[int], array[int]]:
-    """Messages in chunks, the last one closed; where the chunks start, and for each message the chunk's start.
-
-    Laid out as M3's own writer does: a message that doesn't fit into what is left of a chunk starts the next
-    one. One that doesn't fit into any fills its first chunk; what is left over is a chunk by itself if it is
-    larger than `chunk_bytes`, and else shares one with what follows.
-    """
     if chunk_bytes < 1:
         raise ValueError(f"chunks of {chunk_bytes} bytes")
     out, starts, places = bytearray(), array("q"), array("q")
@@ -264,8 +242,6 @@ def m3_chunks(messages: Sequence[bytes], chunk_bytes: int) -> tuple[bytes, array
 
 
 class M3Encoder:
-    """The chunks of one file. What a batch adds to what is known is kept only once it is accepted."""
-
     def __init__(self, number: int, chunk_bytes: int) -> None:
         self._number = number
         self._chunk_bytes = chunk_bytes
@@ -275,7 +251,6 @@ class M3Encoder:
         self._places = array("q")
 
     def encode_many(self, items: Sequence[Item], time_ns: int) -> tuple[bytes, array[int]]:
-        """Entries to the bytes of their chunks, the last one closed, and where the chunks start."""
         self._staged = {}
         self._places = array("q")
         messages = [self._message(item, time_ns) for item in items]
@@ -301,11 +276,9 @@ class M3Encoder:
         return m3_message(index, created, metadata if first else None, timestamp, value, unit, annotation)
 
     def places(self) -> array[int]:
-        """For each item of the last batch, the start of the chunk that it begins in."""
         return self._places
 
     def accept(self) -> None:
-        """The last batch was written."""
         self._known.update(self._staged)
         self._staged = {}
         self._begun = self._begun or bool(self._places)

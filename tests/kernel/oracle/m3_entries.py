@@ -1,7 +1,7 @@
-"""M3's commit log, in plain Python: what the messages in chunks say.
+"""M3's commit log, reading entries: the oracle for `m3/decode.pxi` and `m3/series.pxi`. `m3.py` draws the bytes.
 
-A part of the compiled kernel's twin; `_kernel_m3_py` draws the bytes. A decoder goes from chunk to chunk of
-one file, since messages may span them and an entry's series is told only by its first entry in the file.
+A decoder goes from chunk to chunk of one file: messages may span chunks, and only the first entry of a series in
+the file says which series it is.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ def _bytes(view: memoryview, at: int, stop: int) -> tuple[memoryview | None, int
 def m3_parse_metadata(
     data: Any,
 ) -> tuple[bytes, bytes, int, tuple[tuple[bytes, bytes], ...] | None]:
-    """Id, namespace, shard and tags of a series; ValueError if that isn't all there is."""
     view = memoryview(data).cast("B")
     try:
         series_id, namespace, shard, tags = _metadata(view)
@@ -162,7 +161,6 @@ def _tags(tags: memoryview) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def m3_time(buffer: Any, start: int, stop: int, before: int) -> int:
-    """When the first entry that begins in a chunk's data was created; `before` if its data begins with none."""
     view = memoryview(buffer).cast("B")
     check_range("time in", start, stop, len(view))
     at = start
@@ -217,13 +215,6 @@ class _Columns:
 
 
 class M3Decoder:
-    """The entries of one file, from its first chunk on.
-
-    A message that can't be read stops it; fed the same chunks from `row` on, it goes on at the next chunk that
-    begins with a message. So it does after `resync()`, which is called at a gap between chunks. Entries of a
-    series that isn't known stop it too, or if `lenient` are left out and counted.
-    """
-
     def __init__(self, lenient: bool = False, annotation_bytes_max: int = 2**31 - 1) -> None:
         self.number = -1
         """What the file's LogInfo says."""
@@ -242,17 +233,14 @@ class M3Decoder:
         self._resume = 0
 
     def __len__(self) -> int:
-        """How many series there are."""
         return len(self._metadata)
 
     def metadata(self, first: int, last: int) -> list[bytes]:
-        """The metadata of some rows of series."""
         if not 0 <= first <= last <= len(self._metadata):
             raise ValueError(f"rows {first}..{last} of {len(self._metadata)}")
         return self._metadata[first:last]
 
     def resync(self) -> None:
-        """There is a gap before the next chunk."""
         self._drop()
         self._lost = self._entry_first = True
         self._resume = 0
@@ -260,7 +248,6 @@ class M3Decoder:
     def feed(
         self, buffer: Any, starts: array[int], ends: array[int], offsets: array[int], first: int, last: int
     ) -> Entries:
-        """The entries that end in the chunks `first` to `last`."""
         view = memoryview(buffer).cast("B")
         if not 0 <= first <= last <= min(len(starts), len(ends), len(offsets)):
             raise ValueError(f"rows {first}..{last} of {min(len(starts), len(ends), len(offsets))}")
@@ -413,12 +400,6 @@ def _begins_with_message(data: memoryview) -> bool:
 
 
 class M3Checker:
-    """Where a file may be cut without leaving a message in half.
-
-    A message that spans chunks begins its first one, by M3's writer and by ours. Of a file in which that
-    isn't so nothing is known: its end is that of its last chunk.
-    """
-
     def __init__(self) -> None:
         self.end = 0
         """The physical offset after the last chunk at which no message is unfinished."""
@@ -426,7 +407,6 @@ class M3Checker:
         self._foreign = False
 
     def feed(self, buffer: Any, scan: Scan) -> None:
-        """The next chunks of the file."""
         view = memoryview(buffer).cast("B")
         for start, stop, offset in zip(scan.starts, scan.ends, scan.offsets, strict=True):
             check_range("chunk", start, stop, len(view))

@@ -1,4 +1,4 @@
-"""Records of the messages format, in plain Python: the twin of `messages.pxi` and its neighbours.
+"""Messages of a broker's log: the oracle for `messages/scan.pxi` and `messages/encode.pxi`.
 
 A message is a msgpack array of five::
 
@@ -186,7 +186,6 @@ def _message(view: memoryview, at: int, stop: int) -> Places:
 
 
 def messages_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> Scan:
-    """Decode messages from `start`, at most `limit`, until `stop` or the first that isn't whole and right."""
     view = memoryview(buffer).cast("B")
     check_range("scan of", start, stop, len(view))
     offsets, starts, ends, times = array("q"), array("q"), array("q"), array("q")
@@ -207,11 +206,6 @@ def messages_scan(buffer: Any, start: int, stop: int, base: int, limit: int) -> 
 
 
 def messages_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: int) -> tuple[int, int, int]:
-    """Go from message to message, without checking, to the first at or past both bounds.
-
-    Returns (end, reason, need) as a scan does: a message that isn't all in the buffer can't be passed over,
-    because its properties, which come last, tell where it ends.
-    """
     view = memoryview(buffer).cast("B")
     check_range("hop over", start, stop, len(view))
     at = start
@@ -226,11 +220,6 @@ def messages_hop(buffer: Any, start: int, stop: int, offset_min: int, time_min: 
 
 
 def messages_find(buffer: Any, start: int, stop: int, final: bool) -> int:
-    """Where the next message starts at or after `start`, when what is at `start` can't be trusted; or -1.
-
-    It counts only with a right successor, or if it ends exactly at `stop` and `final` says that this is the end
-    of the file. The work is bounded: hostile bytes end the search early.
-    """
     view = memoryview(buffer).cast("B")
     check_range("find in", start, stop, len(view))
     budget = 64 * (stop - start) + 65_536
@@ -253,7 +242,6 @@ def messages_find(buffer: Any, start: int, stop: int, final: bool) -> int:
 
 
 def message_split(frame: Any) -> tuple[str, bytes, bytes]:
-    """Topic, payload and encoded properties of one message, which a scan has found right."""
     view = memoryview(frame).cast("B")
     found = message_places(view, 0, len(view))
     if found.reason != END:
@@ -286,7 +274,6 @@ def _size_head(first: int, size: int) -> bytes:
 
 
 def messages_encode(item: tuple[bytes, bytes, bytes], time_ns: int) -> bytes:
-    """One message, of a topic, a payload, and properties that are encoded already."""
     _check_message(item, time_ns)
     topic, payload, properties = item
     topic_head = bytes((0xA0 | len(topic),)) if len(topic) < 32 else _size_head(0xD9, len(topic))
@@ -305,7 +292,6 @@ def messages_encode(item: tuple[bytes, bytes, bytes], time_ns: int) -> bytes:
 
 
 def messages_encode_many(given: Iterable[tuple[bytes, bytes, bytes]], time_ns: int) -> tuple[bytes, array[int]]:
-    """Messages of consecutive nanoseconds from `time_ns` on, back to back, and where each one starts."""
     batch = list(given)
     if not 0 <= time_ns <= MESSAGE_TIME_MAX - len(batch):
         raise TimeOutOfRange(f"a message can't have the time {time_ns}: expected 0 to {MESSAGE_TIME_MAX}")

@@ -1,8 +1,4 @@
-"""Properties of messages to JSON, in plain Python: the twin of `messages_json.pxi`.
-
-What JSON hasn't got: bytes are texts in base64, an extension is `{"ext": its type, "data": base64}`, infinities
-and NaN are null, a key that is no text is the text of its JSON, and what is no UTF-8 in a text is U+FFFD. Within a
-key, a list or a map as a key is its bytes in base64: texts of texts would double in length with each.
+"""Properties of messages to JSON: the oracle for `messages/json.pxi`.
 
 >>> from array import array
 >>> messages_json(bytes.fromhex("82 a1 61 01 a1 62 c4 02 68 69"), array("q", [0]), array("q", [10]))
@@ -24,7 +20,6 @@ from tests.kernel.oracle.messages import skip_properties
 
 
 def messages_json(buffer: Any, starts: array[int], ends: array[int]) -> tuple[array[int], bytes]:
-    """Each range of msgpack as JSON, back to back, and where each begins and the last ends."""
     view = memoryview(buffer).cast("B")
     if len(starts) != len(ends):
         raise ValueError("columns of different lengths")

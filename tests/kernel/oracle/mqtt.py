@@ -1,4 +1,4 @@
-"""MQTT's packets to columns, and messages to packets. Part of the plain-Python kernel.
+"""MQTT's packets to columns, and messages to packets: the oracle for `broker/mqtt.pxi`.
 
 A packet is a first byte (its type, and flags), the length of the rest as a number of one to four bytes with seven
 bits each, the lowest first, and the rest. A PUBLISH::
@@ -6,8 +6,7 @@ bits each, the lowest first, and the rest. A PUBLISH::
     | 0011 dup qos retain | length 1-4 | topic length 2 | topic | id 2 | length 1-4 | properties | payload |
             1   2    1                                            QoS > 0  '------- MQTT 5 ------'
 
-`mqtt_split` finds packets of any type. `mqtt_publishes` takes as many plain messages as there are in a row,
-checked as strictly as by `broker/mqtt/decode.py`; what it stops at is for that module, also to say what is wrong.
+Plain messages are checked as strictly as by `broker/mqtt/decode.py`, which decodes all others.
 
 >>> wire = mqtt_encode_publish(4, b"attic", b"21.5", 1, False, False, 7, b"")
 >>> messages = mqtt_publishes(wire + wire[:5], 0, 20, 4, 1000)
@@ -75,7 +74,6 @@ def _frame(view: memoryview, start: int, stop: int, packet_bytes_max: int) -> tu
 
 
 def mqtt_split(buffer: Any, start: int, stop: int, packet_bytes_max: int, packets_max: int = 4096) -> Packets:
-    """The packets from `start` on, whatever they are; `packet_bytes_max` counts all of a packet's bytes."""
     view = memoryview(buffer).cast("B")
     check_range("packets in", start, stop, len(view))
     firsts, columns = bytearray(), [array("q") for _ in range(3)]
@@ -99,7 +97,6 @@ def mqtt_split(buffer: Any, start: int, stop: int, packet_bytes_max: int, packet
 def mqtt_publishes(
     buffer: Any, start: int, stop: int, version: int, packet_bytes_max: int, packets_max: int = 4096
 ) -> Publishes:
-    """The longest run of plain messages from `start` on, as a client of MQTT 4 (3.1.1) or 5 sends them."""
     view = memoryview(buffer).cast("B")
     check_range("messages in", start, stop, len(view))
     _check_version(version)
@@ -232,7 +229,6 @@ def _check_property(view: memoryview, name: int, at: int, stop: int) -> int:
 
 
 def mqtt_pubacks(buffer: Any, start: int, stop: int) -> Pubacks:
-    """The longest run of PUBACKs from `start` on that say nothing but their packet id, as nearly all do."""
     view = memoryview(buffer).cast("B")
     check_range("acknowledgements in", start, stop, len(view))
     packet_ids = array("q")
@@ -256,10 +252,6 @@ def mqtt_encode_publish(
     packet_id: int,
     properties: bytes,
 ) -> bytes:
-    """A PUBLISH. The properties are encoded, without their length; MQTT 3.1.1 has none, and they are left out.
-
-    What the topic and the properties say isn't looked at: they were checked when they came in.
-    """
     _check_version(version)
     if len(topic) > 0xFFFF:
         raise ValueError(f"a topic of {len(topic)} bytes: at most 65,535 can be sent")

@@ -1,4 +1,4 @@
-"""Values in msgpack, in plain Python: many as one."""
+"""Many values in msgpack, joined to one array: the oracle for `messages/msgpack.pxi`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ def msgpack_array(
     skip: int,
     size_max: int,
 ) -> tuple[int, bytes]:
-    """An array in msgpack of the values in the ranges from `first` on, and how many they are.
-
-    A range is a head, of which `skip` bytes aren't part of the value, and one value. The array ends before a range
-    that doesn't begin with the head or isn't one value, before `last`, and where it would have more than
-    `size_max` bytes, but not before it has a value.
-    """
     view = memoryview(buffer).cast("B")
     rows = min(len(starts), len(ends))
     if not 0 <= first <= last <= rows:

@@ -10,12 +10,6 @@ from forelog.kernel.types import REENTERED
 
 
 class BoundedQueue:
-    """Entries in order, bounded by writes and by bytes.
-
-    An entry has `items`, its writes, and `byte_count`. Each call is one step to all threads. What takes no
-    room always enters, and into an empty queue so does what is larger than all of it.
-    """
-
     def __init__(self, writes_max: int, bytes_max: int) -> None:
         self.writes_max = writes_max
         self.bytes_max = bytes_max
@@ -25,7 +19,6 @@ class BoundedQueue:
         self._mutex = threading.RLock()
 
     def push(self, entry: Any) -> bool:
-        """Put an entry at the end; False if there is no room for it."""
         writes, size = len(entry.items), entry.byte_count
         if self._mutex._is_owned():  # type: ignore[attr-defined] # by what this interrupts, as a signal handler:
             raise RuntimeError(REENTERED)  # nobody could take the entry while that waits for it
@@ -42,7 +35,6 @@ class BoundedQueue:
             return True
 
     def take(self, entries_max: int, bytes_max: int) -> list[Any]:
-        """Entries from the front, as many as there are within the limits, but at least one."""
         taken: list[Any] = []
         with self._mutex:
             while self._entries and len(taken) < entries_max:
@@ -57,7 +49,6 @@ class BoundedQueue:
         return taken
 
     def remove(self, entry: Any) -> bool:
-        """Take an entry back; False if it has been taken."""
         with self._mutex:
             if entry not in self._entries:
                 return False
@@ -67,7 +58,6 @@ class BoundedQueue:
             return True
 
     def first(self) -> Any:
-        """The entry at the front; None if there is none."""
         with self._mutex:
             return self._entries[0] if self._entries else None
 
@@ -76,8 +66,6 @@ class BoundedQueue:
 
 
 class Gate:
-    """Where a thread waits until another one opens it, once."""
-
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
@@ -85,20 +73,14 @@ class Gate:
         self._lock.acquire()
 
     def open(self) -> None:
-        """Let through who waits here, or will."""
         self._lock.release()
 
     def wait(self, line: deque[Gate]) -> None:
-        """Open the first gate in a line of them, if there is one, then wait.
-
-        The compiled one does both in one step as far as an interrupt is concerned, and without the interpreter.
-        """
         open_first(line)
         self._lock.acquire()
 
 
 def open_first(line: deque[Gate]) -> None:
-    """Open the first gate in a line of them, and leave it out from now on."""
     try:
         gate = line.popleft()
     except IndexError:

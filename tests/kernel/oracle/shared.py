@@ -19,7 +19,6 @@ def check_range(what: str, start: int, stop: int, size: int) -> None:
 
 
 def read_clock(clock: Callable[[], Any]) -> int:
-    """What a clock says, in nanoseconds since 1970, if a record can be of that time."""
     try:
         now = operator.index(clock())
     except OverflowError:  # the system's, past the year 2262
@@ -30,7 +29,6 @@ def read_clock(clock: Callable[[], Any]) -> int:
 
 
 def payload_bytes(payload: Any) -> bytes:
-    """A payload as bytes, which anything with a buffer has."""
     if type(payload) is bytes:
         return payload
     if isinstance(payload, str):
@@ -39,7 +37,6 @@ def payload_bytes(payload: Any) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """An unsigned number in groups of seven bits."""
     if number < 0x80:
         return bytes((number,))
     out = bytearray()

@@ -1,4 +1,4 @@
-"""Sockets that are read together, and written to without a wait, in plain Python."""
+"""Sockets that are read together: the oracle for `broker/sockets.pxi`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ READY_MAX = 256
 
 
 class SocketSet:
-    """Sockets, each with an owner, that are all read by one call. Not for use by several threads.
-
-    It is for an event loop that waits for `fileno` to be readable, as it is while one of the sockets is, and then
-    calls `read`. A socket is removed before it is closed; one that somebody else has closed is forgotten. There
-    are such sets on Linux only: elsewhere making one raises OSError.
-    """
-
     def __init__(self) -> None:
         if not hasattr(select, "epoll"):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -29,26 +22,21 @@ class SocketSet:
         return len(self._owners)
 
     def fileno(self) -> int:
-        """What is readable while one of the sockets is."""
         return self._ready.fileno()
 
     def add(self, descriptor: int, owner: Any) -> None:
-        """Read this socket from now on."""
         self._ready.register(descriptor, select.EPOLLIN)
         self._owners[descriptor] = owner
 
     def remove(self, descriptor: int) -> None:
-        """Don't read it any more."""
         if self._owners.pop(descriptor, None) is not None:
             self._ready.unregister(descriptor)
 
     def forget(self, descriptor: int, owner: Any) -> None:
-        """A socket of this owner, unless another has its number by now, was closed."""
         if self._owners.get(descriptor) is owner:
             del self._owners[descriptor]
 
     def read(self) -> list[tuple[Any, bytes | None]]:
-        """What has come, with its owner: bytes, none if no more will come, or None if the socket is broken."""
         found: list[tuple[Any, bytes | None]] = []
         for descriptor, _ in self._ready.poll(0, READY_MAX):
             owner = self._owners.get(descriptor)
@@ -63,13 +51,11 @@ class SocketSet:
         return found
 
     def close(self) -> None:
-        """Let go of all of them; they stay open."""
         self._owners.clear()
         self._ready.close()
 
 
 def socket_send(descriptor: int, data: bytes) -> int:
-    """Hand bytes to a socket that doesn't block; how many it took, or less than 0 if it couldn't take any."""
     try:
         return os.write(descriptor, data)
     except OSError:

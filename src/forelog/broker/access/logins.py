@@ -1,17 +1,16 @@
-"""Passwords are checked one at a time, on a thread: guessing is slow, and nobody waits behind those who guess.
+"""Checks passwords one at a time, on a thread. Guessing is slow, and other clients don't wait behind it.
 
-A check costs some 50 ms by design, so there is an order in which the waiting are served:
+A check costs some 50 ms by design, so waiting clients are served in this order:
 
-1. a name from an address from which it came in before,
-2. then the address with the fewest wrong passwords, and of those that are equal the one that came last.
+1. a name from an address from which it logged in before,
+2. then the address with the fewest wrong passwords; of equal ones, the latest.
 
-Each wrong password makes the next check wait: for the same name from the same address, for the same address, and
-for the same name from wherever it didn't come in before. Waits double up to a bound, and are forgotten with time.
-They never lock anybody out: whoever waits is served within a few seconds, and a right password that was checked
-before isn't checked again at all.
+A wrong password delays the next check of its name from its address, of its address, and of its name from addresses
+from which it never logged in. Delays double up to a limit, and decay with time. They never lock anybody out: every
+client is served within a few seconds, and a right password that was checked before isn't checked again.
 
-All tables are bounded. When too many wait, the address with the most of them loses its oldest one, which is told
-that the server is busy; a flood from one address costs that address only. Names are kept as digests.
+All tables are bounded. When too many checks wait, the address with the most of them loses its oldest one, which is
+answered "server busy". A flood from one address therefore costs only that address. Names are kept as digests.
 """
 
 from __future__ import annotations
@@ -34,61 +33,61 @@ from forelog.broker.mqtt import ReasonCode
 __all__ = ["Check", "Logins", "network_of"]
 
 WAITING_MAX = 1000
-"""Checks that wait; beyond that one is turned away."""
+"""Waiting checks; past this one is refused."""
 WAITING_OF_PAIR_MAX = 8
-"""Checks that wait for one name from one address."""
+"""Waiting checks of one name from one address."""
 PASSWORD_BYTES_MAX = 4096
 WAITING_SECONDS_MAX = 30.0
-"""For a check to wait; then it is turned away."""
+"""How long a check may wait before it is refused."""
 REMEMBERED_SECONDS = 86_400.0
-"""For how long a right password isn't checked again, as long as its user's line stays the same."""
+"""How long a right password isn't checked again while its user's line stays as it is."""
 REMEMBERED_MAX = 50_000
 _WRONG_MAX = 4096
 _USUAL_MAX = 20_000
 _DELAYS_MAX = 20_000
 _USUAL_IN_A_ROW = 4
-"""Checks from usual addresses before one from elsewhere has its turn."""
+"""Checks of names from usual addresses before the turn of one from elsewhere."""
 
 Pair = tuple[str, bytes]
 
 
 class Check(NamedTuple):
-    """A password that is to be checked."""
+    """A password to check."""
 
     address: str
     name: bytes
-    """A digest of it."""
+    """A digest of the user's name."""
     proof: bytes
     known: Password | None
     password: bytes
     since: float
     found: Future[ReasonCode | None]
-    """Why it isn't right, or that there was no room to find out; None if it is right."""
+    """The reason to refuse the client; None if the password is right."""
 
 
 class Delays:
-    """How long keys have to wait because of what went wrong before."""
+    """How long keys must wait because of earlier failures."""
 
     def __init__(self, *, free: int, first: float, most: float, forget_seconds: float) -> None:
         self._free, self._first, self._most, self._forget = free, first, most, forget_seconds
         self._failed: dict[Hashable, tuple[float, float, float]] = {}
-        """By key: failures, when the last one was, and until when to wait. The latest failure comes last."""
+        """By key: failures, the time of the last one, and until when to wait; in the order of the last failure."""
 
     def __len__(self) -> int:
         return len(self._failed)
 
     def failures(self, key: Hashable, now: float) -> float:
-        """How many count now: they are forgotten with time."""
+        """The failures of a key, less what has decayed."""
         count, last, _ = self._failed.get(key, (0.0, now, 0.0))
         return max(count - (now - last) / self._forget, 0.0)
 
     def until(self, key: Hashable) -> float:
-        """When the next may be checked."""
+        """When the next check of a key may start."""
         found = self._failed.get(key)
         return 0.0 if found is None else found[2]
 
     def fail(self, key: Hashable, now: float) -> None:
-        """One more was wrong."""
+        """Count a failure."""
         count = self.failures(key, now) + 1
         self._failed.pop(key, None)
         if len(self._failed) >= _DELAYS_MAX:
@@ -99,20 +98,20 @@ class Delays:
 
 
 class Logins:
-    """Names and passwords that wait to be checked, and what is remembered of those that were."""
+    """Waiting checks, and the results of earlier ones."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._nobody = Password.of(secrets.token_bytes(16))
-        """What a name that there isn't is checked against, so that it takes as long."""
+        """A password for unknown names, so that their checks take as long."""
         self._ready = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._waiting: dict[Pair, deque[Check]] = {}
         self._counts: dict[str, int] = {}
         self.waiting = 0
-        """How many checks wait."""
+        """The number of waiting checks."""
         self._remembered: dict[bytes, float] = {}
         self._wrong: dict[bytes, None] = {}
         self._usual: dict[Pair, None] = {}
@@ -124,7 +123,7 @@ class Logins:
     def check(
         self, user: str, password: bytes, known: Password | None, host: str
     ) -> ReasonCode | Future[ReasonCode | None] | None:
-        """Why a password isn't its user's; None if it is. If that takes a while to find out: what will tell it."""
+        """The reason to refuse a password, or None; or a future of that while it is checked."""
         if len(password) > PASSWORD_BYTES_MAX:
             return ReasonCode.BAD_USER_NAME_OR_PASSWORD
         name = hmac.digest(self._key, user.encode(), hashlib.sha256)[:16]
@@ -145,7 +144,7 @@ class Logins:
         return check.found
 
     def close(self) -> None:
-        """Check nothing more, and let the thread go."""
+        """Check nothing more, and stop the thread."""
         with self._ready:
             self._closed = True
             left = [check for bucket in self._waiting.values() for check in bucket]
@@ -155,7 +154,7 @@ class Logins:
         if self._thread is not None:
             self._thread.join()
 
-    # -- who waits
+    # -- the queue
 
     def _wait(self, check: Check) -> None:
         pair = (check.address, check.name)
@@ -168,13 +167,13 @@ class Logins:
             dropped = next(those[0] for (address, _), those in self._waiting.items() if address == most)
         if dropped is not None:
             self._take(dropped)
-            _tell(dropped, ReasonCode.SERVER_BUSY)
+            _answer(dropped, ReasonCode.SERVER_BUSY)
         self._waiting.setdefault(pair, deque()).append(check)
         self._counts[check.address] = self._counts.get(check.address, 0) + 1
         self.waiting += 1
 
     def _take(self, check: Check) -> bool:
-        """It doesn't wait any more; whether it did."""
+        """Remove a check from the queue; False if it wasn't there."""
         pair = (check.address, check.name)
         bucket = self._waiting.get(pair)
         if bucket is None or not any(one is check for one in bucket):
@@ -189,19 +188,19 @@ class Logins:
         return True
 
     def _forget(self, check: Check) -> None:
-        """Its client has left, or has its answer."""
+        """Forget a check that is done, or whose client has left."""
         with self._ready:
             self._take(check)
 
     def _turn_away(self, before: float) -> None:
-        """Those that have waited since then, or longer."""
+        """Refuse checks that have waited since before a time."""
         late = [one for bucket in self._waiting.values() for one in bucket if one.since < before]
         for check in late:
             self._take(check)
-            _tell(check, ReasonCode.SERVER_BUSY)
+            _answer(check, ReasonCode.SERVER_BUSY)
 
     def _next(self, now: float) -> Check | float | None:
-        """The check whose turn it is, or when there will be one; None if nobody waits."""
+        """The check whose turn it is, or the time at which one may start; None if none waits."""
         best: Check | None = None
         best_key: tuple[bool, int, int] | None = None
         soonest: float | None = None
@@ -233,7 +232,7 @@ class Logins:
                     self._take(one)
                 self._note(check, right)
             for one in (check, *same):
-                _tell(one, None if right else ReasonCode.BAD_USER_NAME_OR_PASSWORD)
+                _answer(one, None if right else ReasonCode.BAD_USER_NAME_OR_PASSWORD)
 
     def _checks(self) -> Iterator[Check]:
         while True:
@@ -246,7 +245,7 @@ class Logins:
                 if self._closed or not isinstance(found, Check):
                     return
                 if not self._take(found):
-                    continue  # it was too late for it
+                    continue  # it was refused or cancelled
             yield found
 
     def _is_right(self, check: Check) -> bool:
@@ -280,13 +279,13 @@ class Logins:
         self._usual[pair] = None
 
 
-def _tell(check: Check, reason: ReasonCode | None) -> None:
+def _answer(check: Check, reason: ReasonCode | None) -> None:
     if check.found.set_running_or_notify_cancel():
         check.found.set_result(reason)
 
 
 def network_of(host: str) -> str:
-    """Whoever has an address of IPv6 has a network of them: that counts as one.
+    """An address, or its /64 network for IPv6, because one client usually has all addresses of one.
 
     >>> network_of("10.1.2.3"), network_of("2001:db8::1:2"), network_of("::ffff:10.1.2.3")
     ('10.1.2.3', '2001:db8::/64', '10.1.2.3')

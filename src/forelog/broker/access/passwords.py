@@ -1,9 +1,9 @@
-"""A file of users, with what is needed to know their passwords again, and not the passwords::
+"""The file of users, with hashes of their passwords::
 
     ann:$scrypt$16384,8,1$SALT$HASH
     # a line that starts so is a comment
 
-Salt and hash are in base64; the numbers are scrypt's n, r and p. `forelog broker passwd FILE NAME` writes a line.
+Salt and hash are in base64. The numbers are scrypt's n, r and p. `forelog broker passwd FILE NAME` writes a line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from forelog.files.modes import PRIVATE
 __all__ = ["ANONYMOUS", "Password", "change_password", "read_users", "read_users_text"]
 
 ANONYMOUS = "anonymous"
-"""What rules call those who give no name."""
+"""The name of clients without a name, in rules."""
 _COST = (1 << 14, 8, 1)
-"""16 MiB of memory and some 50 ms: too much for guessing, and little for a client that connects."""
+"""scrypt's n, r and p. They cost 16 MiB of memory and some 50 ms: much for guessing, little for a login."""
 _MEMORY_MAX = 256 << 20
 _FILE_BYTES_MAX = 64 << 20
 _LINE = re.compile(r"\$scrypt\$(\d{1,9}),(\d{1,4}),(\d{1,4})\$([A-Za-z0-9+/=]{1,200})\$([A-Za-z0-9+/=]{1,200})")
 
 
 class Password(NamedTuple):
-    """What is kept of one."""
+    """A salted hash of a password."""
 
     cost: tuple[int, int, int]
     salt: bytes
@@ -40,13 +40,13 @@ class Password(NamedTuple):
 
     @classmethod
     def of(cls, password: bytes) -> Password:
-        """With a salt of its own."""
+        """Hash a password with a new salt."""
         salt = secrets.token_bytes(16)
         return cls(_COST, salt, _scrypt(password, _COST, salt, 32))
 
     @classmethod
     def parse(cls, text: str) -> Password:
-        """As it is written in the file."""
+        """Parse a hash as the file has it."""
         match = _LINE.fullmatch(text)
         if match is None:
             raise ValueError("expected NAME:$scrypt$N,R,P$SALT$HASH, as forelog broker passwd writes it")
@@ -56,7 +56,7 @@ class Password(NamedTuple):
         try:
             salt, digest = (base64.b64decode(part, validate=True) for part in match.groups()[3:])
         except ValueError:
-            raise ValueError("its salt or hash is no base64") from None
+            raise ValueError("its salt or hash isn't base64") from None
         if not salt or len(digest) < 16:
             raise ValueError("its salt or hash is too short")
         return cls((n, r, p), salt, digest)
@@ -66,7 +66,7 @@ class Password(NamedTuple):
         return f"$scrypt${','.join(map(str, self.cost))}${salt}${digest}"
 
     def is_of(self, password: bytes) -> bool:
-        """Whether it is this one. Takes a while, by design, and lets other threads run meanwhile."""
+        """Whether a password has this hash. Takes some 50 ms by design, during which other threads run."""
         return hmac.compare_digest(_scrypt(password, self.cost, self.salt, len(self.hash)), self.hash)
 
 
@@ -76,12 +76,12 @@ def _scrypt(password: bytes, cost: tuple[int, int, int], salt: bytes, size: int)
 
 
 def read_users(path: str) -> dict[str, Password]:
-    """The users of a file."""
+    """Read the users of a file."""
     return read_users_text(read_text(path), path)
 
 
 def read_text(path: str) -> str:
-    """A file that a person wrote."""
+    """Read a text file that a person wrote."""
     with open(path, "rb") as file:
         data = file.read(_FILE_BYTES_MAX + 1)
     if len(data) > _FILE_BYTES_MAX:
@@ -90,11 +90,11 @@ def read_text(path: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise BadAccessFile(f"{path}, line {line}: it is no text in UTF-8") from None
+        raise BadAccessFile(f"{path}, line {line}: it isn't text in UTF-8") from None
 
 
 def read_users_text(text: str, path: str) -> dict[str, Password]:
-    """The users of a file's text."""
+    """Parse the users of a file's text."""
     users: dict[str, Password] = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.rstrip("\r")
@@ -106,7 +106,7 @@ def read_users_text(text: str, path: str) -> dict[str, Password]:
                 raise ValueError("expected NAME:$scrypt$...")
             check_name(name)
             if name in users:
-                raise ValueError(f"the user {name!r} is there twice")
+                raise ValueError(f"the user {name!r} is listed twice")
             users[name] = Password.parse(rest.strip())
         except ValueError as error:
             raise BadAccessFile(f"{path}, line {number}: {error}") from None
@@ -114,15 +114,15 @@ def read_users_text(text: str, path: str) -> dict[str, Password]:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for what can't be a user's name."""
+    """Raise ValueError if a text can't be the name of a user."""
     if not name or name != name.strip() or name.startswith("#") or any(c in ":\n\r\0" for c in name):
-        raise ValueError(f"{name!r} can't be a user's name: no colon, no # first, no spaces around it")
+        raise ValueError(f"{name!r} can't be a user's name: it has a colon, a # at its start, or spaces around it")
     if name == ANONYMOUS:
-        raise ValueError(f"{ANONYMOUS!r} is what rules call those without a name: choose another one")
+        raise ValueError(f"{ANONYMOUS!r} stands for clients without a name: choose another one")
 
 
 def change_password(path: str, name: str, password: bytes | None, *, files: Files | None = None) -> bool:
-    """Give a user a password, or, with None, remove the user. Whether the user was there before.
+    """Set a user's password, or remove the user if it is None. Returns whether the user existed.
 
     Other lines stay as they are. The file is replaced in one step: a broker never reads half of it.
     """

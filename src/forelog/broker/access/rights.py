@@ -1,11 +1,11 @@
-"""What one client may do, by the rules of one moment.
+"""What one client may do, by the rules at one time.
 
-A topic is looked up in this order, as mosquitto does it, and the first rule that matches decides: what the user's
-own rules deny, what they allow, what patterns deny, what patterns allow. What nothing allows is refused.
+For a topic, the first of these that matches decides, as in mosquitto: the user's own rules that deny, those that
+allow, patterns that deny, patterns that allow. A topic that no rule allows is refused.
 
-A subscription is granted if there may be something that it gets, and each delivery is looked at by itself. That
-costs nothing per message: a verdict belongs to a topic, and whoever sends messages remembers verdicts by topic.
-They count until the rules are read again: then every client gets new rights, and what was remembered is dropped.
+A subscription is granted if it may match a readable topic, and each delivery is checked. That costs nothing per
+message, because verdicts are cached by topic. When the rules are read again, every client gets new rights, and the
+caches are cleared.
 
 >>> from forelog.broker.access.rules import Rules
 >>> rules = Rules.parse("topic read sensors/#\\ntopic deny sensors/secret/#", "rules")
@@ -30,11 +30,11 @@ _READ, _WRITE, _DENY = 1, 2, 4
 _CACHE_BYTES_MAX = 4 << 20
 _CACHED_CHARS_MAX = 256
 _ENTRY_BYTES = 250
-"""About what a verdict costs, besides the characters of its topic."""
+"""Memory of a cached verdict, besides its topic."""
 
 
 class Ruleset:
-    """Rules of which a denial comes first, found by topic."""
+    """Rules by topic, where denials come first."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = list(rules)
@@ -45,14 +45,18 @@ class Ruleset:
         self._trie: Trie[str, int] = Trie()
         for name, found in bits.items():
             self._trie.add(name, name, found)
-        self._denied = [rule.filter for rule in self._rules if rule.denies]
-        self._readable = [rule.filter for rule in self._rules if rule.read and not self.denies_all_of(rule.filter)]
+        self._denied: Trie[str, None] = Trie()
+        for rule in self._rules:
+            if rule.denies:
+                self._denied.add(rule.filter, rule.filter, None)
+        readable = dict.fromkeys(rule.filter for rule in self._rules if rule.read)
+        self._readable = [name for name in readable if not self.denies_all_of(name)]
 
     def __len__(self) -> int:
         return len(self._rules)
 
     def verdict(self, topic: str, right: int) -> bool | None:
-        """Whether a topic is allowed; None if no rule says anything."""
+        """Whether a topic is allowed; None if no rule matches."""
         found = 0
         for _, bits in self._trie.match(topic):
             found |= bits
@@ -68,11 +72,12 @@ class Ruleset:
         return any(rule.filter == "#" and getattr(rule, wanted) for rule in self._rules)
 
     def denies_all_of(self, filter: str) -> bool:  # noqa: A002
-        """Whether everything that a filter matches is denied, by one rule."""
-        return any(covers(rule, filter) for rule in self._denied)
+        """Whether one rule denies everything that a filter matches."""
+        # A rule that covers a filter also matches the filter's text, taken as a topic.
+        return any(covers(rule, filter) for rule, _ in self._denied.match(filter))
 
     def allows_some_of(self, filter: str) -> bool:  # noqa: A002
-        """Whether something that a filter matches may be readable."""
+        """Whether a filter may match a readable topic."""
         return any(overlaps(rule, filter) for rule in self._readable)
 
 
@@ -83,7 +88,7 @@ class Rights:
         self._sets = [one for one in (own, patterns) if one is not None and len(one)]
         self._free = free
         self.publishes_all = free or self._all(_WRITE)
-        """Whether it may publish to every topic: then none has to be looked at."""
+        """Whether it may publish to every topic, so that no topic has to be checked."""
         self.reads_all = free or self._all(_READ)
         """Whether it may read every topic that clients can publish to."""
 
@@ -91,15 +96,15 @@ class Rights:
         return bool(self._sets) and self._sets[0].allows_all(right)
 
     def may_publish(self, topic: str) -> bool:
-        """Whether a message may go to a topic."""
+        """Whether it may publish to a topic."""
         return self._free or self._verdict(topic, _WRITE)
 
     def may_read(self, topic: str) -> bool:
-        """Whether a message of a topic may be delivered."""
+        """Whether messages of a topic may be delivered to it."""
         return self._free or self._verdict(topic, _READ)
 
     def may_subscribe(self, filter: str) -> bool:  # noqa: A002
-        """Whether there may be something that a subscription gets."""
+        """Whether it may subscribe to a filter: whether some topic that matches may be readable."""
         if self._free:
             return True
         if not has_wildcards(filter):
@@ -120,14 +125,14 @@ class Rights:
 
 
 class Verdicts:
-    """What clients may publish to, remembered. Bounded in bytes; long topics aren't remembered at all."""
+    """A cache of what clients may publish to. It is bounded in bytes, and leaves out long topics."""
 
     def __init__(self) -> None:
         self._found: dict[Rights, dict[str, bool]] = {}
         self._bytes = 0
 
     def may_publish(self, rights: Rights, topic: str) -> bool:
-        """As the rights say."""
+        """Whether a client with these rights may publish to a topic."""
         own = self._found.get(rights)
         found = None if own is None else own.get(topic)
         if found is None:
@@ -141,7 +146,7 @@ class Verdicts:
         return found
 
     def forget(self, rights: Rights) -> None:
-        """A client is gone: what it could do, with all the rules that were made for it, needn't be kept."""
+        """Forget what a client could do, because it has disconnected."""
         self._bytes -= sum(map(_bytes_of, self._found.pop(rights, ())))
 
 
@@ -150,6 +155,6 @@ def _bytes_of(topic: str) -> int:
 
 
 EVERYTHING = Rights(free=True)
-"""Where there are no rules."""
+"""The rights of every client without rules."""
 NOTHING = Rights()
-"""For a session whose client isn't here."""
+"""No rights."""

@@ -1,13 +1,13 @@
-"""What users may publish and read, in a file as mosquitto has it::
+"""The file of rules, in the format of mosquitto::
 
     topic read announcements/#          # before any user: for clients without a name
     user ann
     topic readwrite sensors/#
-    topic deny sensors/secret/#         # ann gets the rest of sensors/#, and nothing of this
-    pattern write devices/%c/+          # for everybody: %c is the client's id, %u the user's name
+    topic deny sensors/secret/#         # ann gets the rest of sensors/#
+    pattern write devices/%c/+          # for all clients: %c is the client id, %u the user name
 
-`topic FILTER` alone means readwrite. A word that isn't known is an error, with its line: a rule that was meant to
-close something must never open it. What the rules mean for a client is in `rights`.
+`topic FILTER` without a word means readwrite. An unknown word is an error, because a rule that was meant to deny
+something must never allow it.
 
 >>> covers("sensors/#", "sensors/+/temperature"), covers("sensors/+", "sensors/#"), covers("#", "$SYS/#")
 (True, False, False)
@@ -34,16 +34,16 @@ _MARKS = re.compile("%[cu]")
 
 
 class Rule(NamedTuple):
-    """One line."""
+    """One rule."""
 
     filter: str
     read: bool = True
     write: bool = True
-    """Neither of them: it is denied."""
+    """With neither `read` nor `write` the filter is denied."""
 
     @property
     def denies(self) -> bool:
-        """Whether it takes rights away."""
+        """Whether it denies."""
         return not self.read and not self.write
 
 
@@ -56,12 +56,12 @@ class Rules:
 
     @classmethod
     def read(cls, path: str) -> Rules:
-        """Read a file."""
+        """Read a file. Raises BadAccessFile for an invalid line."""
         return cls.parse(read_text(path), path)
 
     @classmethod
     def parse(cls, text: str, path: str) -> Rules:
-        """Parse a file's text. Raises BadAccessFile for a line that makes no sense."""
+        """Parse a file's text. Raises BadAccessFile for an invalid line."""
         users: dict[str, list[Rule]] = {}
         patterns: list[Rule] = []
         user = ANONYMOUS
@@ -93,7 +93,7 @@ class Rules:
         return self._users.get(ANONYMOUS if user is None else user, [])
 
     def of_patterns(self, user: str | None, client_id: str) -> Iterator[Rule]:
-        """The patterns, filled in for a client. None apply to one whose id or name has a wildcard in it."""
+        """The patterns with a client's id and name filled in; none if either contains a wildcard."""
         if any(char in "+#" for char in (user or "") + client_id):
             return
         for rule in self._patterns:
@@ -108,26 +108,26 @@ def _rule(kind: str, text: str) -> Rule:
     if first in _RIGHTS and name:
         rights = _RIGHTS[first]
     elif first in _RIGHTS:
-        raise ValueError(f"{kind} {first}: what? For a topic of that name write {kind} readwrite {first}")
+        raise ValueError(f"{kind} {first} has no filter. For a topic of that name: {kind} readwrite {first}")
     elif name:
         raise ValueError(
-            f"{first!r:.80} is none of {_WORDS}. If it begins the name of a topic with a space in it, "
+            f"{first!r:.80} isn't one of {_WORDS}. For a filter with a space in it "
             f"write {kind} readwrite {text:.80}"
         )
     else:
         rights, name = (True, True), text
     try:
         if parse_filter(name).filter != name:
-            raise ValueError(f"{name!r}: rules are for filters without $share or $replay before them")
+            raise ValueError(f"{name!r}: the filter of a rule has no $share or $replay prefix")
     except BadPacket as error:
         raise ValueError(error.why) from None
     return Rule(name, *rights)
 
 
 def _filled(filter: str, user: str | None, client_id: str) -> str | None:  # noqa: A002
-    """A pattern for a client; None if it isn't for it, or the client's name would change what it means.
+    """A pattern filled in for a client; None if it lacks a value, or a value would change the filter's meaning.
 
-    In one pass: a client whose id is `%u` is called that, and not like its user.
+    Filled in one pass, so that a client id of `%u` isn't replaced by the user's name.
     """
     values = {"%c": client_id, "%u": user}
     for mark in set(_MARKS.findall(filter)):
@@ -153,7 +153,7 @@ def covers(rule: str, filter: str) -> bool:  # noqa: A002
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether some topic matches both."""
+    """Whether some topic matches both filters."""
     ours, theirs = one.split("/"), other.split("/")
     if one.startswith("$") != other.startswith("$") and (ours[0] in ("+", "#") or theirs[0] in ("+", "#")):
         return False

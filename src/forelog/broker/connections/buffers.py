@@ -1,58 +1,71 @@
-"""Buffers that clients fill beside each other: half packets, and what waits for sockets. Each has a limit for all.
+"""Limits on buffers that all clients share: incomplete packets, and bytes that wait for sockets.
 
-Past it, the owner that has most loses its oldest connection. No message is lost by that: what a durable session
-hasn't got is in the log, and half a packet was never acknowledged.
+Past a limit, the user with the most bytes loses its oldest connection. No message is lost by that: messages of a
+durable session are in the log, and an incomplete packet was never acknowledged.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from forelog.broker.limits import Limits
 from forelog.broker.mqtt import ReasonCode
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
-
 __all__ = ["SharedBuffers"]
 
-LOOK_SECONDS = 0.1
-"""Between two looks at what waits for all sockets."""
+CHECK_SECONDS = 0.1
+"""Between two counts of what waits for all sockets."""
+
+
+class Buffering(Protocol):
+    """A connection, as far as its buffers are concerned."""
+
+    owner: str
+    outside: int
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def peer_host(self) -> str: ...
+    def hold_back(self) -> None: ...
+    def refuse(self, reason: int, why: str) -> None: ...
+    def abort(self) -> None: ...
+    def __hash__(self) -> int: ...
 
 
 class SharedBuffers:
-    """Who has how much of them."""
+    """Bytes in buffers, by connection and user."""
 
     def __init__(self, limits: Limits, notices: Notices) -> None:
         self._notices = notices
-        self.partial: Shares[Connection] = Shares(max(limits.partial_bytes_max, limits.packet_bytes_max))
-        """Packets that aren't there as a whole, of clients that are in."""
-        self.unsent: Shares[Connection] = Shares(limits.out_total_bytes_max)
-        """What waits for sockets, as of the last time that it was counted."""
-        self._looked = 0.0
+        self.partial: Shares[Buffering] = Shares(max(limits.partial_bytes_max, limits.packet_bytes_max))
+        """Incomplete packets of clients whose CONNECT was accepted."""
+        self.unsent: Shares[Buffering] = Shares(limits.out_total_bytes_max)
+        """Bytes that wait for sockets, as of their last count."""
+        self._checked = 0.0
 
-    def keep(self, connection: Connection, size: int) -> None:
-        """A client has so many bytes of a packet that isn't whole."""
+    def keep(self, connection: Buffering, size: int) -> None:
+        """Count the bytes of a client's incomplete packet. Past the limit, refuse a client."""
         self.partial.set(connection, connection.owner, size)
         while (other := self.partial.surplus()) is not None:
             self.partial.drop(other)
-            other.refuse(ReasonCode.QUOTA_EXCEEDED, "too many packets of its user are under way and not whole")
+            other.refuse(ReasonCode.QUOTA_EXCEEDED, "incomplete packets of its user take too much memory")
             if other.outside:
-                other.abort()  # its WebSocket would go on keeping them
+                other.abort()  # its WebSocket would keep the bytes
 
     @property
     def is_tight(self) -> bool:
-        """Whether so much waits for sockets that clients which don't read get nothing more."""
+        """Whether so much waits for sockets that clients that don't read get nothing more."""
         return self.unsent.total > self.unsent.most // 2
 
     def relieve(self) -> None:
-        """It is tight: whoever has unsent bytes waits. Past the limit, the owner that has most loses one."""
+        """Hold back clients with unsent bytes. Past the limit, disconnect one."""
         now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS:
-            self._looked = now
+        if now - self._checked >= CHECK_SECONDS:
+            self._checked = now
             for connection in self.unsent.holders():
                 connection.hold_back()
         while (worst := self.unsent.surplus()) is not None:

@@ -1,8 +1,8 @@
-"""One client's connection: bytes from its socket to packets, and what each of them asks for.
+"""One client's connection: turns bytes from its socket into packets, and does what each packet asks for.
 
-Messages in bulk don't come as packets: a read full of them is taken by the kernel in one call, as bytes for the
-log and acknowledgements. Everything else is decoded one by one, strictly: what MQTT forbids ends the connection,
-with the reason that the standard names.
+Plain messages aren't decoded. The kernel takes a whole read of them in one call, and returns bytes for the log and
+acknowledgements. All other packets are decoded one by one, strictly. A packet that MQTT forbids ends the
+connection, with the reason code of the standard.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from forelog import kernel
-from forelog.broker.connections.door import Guest
+from forelog.broker.connections.admission import Pending
+from forelog.broker.connections.pace import RUNS_MAX, Pace
 from forelog.broker.connections.peer import Peer
-from forelog.broker.connections.visits import Visit
+from forelog.broker.connections.services import Services
 from forelog.broker.mqtt import (
     MQTT_5_0,
     UNKNOWN,
@@ -41,13 +42,11 @@ from forelog.broker.mqtt import (
     decode,
     encode,
 )
+from forelog.broker.notices import Visit
 from forelog.broker.sessions.session import Session
 from forelog.errors import ForelogError
 from forelog.kernel.types import INCOMPLETE
 from forelog.serving.tls import tls_hint
-
-if TYPE_CHECKING:
-    from forelog.broker.broker import Broker
 
 __all__ = ["Connection"]
 
@@ -56,72 +55,70 @@ logger = logging.getLogger("forelog")
 _CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
 _MQTT_5 = b"\x00\x04MQTT\x05"
 _HELD_BYTES_MAX = 16 << 10
-"""That a client may send while its password is checked, before its socket isn't read any more."""
+"""Bytes that a client may send while its password is checked; then its socket isn't read any more."""
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
-"""That both versions can tell a client whose CONNECT was never taken."""
+"""Reasons for which the version of a refused CONNECT is known well enough to answer it."""
 _ANSWERS_MAX = 4
-"""Times `out_bytes_max` that answers may add to what waits for a client."""
-_PACKET_BYTES_MAX = 0x1000_0004  # whatever MQTT allows
+"""Unsent answers that a client may have before it isn't read any more, as a multiple of `out_bytes_max`."""
+_PACKET_BYTES_MAX = 0x1000_0004  # MQTT's own limit
 _SMALL_BYTES = 4096
-"""Parts of a packet that aren't counted: nearly every read ends with one."""
+"""Incomplete packets up to this size aren't counted: nearly every read ends with one."""
 
 
 class Connection(Peer, asyncio.Protocol):
-    """A connection, from its CONNECT to its end."""
+    """The connection of a client. `sessions.session.Link` documents what other parts use of it."""
 
-    def __init__(self, broker: Broker, *, plain: bool = False) -> None:
-        self.broker = broker
+    def __init__(self, services: Services, *, plain: bool = False) -> None:
+        self._services = services
         self._plain = plain
-        """Whether what is written to the socket is what the client gets: no TLS, no frames."""
+        """Whether bytes go to the socket as they are: no TLS, no WebSocket."""
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.version = UNKNOWN
         self.session: Session | None = None
+        self.client_id = ""
         self.user: str | None = None
         self.visit = Visit()
         self.ready = False
-        """Whether it takes messages: connected, and its socket keeps up."""
-        self.particular = False
-        """Whether its messages have to be made one by one: it wants aliases, or no large ones."""
+        self.own_packets = False
         self.aliases: OutboundAliases | None = None
         self.packet_bytes_max = _PACKET_BYTES_MAX
         self.keep_alive = 0
         self.heard = time.monotonic()
         self.normal_end = False
         self.publish_all = False
-        """Whether its messages may go to any topic: then none has to be looked at."""
         self.properties = (b"\x80", b"\x80")
-        """What the log keeps of its plain messages, at QoS 0 and 1."""
-        self.guest: Guest | None = None
-        """Its place before the door, until its CONNECT is accepted."""
+        self.pending: Pending | None = None
+        """Its place among pending connections, until its CONNECT is accepted."""
         self.inside = self._closing = self._paused = self._tight = False
         self.owner = ""
-        """Whose it is, where clients share something: a user's, or an address's."""
+        """Its user, or its address if it has none: the owner of its shares."""
         self._inbound = InboundAliases(0)
         self._rest = bytearray()
         self._need = 0
-        self.packet_limit = broker.limits.connect_bytes_max
+        self.packet_limit = services.limits.connect_bytes_max
         """The largest packet that it may send now."""
-        self._properties_max = broker.limits.properties_bytes_max
+        self._properties_max = services.limits.properties_bytes_max
         self._kept = 0
-        """Bytes of a packet that isn't whole, as far as they are counted."""
+        """Bytes of an incomplete packet, as they are counted."""
         self.outside = 0
-        """Such bytes that a WebSocket has for it."""
+        """Such bytes in the buffer of its WebSocket."""
         self._unsent = 0
-        """Bytes that wait for its socket, as far as they are counted."""
+        """Bytes that wait for its socket, as of their last count."""
         self._held: Future[Any] | None = None
         self._drained = 0
         self._singly = 0
-        """Bytes of messages that are taken one by one, because not all of them may be published."""
+        """Bytes of messages to take one by one, because not all of them may be published."""
+        self._pace = Pace(self, services.slices, services.delivery)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
-        """The socket's number, where bytes can be written to it as they are."""
+        """The socket's file descriptor if bytes can be written to it directly, else -1."""
 
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.transport.set_write_buffer_limits(high=self.broker.limits.out_bytes_max)
+        self.transport.set_write_buffer_limits(high=self._services.limits.out_bytes_max)
         found = transport.get_extra_info("socket")
         if found is not None:
             if self._plain:
@@ -129,8 +126,11 @@ class Connection(Peer, asyncio.Protocol):
             with contextlib.suppress(OSError):
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.broker.arrived(self)
         self.owner = self.peer_host
+        if self._services.admission.admit(self):
+            self._services.presence.connections.add(self)
+        else:
+            self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.visit.why:
@@ -142,9 +142,15 @@ class Connection(Peer, asyncio.Protocol):
             self._held.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self.broker.door.lingering.discard(self)
-        self.broker.shared.unsent.drop(self)
-        self.broker.left(self)
+        self._services.admission.lingering.discard(self)
+        self._services.buffers.unsent.drop(self)
+        self._left()
+
+    def _left(self) -> None:
+        services = self._services
+        services.buffers.partial.drop(self)
+        services.clients.left(self)
+        services.admission.left(self)
 
     def pause_writing(self) -> None:
         self.ready = False
@@ -157,20 +163,21 @@ class Connection(Peer, asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
             if self._rest:
-                self.broker.loop.call_soon(self.data_received, b"")
+                self._services.loop.call_soon(self.data_received, b"")
         if self.session is not None:
             self.ready = True
-            self.broker.has_room(self.session)
+            self._services.turns.resume(self.session)
 
     def data_received(self, data: bytes) -> None:
-        self.heard = self.broker.now
-        self.broker.system.bytes_received += len(data)
+        services = self._services
+        self.heard = services.turns.now
+        services.traffic.received += len(data)
         if self._rest or self._held is not None:
             self._rest += data
             if self._held is not None and len(self._rest) > _HELD_BYTES_MAX:
                 self.transport.pause_reading()
             if self._held is not None or len(self._rest) < self._need:
-                self.count_kept()  # of a packet that is large: not looked at again before it is there
+                self.count_kept()  # a large packet: not parsed again before it is complete
                 return
             data, self._rest = bytes(self._rest), bytearray()
         try:
@@ -189,78 +196,73 @@ class Connection(Peer, asyncio.Protocol):
         if self._kept or len(self._rest) > _SMALL_BYTES:
             self.count_kept()
 
-    def eof_received(self) -> bool:
-        return False
-
     # -- bytes
 
     def count_kept(self) -> None:
-        """Note how much of a packet is here, which isn't whole. If all have too much, somebody has to go."""
+        """Count the bytes of an incomplete packet. Past the limits of all clients, one of them is disconnected."""
         size = 0 if self._closing else len(self._rest) + self.outside
-        self._kept = size = size if size > _SMALL_BYTES or self.guest is not None else 0
-        broker = self.broker
-        if self.guest is not None:
-            broker.door.holds(self.guest, size)
-            return
-        broker.shared.keep(self, size)
+        self._kept = size = size if size > _SMALL_BYTES or self.pending is not None else 0
+        if self.pending is not None:
+            self._services.admission.holds(self.pending, size)
+        else:
+            self._services.buffers.keep(self, size)
 
     def _count_unsent(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
-        self.broker.shared.unsent.set(self, self.owner, self._unsent)
+        self._services.buffers.unsent.set(self, self.owner, self._unsent)
 
     def hold_back(self) -> None:
-        """Note how much waits for the socket. While there is much of it, it gets no more before that is sent."""
+        """Count what waits for the socket. While all sockets together have much, add nothing to a full one."""
         self._count_unsent()
-        tight = self.broker.shared.is_tight
+        tight = self._services.buffers.is_tight
         if tight != self._tight:
             self._tight = tight
-            self.transport.set_write_buffer_limits(high=0 if tight else self.broker.limits.out_bytes_max)
+            self.transport.set_write_buffer_limits(high=0 if tight else self._services.limits.out_bytes_max)
 
     def _drain(self, size: int) -> None:
-        """Bytes from a client that was told to go: nobody looks at them."""
+        """Drop bytes from a client that was disconnected, up to a limit."""
         self._drained += size
-        if self._drained > self.broker.limits.linger_bytes_max:
+        if self._drained > self._services.limits.linger_bytes_max:
             self.abort()
 
     def _take(self, data: bytes) -> int:
-        """Whatever is there as a whole; where the rest begins."""
+        """Handle all complete packets; returns where the rest begins."""
         at, end = 0, len(data)
         limit = self.packet_limit
-        self._need = 0
-        slices, has_begun = self.broker.slices, False
-        if self._singly:
-            at, has_begun = self._take_singly(data, 0, min(self._singly, end), limit), True
+        self._need = runs = 0
+        if self._singly and not self._pace.must_wait(_PUBLISH, 0):
+            at, runs = self._take_singly(data, 0, min(self._singly, end), limit), RUNS_MAX
         while at < end and not (self._closing or self._paused) and self._held is None:
-            if has_begun and not slices.has_time():
-                self._wait_for_turn()
+            if self._pace.must_wait(data[at], runs):
+                break
+            if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
+                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")
+            after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
+            if self._need:
+                return after
+            if after != at:
+                at, runs = after, runs + 1
+                continue
+            if (after := self._take_one(data, at, end, limit)) == at:
                 return at
-            has_begun = True
-            first = data[at]
-            if self.version == UNKNOWN and first != _CONNECT:  # whatever it goes on with
-                raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet is no CONNECT")
-            if self.session is not None and first & 0xF0 == _PUBLISH:
-                after = self._take_bulk(data, at, end, limit)
-                if self._need:
-                    return after
-                if after != at:
-                    at = after
-                    continue
-            elif first == _PUBACK and self.session is not None:
-                acks = kernel.mqtt_pubacks(data, at, end)
-                if acks.packet_ids:
-                    self.broker.acknowledgements.acknowledged(self.session, acks.packet_ids)
-                    at = acks.end
-                    continue
-            after = self._take_one(data, at, end, limit)
-            if after == at:
-                return at
-            at = after
+            at, runs = after, RUNS_MAX
+        return at
+
+    def _take_many(self, session: Session, data: bytes, at: int, end: int, limit: int) -> int:
+        """Take consecutive plain messages or acknowledgements; returns where they end."""
+        if data[at] & 0xF0 == _PUBLISH:
+            return self._take_bulk(data, at, end, limit)
+        if data[at] == _PUBACK:
+            acks = kernel.mqtt_pubacks(data, at, end)
+            if acks.packet_ids:
+                self._services.acknowledgements.acknowledged(session, acks.packet_ids)
+                return int(acks.end)
         return at
 
     def _take_bulk(self, data: bytes, at: int, end: int, limit: int) -> int:
-        """Plain messages, all that follow each other; where they end. `_need` is set if one isn't all there."""
+        """Take consecutive plain messages; returns where they end. Sets `_need` if the next is incomplete."""
         assert self.session is not None
-        inbox = self.broker.intake.inbox
+        inbox = self._services.intake.inbox
         count, stopped, reason, need = inbox.take(
             self, data, at, end, self.version, limit, time.time_ns(), *self.properties
         )
@@ -269,19 +271,19 @@ class Connection(Peer, asyncio.Protocol):
             self._singly = stopped - at
             return self._take_singly(data, at, stopped, limit)
         if count:
-            self.broker.turn_soon()
+            self._services.turns.soon()
         if reason == INCOMPLETE:
             self._need = end - stopped + need
         return int(stopped)
 
     def _may_publish(self, session: Session, topics: list[bytes]) -> bool:
-        """Whether messages may be published to all of these."""
-        verdicts, rights = self.broker.access.verdicts, session.rights
+        """Whether a client may publish to all of these topics."""
+        verdicts, rights = self._services.access.verdicts, session.rights
         return all(verdicts.may_publish(rights, topic.decode()) for topic in topics)
 
     def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
-        """Messages of which some may not be published: each gets its own answer."""
-        slices = self.broker.slices
+        """Take messages one by one, because some of them may not be published."""
+        slices = self._services.slices
         while at < end and not self._closing:
             after = self._take_one(data, at, end, limit)
             self._singly, at = self._singly - (after - at), after
@@ -290,31 +292,26 @@ class Connection(Peer, asyncio.Protocol):
         self._singly *= at < end
         return at
 
-    def _wait_for_turn(self) -> None:
-        """It has sent many packets that take time. Others have their turn before the rest is looked at."""
-        self.hold(Future())
-        self.broker.slices.later(self, lambda: self.go_on(lambda *_: None, None))
-
     def _take_one(self, data: bytes, at: int, end: int, limit: int) -> int:
-        """The same as `_packet`; and the time that it took is time that others didn't have."""
+        """Take one packet, as `_packet` does, and count the time for the slices of all clients."""
         begun = time.perf_counter()
         after = self._packet(data, at, end, limit)
-        self.broker.slices.use(time.perf_counter() - begun)
+        self._services.slices.use(time.perf_counter() - begun)
         return after
 
     def _packet(self, data: bytes, at: int, end: int, limit: int) -> int:
-        """One packet; where it ends, or where it begins if it isn't all there."""
+        """Take one packet; returns where it ends, or where it begins if it is incomplete."""
         if data[at] & 0xF0 != _PUBLISH:
-            limit = min(limit, self.broker.limits.control_bytes_max) if self.session is not None else limit
+            limit = min(limit, self._services.limits.control_bytes_max) if self.session is not None else limit
         split = kernel.mqtt_split(data, at, end, limit, 1)
         if not split.starts:
             if split.reason == INCOMPLETE:
                 self._need = end - at + split.need
                 return at
             if self.version == UNKNOWN and data.find(_MQTT_5, at + 2, at + 12) > 0:
-                self.version = MQTT_5_0  # it can be told that its CONNECT is too large
+                self.version = MQTT_5_0  # so that it can be told that its CONNECT is too large
             raise bad_frame(split.reason, limit)
-        if data[at] == _CONNECT and self.version != UNKNOWN:  # whatever else may be wrong with it
+        if data[at] == _CONNECT and self.version != UNKNOWN:  # even if it is malformed
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
         try:
             place = split.starts[0], split.bodies[0], split.ends[0]
@@ -327,89 +324,89 @@ class Connection(Peer, asyncio.Protocol):
         return int(split.ends[0])
 
     def _handle(self, packet: Packet) -> None:
-        broker, session = self.broker, self.session
+        services, session = self._services, self.session
         if isinstance(packet, Connect):
             self.version = packet.version
-            broker.clients.connect(self, packet)
+            services.clients.connect(self, packet)
         elif session is None:
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a packet before the CONNECT was answered")
         elif isinstance(packet, Publish):
             self._publish(session, packet)
         elif isinstance(packet, Puback):
-            broker.acknowledgements.acknowledged(session, (packet.packet_id,))
+            services.acknowledgements.acknowledged(session, (packet.packet_id,))
         elif isinstance(packet, Pingreq):
             self.send(_PINGRESP)
         elif isinstance(packet, Disconnect):
-            broker.clients.disconnect(self, packet)
-        elif type(packet) in broker.handlers:
-            broker.handlers[type(packet)](session, packet)
+            services.clients.disconnect(self, packet)
+        elif type(packet) in services.handlers:
+            services.handlers[type(packet)](session, packet)
         else:
-            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"{packet.type.name} is nothing that was asked for")
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"{packet.type.name} wasn't asked for")
 
     def _publish(self, session: Session, packet: Publish) -> None:
         alias = packet.properties.pop("topic_alias", 0)
         if alias or not packet.topic:
             packet.topic = self._inbound.resolve(packet.topic, alias)
-        self.broker.publish(self, session, packet)
+        self._services.publications.publish(self, session, packet)
 
-    # -- for the broker
+    # -- for other parts of the broker
 
-    def take_place(self, guest: Guest) -> None:
-        """It has a place before the door, from before its TLS handshake."""
-        self.guest = guest
+    def take_place(self, pending: Pending) -> None:
+        """Take over the place that its socket got before the TLS handshake."""
+        self.pending = pending
 
-    def hold(self, for_what: Future[Any]) -> None:
-        """What comes next has to wait. Its socket is read on, or nobody would see that the client closed it."""
-        self._held = for_what
-        if self.guest is not None:
-            self.guest.held = True
+    def hold(self, awaited: Future[Any]) -> None:
+        """Handle no more packets until `resume`. The socket is still read, to notice that the client closes it."""
+        self._held = awaited
+        if self.pending is not None:
+            self.pending.held = True
 
-    def go_on(self, answer: Callable[..., None], packet: Connect | None, *found: Any) -> None:
-        """What it waited for is known: answer, and take what has come meanwhile."""
+    def resume(self, work: Callable[[], None] | None = None) -> None:
+        """Do what `hold` waited for, then handle what has come meanwhile."""
         self._held = None
-        if self.guest is not None:
-            self.guest.held = False
+        if self.pending is not None:
+            self.pending.held = False
         if self._closing:
             return
         try:
-            answer(self, packet, *found)
+            if work is not None:
+                work()
         except BadPacket as error:
             self.refuse(error.reason_code, str(error))
         except Exception as error:
             self.fail(error)
-        if not self._closing and self._held is None:
+        if not (self._closing or self._held):
             rest, self._rest, self._need = bytes(self._rest), bytearray(), 0
             self.data_received(rest)
-            waits = cast(Any, self)._held is not None and len(self._rest) > _HELD_BYTES_MAX
+            waits = bool(self._held) and len(self._rest) > _HELD_BYTES_MAX
             if not (self._closing or self._paused or waits):
                 self.transport.resume_reading()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
-        """It is this session's from now on."""
-        wanted = connect.properties
-        self.session = session
-        self.broker.door.entered(self)
+        """Serve a session from now on, as its CONNECT asks for."""
+        wanted, limits = connect.properties, self._services.limits
+        self.session, self.client_id = session, session.client_id
+        self._services.admission.entered(self)
         self.owner = self.peer_host if self.user is None else self.user
-        self.packet_limit = self.broker.limits.packet_bytes_max
+        self.packet_limit = limits.packet_bytes_max
         self.ready = True
         self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
-        limits = self.broker.limits
         self._inbound = InboundAliases(limits.topic_alias_max, limits.alias_bytes_max)
         self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)
         if wanted.get("topic_alias_maximum"):
             self.aliases = OutboundAliases(wanted["topic_alias_maximum"], limits.alias_bytes_max)
-        self.particular = self.aliases is not None or "maximum_packet_size" in wanted
+        self.own_packets = self.aliases is not None or "maximum_packet_size" in wanted
 
     def send(self, data: bytes) -> None:
-        """Bytes to the client: at once what the socket takes, where a transport would wait for the loop."""
+        """Send bytes. Writes to the socket directly if it can, because a transport would wait for the loop."""
         if self._closing or self.transport.is_closing():
             return
-        self.broker.system.bytes_sent += len(data)
+        self._services.traffic.sent += len(data)
         if self._file >= 0 and self.transport.get_write_buffer_size() == 0:
             try:
                 sent = os.write(self._file, data)
-            except OSError:  # the socket is full, or broken: the transport knows what to do
+            except OSError:  # the socket is full or broken: the transport handles that
                 sent = 0
             if sent == len(data):
                 return
@@ -418,44 +415,45 @@ class Connection(Peer, asyncio.Protocol):
         self.check_unsent()
 
     def check_unsent(self) -> None:
-        """Something was written that may have to wait for the socket."""
+        """Count what waits for the socket after a write, and hold back the client if that is too much."""
         self._count_unsent()
-        if self.broker.shared.is_tight:
+        buffers = self._services.buffers
+        if buffers.is_tight:
             self.hold_back()
-            self.broker.shared.relieve()
+            buffers.relieve()
         if not (self.ready or self._paused or self._closing):
-            # It gets no messages now, only answers: a client that doesn't read these either isn't read from.
-            limit = 0 if self.broker.shared.is_tight else _ANSWERS_MAX * self.broker.limits.out_bytes_max
+            # Only answers are sent now. A client that doesn't read these either isn't read from.
+            limit = 0 if buffers.is_tight else _ANSWERS_MAX * self._services.limits.out_bytes_max
             if self._unsent > limit:
                 self._paused = True
                 self.transport.pause_reading()
 
     def send_packet(self, packet: Any) -> None:
-        """A packet to the client; one larger than it takes is left out."""
+        """Send a packet, unless it is larger than the client takes."""
         data = encode(packet, self.version if self.version != UNKNOWN else MQTT_5_0)
         if len(data) <= self.packet_bytes_max:
             self.send(data)
 
     def refuse(self, reason: int, why: str) -> None:
-        """End the connection because of what the client did, and tell it why, if its version can."""
+        """Disconnect the client because of what it did, and send it the reason if its version can."""
         if self._closing:
             return
         self.visit.why = self.visit.why or why
         if self.session is None:
-            self.broker.visits.refused(self.visit.event, self, reason=self.visit.why)
-        told: Properties = {"reason_string": why[:1000]}
+            self._services.notices.refused(self.visit.event, self, reason=self.visit.why)
+        properties: Properties = {"reason_string": why[:1000]}
         if self.session is None and self.version != UNKNOWN:
-            self.send_packet(Connack(False, reason, told if self.version == MQTT_5_0 else {}))
+            self.send_packet(Connack(False, reason, properties if self.version == MQTT_5_0 else {}))
         elif self.session is not None and self.version == MQTT_5_0:
-            self.send_packet(Disconnect(reason, told))
+            self.send_packet(Disconnect(reason, properties))
         else:
             self.close()
             return
         self.linger()
 
     def fail(self, error: Exception) -> None:
-        """End the connection because of what went wrong here."""
-        if isinstance(error, OSError | ForelogError):  # a disk that is full, and the like: no defect of ours
+        """Disconnect the client because of an error of the broker."""
+        if isinstance(error, OSError | ForelogError):  # such as a full disk: no bug
             logger.error("broker: %s is disconnected: %s", self.peer, error)
             self.refuse(ReasonCode.QUOTA_EXCEEDED, "the log can't be written")
             return
@@ -463,32 +461,34 @@ class Connection(Peer, asyncio.Protocol):
         self.refuse(ReasonCode.UNSPECIFIED_ERROR, "the server has failed")
 
     def linger(self) -> None:
-        """Close our side, after what is to be sent is. The client has some time to read it and close its own."""
+        """Close our side once everything is sent. The client has some time to read it and to close its side."""
         if self._closing:
             return
-        door, limits = self.broker.door, self.broker.limits
-        if not limits.linger_seconds or len(door.lingering) >= limits.unconnected_max:
+        services, limits = self._services, self._services.limits
+        lingering = services.admission.lingering
+        if not limits.linger_seconds or len(lingering) >= limits.unconnected_max:
             self.close()
             return
         self._end()
-        door.lingering.add(self)
-        self._timer = self.broker.loop.call_later(limits.linger_seconds, self.abort)
+        lingering.add(self)
+        self._timer = services.loop.call_later(limits.linger_seconds, self.abort)
         with contextlib.suppress(OSError, RuntimeError):  # the socket is gone already
             self.transport.resume_reading()
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-        self.broker.loop.call_soon(self.broker.left, self)
+        services.loop.call_soon(self._left)
 
     def close(self) -> None:
-        """After what is to be sent is; a client that doesn't read it doesn't keep it for long."""
+        """Close once everything is sent, or after a while if the client doesn't read it."""
         if not self._closing:
             self._end()
             if self.transport.get_write_buffer_size():
-                self._timer = self.broker.loop.call_later(self.broker.limits.linger_seconds, self.abort)
+                services = self._services
+                self._timer = services.loop.call_later(services.limits.linger_seconds, self.abort)
             self.transport.close()
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once."""
         self._end()
         self.transport.abort()
 
@@ -496,5 +496,5 @@ class Connection(Peer, asyncio.Protocol):
         self._closing = True
         self.ready = False
         self._rest = bytearray()
-        if self._kept and self.guest is None:
-            self.broker.shared.partial.drop(self)
+        if self._kept and self.pending is None:
+            self._services.buffers.partial.drop(self)

@@ -1,7 +1,7 @@
-"""Where clients come in.
+"""Where clients connect: plain sockets, TLS, WebSockets.
 
-A socket counts from the moment that it was accepted: one that never gets through its TLS handshake has a place
-before the door, too, and a deadline. That is why the handshake begins here, and not in the server that accepts.
+A socket has a place among the pending connections, and a deadline, from the moment that it is accepted. The TLS
+handshake therefore starts here, after that, and not in the server that accepts the socket.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from forelog.bounds import check_whole
+from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.connection import Connection
+from forelog.broker.connections.services import Services
 from forelog.serving.lobby import handshake_error, speaks_tls
 
 if TYPE_CHECKING:
-    from forelog.broker.broker import Broker
-    from forelog.broker.connections.door import Guest
     from forelog.broker.connections.websocket import WebSocket
 
 __all__ = ["listen"]
@@ -29,70 +29,72 @@ BACKLOG = 1024
 
 
 async def listen(
-    broker: Broker,
+    services: Services,
     host: str,
     port: int,
     tls: ssl.SSLContext | None,
     websockets: bool,
     origins: Iterable[str],
 ) -> asyncio.Server:
-    """A server for clients, in MQTT or in MQTT inside of WebSockets.
+    """Start a server for MQTT, or for MQTT inside of WebSockets.
 
-    Pages in browsers may connect from this machine, and from the `origins` that are listed; "*" is anywhere.
+    Pages in browsers may connect from this machine, and from the `origins` that are listed; "*" allows all.
     """
     check_whole("port", port, least=0, most=65_535)
-    make: Callable[[], Connection | WebSocket] = functools.partial(Connection, broker, plain=tls is None)
+    make: Callable[[], Connection | WebSocket] = functools.partial(Connection, services, plain=tls is None)
     if websockets:
         from forelog.broker.connections.websocket import WebSocket
 
-        make = functools.partial(WebSocket, broker, tuple(origins))
+        make = functools.partial(WebSocket, services, tuple(origins))
     accept: Callable[[], asyncio.Protocol] = make
     if tls is not None:
-        accept = functools.partial(_Lobby, broker, tls, make)
-    return await broker.loop.create_server(accept, host, port, backlog=BACKLOG)
+        accept = functools.partial(_Handshake, services, tls, make)
+    return await services.loop.create_server(accept, host, port, backlog=BACKLOG)
 
 
-class _Lobby(asyncio.Protocol):
+class _Handshake(asyncio.Protocol):
     """A socket that was accepted, until its TLS handshake is done."""
 
-    def __init__(self, broker: Broker, tls: ssl.SSLContext, make: Callable[[], Connection | WebSocket]) -> None:
-        self._broker = broker
+    def __init__(
+        self, services: Services, tls: ssl.SSLContext, make: Callable[[], Connection | WebSocket]
+    ) -> None:
+        self._services = services
         self._tls = tls
         self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        guest = self._broker.door.arrived(cast(asyncio.Transport, transport))
-        if guest is None:
+        pending = self._services.admission.arrived(cast(asyncio.Transport, transport))
+        if pending is None:
             return
-        # The socket goes on under another transport, with TLS: this one hasn't read anything of it yet.
+        # The socket continues under another transport, with TLS. Nothing was read from it yet.
         own = transport.get_extra_info("socket")
         try:
             copy = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
-        except OSError as error:  # there are no more files
-            self._failed(guest, error)
+        except OSError as error:  # there are too many open files
+            self._failed(pending, error)
             return
         cast(asyncio.Transport, transport).abort()
-        task = self._broker.later(self._shake_hands(copy, guest))
-        task.add_done_callback(lambda done: copy.close() if done.cancelled() else None)  # it may not have begun
-        guest.abort = task.cancel
+        task = self._services.tasks.start(self._shake_hands(copy, pending))
+        task.add_done_callback(lambda done: copy.close() if done.cancelled() else None)  # it may not have started
+        pending.abort = task.cancel
 
-    async def _shake_hands(self, copy: socket.socket, guest: Guest) -> None:
-        broker = self._broker
+    async def _shake_hands(self, copy: socket.socket, pending: Pending) -> None:
+        services = self._services
         made = self._make()
-        made.take_place(guest)
+        made.take_place(pending)
         try:
             copy.setblocking(False)
-            if not await speaks_tls(copy):  # the door's deadline ends that
+            if not await speaks_tls(copy):  # the deadline of pending connections ends this
                 raise ssl.SSLError("the client does not speak TLS, which is expected here")
-            await broker.loop.connect_accepted_socket(
-                lambda: made, copy, ssl=self._tls, ssl_handshake_timeout=broker.limits.connect_seconds
+            await services.loop.connect_accepted_socket(
+                lambda: made, copy, ssl=self._tls, ssl_handshake_timeout=services.limits.connect_seconds
             )
         except OSError as error:
-            self._failed(guest, error)
+            self._failed(pending, error)
             copy.close()
 
-    def _failed(self, guest: Guest, error: OSError) -> None:
-        self._broker.door.forget(guest)
-        self._broker.visits.notices.warning(
-            "no TLS handshake", guest.host, **{"from": guest.peer, "reason": handshake_error(error)}
+    def _failed(self, pending: Pending, error: OSError) -> None:
+        self._services.admission.forget(pending)
+        self._services.notices.warning(
+            "no TLS handshake", pending.host, from_=pending.peer, reason=handshake_error(error)
         )

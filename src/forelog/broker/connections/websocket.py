@@ -1,11 +1,11 @@
-"""MQTT inside of WebSockets, for browsers and for whoever may only speak HTTP.
+"""MQTT inside of WebSockets, for browsers and networks that allow only HTTP.
 
-A connection behind a WebSocket is the same as any other: it gets bytes, whatever frames they came in, and what it
-writes goes out in binary frames. The frames themselves are the library's (`websockets`, its part without I/O).
-Nothing is compressed: a small frame that becomes a large message would be somebody's way to fill the memory.
+A connection behind a WebSocket is like any other: it gets the bytes of all frames, and what it writes goes out in
+binary frames. The library `websockets` parses frames, with its part that does no I/O. Compression is off, because
+a small frame could then become a large message and fill the memory.
 
-A browser tells where the page is from that connects: only pages of this machine may, and those from origins that
-are listed. Else any page that a person looks at could speak to a broker that trusts everybody on that machine.
+A browser sends the origin of the page that connects. Only pages of this machine and of listed origins are
+accepted. Otherwise any web page could talk to a broker that trusts everybody on the reader's machine.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.connection import Connection
+from forelog.broker.connections.services import Services
 from forelog.errors import MissingExtra
 
 try:
@@ -29,42 +31,38 @@ try:
 except ImportError as error:
     raise MissingExtra.needed("websockets", by="MQTT over WebSockets", extra="broker") from error
 
-if TYPE_CHECKING:
-    from forelog.broker.broker import Broker
-    from forelog.broker.connections.door import Guest
-
 __all__ = ["WebSocket"]
 
 PATHS = ("/", "/mqtt")
 HANDSHAKE_BYTES_MAX = 16 << 10
 SLICE_BYTES = 4096
-"""Bytes that are taken at a time: frames may be as small as two bytes."""
+"""Bytes that are parsed at a time: frames may be as small as two bytes."""
 SLICE_SECONDS = 0.005
-"""For how long, before others have their turn."""
+"""How long frames are parsed before other clients have their turn."""
 _LOGGER = logging.Logger("forelog.websockets", logging.CRITICAL + 1)
-"""For the library, which would log every frame, passwords too. It is in no hierarchy: nothing turns it on."""
+"""For the library, which would log every frame with its passwords. No configuration can turn it on."""
 
 
 class WebSocket(asyncio.Protocol):
-    """A socket with frames, and the connection inside of it."""
+    """A socket that carries frames, and the connection inside of it."""
 
-    def __init__(self, broker: Broker, origins: Iterable[str] = ()) -> None:
-        self._broker = broker
+    def __init__(self, services: Services, origins: Iterable[str] = ()) -> None:
+        self._services = services
         self._origins = frozenset(origins)
         self._protocol = ServerProtocol(
-            subprotocols=[Subprotocol("mqtt")], max_size=broker.limits.connect_bytes_max + 5, logger=_LOGGER
+            subprotocols=[Subprotocol("mqtt")], max_size=services.limits.connect_bytes_max + 5, logger=_LOGGER
         )
-        self._connection = Connection(broker)
+        self._connection = Connection(services)
         self._handshake_bytes = 0
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._later = b""
-        """Bytes whose turn comes later; until then nothing more is read."""
+        """Bytes to parse later; until then nothing more is read."""
         self._inside_paused = False
         self._closing: asyncio.TimerHandle | None = None
 
-    def take_place(self, guest: Guest) -> None:
-        """It has a place before the door."""
-        self._connection.take_place(guest)
+    def take_place(self, pending: Pending) -> None:
+        """Take over the place that the socket got before the TLS handshake."""
+        self._connection.take_place(pending)
 
     # -- asyncio's side
 
@@ -85,7 +83,7 @@ class WebSocket(asyncio.Protocol):
         self._connection.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._later:  # of a read that was under way
+        if self._later:  # earlier bytes come first
             self._later += data
             return
         begun = time.monotonic()
@@ -93,7 +91,7 @@ class WebSocket(asyncio.Protocol):
             if at and (self._inside_paused or time.monotonic() - begun > SLICE_SECONDS):
                 self._later = data[at:]
                 self._transport.pause_reading()
-                self._broker.loop.call_soon(self._go_on)
+                self._services.loop.call_soon(self._go_on)
                 return
             if not self._take(data[at : at + SLICE_BYTES]):
                 return
@@ -108,7 +106,7 @@ class WebSocket(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _take(self, data: bytes) -> bool:
-        """Some bytes; False if these were the last that are looked at."""
+        """Parse some bytes; False if no more are wanted."""
         protocol, connection = self._protocol, self._connection
         if protocol.state is State.CONNECTING:
             self._handshake_bytes += len(data)
@@ -161,23 +159,23 @@ class WebSocket(asyncio.Protocol):
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is in binary frames")
 
     def send(self) -> None:
-        """What the protocol has to say; an end of it ends the connection."""
+        """Send what the library has prepared; close the socket if it ends the connection."""
         for data in self._protocol.data_to_send():
             if data:
                 self._transport.write(data)
             else:
                 self._transport.close()
         if self._transport.get_write_buffer_size():
-            self._connection.check_unsent()  # answers to pings, too, which it knows nothing of
+            self._connection.check_unsent()  # the library's answers to pings count too
 
     def write(self, data: bytes) -> None:
-        """Bytes of the connection inside, as a frame."""
+        """Send bytes of the connection inside, as a frame."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_binary(data)
             self.send()
 
     def write_eof(self) -> None:
-        """After what is to be sent is: ask the other side to close."""
+        """Ask the other side to close, once everything is sent."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self.send()
@@ -185,26 +183,26 @@ class WebSocket(asyncio.Protocol):
             self._transport.close()
 
     def close(self) -> None:
-        """The same, and don't wait for its answer for long."""
+        """Ask the other side to close, and wait for its answer for a while."""
         self.write_eof()
-        self._closing = self._broker.loop.call_later(self._broker.limits.linger_seconds, self._transport.abort)
+        self._closing = self._services.loop.call_later(self._services.limits.linger_seconds, self._transport.abort)
 
     def pause_reading(self) -> None:
-        """The connection inside takes nothing more for now."""
+        """Stop reading, because the connection inside takes nothing more for now."""
         self._inside_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """It does again."""
+        """Continue reading."""
         self._inside_paused = False
         if self._later:
-            self._broker.loop.call_soon(self._go_on)
+            self._services.loop.call_soon(self._go_on)
         else:
             self._transport.resume_reading()
 
 
 class _Inside(asyncio.Transport):
-    """What the connection inside takes for its socket."""
+    """The transport of the connection inside."""
 
     def __init__(self, outside: WebSocket, transport: asyncio.Transport) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Cursors that are behind read on, until they have everything and are live again.
+"""Delivers older messages to cursors that are behind, until they are live again.
 
-A client's cursors take turns, a part of a batch each, in slices that leave time for all other clients. What memory
-doesn't have any more is read from the disk on another thread, for one cursor of a client at a time.
+The cursors of a client take turns, a part of a batch each, in slices that leave time for all other clients. What
+isn't in memory any more is read from disk on another thread, for one cursor of a client at a time.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ from bisect import bisect_left
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Executor
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from forelog import kernel
-from forelog.broker.flow.batches import Batch, Stored
-from forelog.broker.flow.clock import MessageClock
-from forelog.broker.flow.history import History
-from forelog.broker.flow.outgoing import packet_of
 from forelog.broker.flow.sender import Sender
 from forelog.broker.flow.slices import Slices
-from forelog.broker.sessions.groups import Group
-from forelog.broker.sessions.session import Cursor, Session, Verdict
+from forelog.broker.flow.translation import packet_of
+from forelog.broker.log.batch import MessageBatch, StoredMessage
+from forelog.broker.log.clock import MessageClock
+from forelog.broker.log.history import History
+from forelog.broker.sessions.group import Group
+from forelog.broker.sessions.session import Cursor, Link, Session, Verdict
 from forelog.log.position import Position
 from forelog.serving.notices import text
-
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
 
 __all__ = ["CatchUp"]
 
@@ -36,13 +32,13 @@ logger = logging.getLogger("forelog")
 
 ROWS_MAX = 4096
 EFFORT_MAX = 20_000
-"""Filters that may be tried in one step, if every message has a topic of its own."""
+"""Lookups that one step may cost, if every message has a topic of its own."""
 SINGLES_PER_TURN = 32
-"""Messages that are looked up one by one before others have their turn."""
+"""Messages that are looked up one by one before other clients have their turn."""
 
 
 class CatchUp:
-    """Reads on for cursors that are behind."""
+    """Reads for cursors that are behind."""
 
     def __init__(
         self,
@@ -62,22 +58,22 @@ class CatchUp:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def pump(self, owner: Session | Group) -> None:
-        """Have the cursors of a client, or a group, read on as far as they can now."""
+        """Read for the cursors of a client, or for a group, as far as there is room."""
         if not owner.pumping:
             owner.pumping = True
             self._slices.start(owner, self._pumping(owner))
 
     def resume(self, cursor: Cursor) -> None:
-        """The same for whom a cursor belongs to, and not at once."""
+        """Read for the owner of a cursor, soon."""
         owner = cursor if isinstance(cursor, Group) else cursor.session
         if owner is not None and not owner.pumping:
             owner.pumping = True
             self._slices.add(owner, self._pumping(owner))
 
     def _pumping(
-        self, owner: Session | Group, cursor: Cursor | None = None, batch: Batch | None = None
+        self, owner: Session | Group, cursor: Cursor | None = None, batch: MessageBatch | None = None
     ) -> Iterator[None]:
-        """A step is a part of a batch. With a batch that was read for a cursor, that one comes first."""
+        """Steps, each a part of a batch. A batch that was read from disk for a cursor comes first."""
         is_read = False
         try:
             while cursor is not None or (cursor := self._next(owner)) is not None:
@@ -100,7 +96,7 @@ class CatchUp:
                         return
                     yield
                     if batch.covers(cursor.next) and not cursor.live:
-                        continue  # what was read for it is used before another one's turn
+                        continue  # use up what was read for it before another cursor's turn
                 cursor = batch = None
         finally:
             if not is_read:
@@ -116,8 +112,8 @@ class CatchUp:
         owner.behind.move_to_end(cursor)
         return cursor
 
-    def _read_on(self, cursor: Cursor, batch: Batch) -> bool:
-        """A part of a batch; False if there is no room. A message that makes trouble is left out, alone."""
+    def _read_on(self, cursor: Cursor, batch: MessageBatch) -> bool:
+        """Send a part of a batch; False if there is no room. If that raises, one message is dropped."""
         before = cursor.next
         rows_max = max(min(ROWS_MAX, EFFORT_MAX // cursor.effort()), 1)
         try:
@@ -127,19 +123,19 @@ class CatchUp:
                 self._catch_up(cursor, batch, 1)
             except Exception:
                 row = batch.row_of(cursor.next)
-                self._sender.drop(cursor.key or _name(cursor), str(batch.position(row)), error)
+                self._sender.drop(cursor.key or _client_id(cursor), str(batch.position(row)), error)
                 cursor.next = batch.position(row + 1)
         self._sender.flush()
         return cursor.next != before
 
-    def _catch_up(self, cursor: Cursor, batch: Batch, rows_max: int) -> None:
-        """A batch that a cursor's position is in or before: what it wants of it, as far as there is room."""
+    def _catch_up(self, cursor: Cursor, batch: MessageBatch, rows_max: int) -> None:
+        """Send what a cursor wants of some rows, from its position on, as far as there is room."""
         first = batch.row_of(cursor.next)
         codes, topics = batch.topics
         place = batch.position(first)
         last = min(first + rows_max, len(batch))
         changes = cursor.next_change(place)
-        if changes is not None and changes < batch.position(last):  # another subscription begins there
+        if changes is not None and changes < batch.position(last):  # another subscription starts there
             last = batch.row_of(changes)
         is_whole = last - first == len(batch)
         some = range(len(topics)) if is_whole else sorted(set(codes[first:last]))
@@ -168,31 +164,33 @@ class CatchUp:
         task.add_done_callback(self._tasks.discard)
 
     async def _read(self, owner: Session | Group, cursor: Cursor) -> None:
-        """The next messages, from the disk."""
-        batch: Batch | None = None
+        """Read the next messages of a cursor from disk, then go on."""
+        batch: MessageBatch | None = None
         try:
             position = cursor.next
-            batch, after = await self._loop.run_in_executor(self._executor, self._history.read, cursor, position)
+            batch, after = await self._loop.run_in_executor(
+                self._executor, self._history.read, cursor.wants, position
+            )
             if cursor.next != position or cursor.live:
-                batch = None  # it was moved meanwhile
+                batch = None  # the cursor was moved meanwhile
             elif batch is None:
                 cursor.next = max(after, position)
         except Exception as error:
             owner.pumping = False
-            logger.exception("a subscriber's messages can't be read from the log: %s", error)
+            logger.exception("broker: the messages of a subscriber can't be read from the log: %s", error)
             session = cursor.session
             if session is not None and session.connection is not None:
                 session.connection.fail(error)
             return
         self._slices.start(owner, self._pumping(owner, cursor if batch is not None else None, batch))
 
-    # -- what came back to a group
+    # -- messages that members left unacknowledged
 
     async def _read_returned(self, group: Group) -> None:
-        """What was under way to members that left, to others."""
+        """Send messages that members left unacknowledged to other members."""
         count = 0
         try:
-            batch: Batch | None = None
+            batch: MessageBatch | None = None
             while group.returned and self._sender.has_taker(group):
                 position = group.fetching = heappop(group.returned)
                 taken = 1
@@ -210,14 +208,16 @@ class CatchUp:
                 if count % SINGLES_PER_TURN == 0:
                     await asyncio.sleep(0)
         except Exception:
-            logger.exception("broker: what members of %s left behind can't be read", text(group.key))
+            logger.exception(
+                "broker: messages that members of %s left unacknowledged can't be read", text(group.key)
+            )
         finally:
             group.pumping = False
         if not group.live and self._sender.has_taker(group):
             self.pump(group)
 
-    async def _find(self, batch: Batch | None, position: Position) -> tuple[Batch | None, int]:
-        """The message at a position: in a batch that is at hand, in memory, or in the log. None if it is gone."""
+    async def _find(self, batch: MessageBatch | None, position: Position) -> tuple[MessageBatch | None, int]:
+        """The batch and row of a position: from the given batch, memory or disk. None if the message is gone."""
         for found in (batch, self._history.recent(position)):
             if found is None or (row := found.row_of(position)) == len(found):
                 continue
@@ -226,23 +226,23 @@ class CatchUp:
         found = await self._loop.run_in_executor(self._executor, self._history.read_from, position)
         return (found, 0) if found is not None and found.position(0) == position else (None, 0)
 
-    # -- again, after a client was away
+    # -- messages in flight when a client reconnects
 
-    async def resend(self, session: Session, connection: Connection) -> None:
-        """What was under way when the connection broke, under the same ids.
+    async def resend(self, session: Session, connection: Link) -> None:
+        """Send messages in flight again, with their packet ids.
 
-        Whoever calls this has set `resending`: nothing may be sent before it begins.
+        The caller has set `session.resending`, so that nothing else is sent before.
         """
         try:
             for packet_id in session.released:
                 connection.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
-            batch: Batch | None = None
+            batch: MessageBatch | None = None
             again: set[int] = set()
             for number, (packet_id, sent) in enumerate(list(session.in_flight.items())):
                 if number % SINGLES_PER_TURN == 0:
                     await asyncio.sleep(0)
                 while len(again) >= session.in_flight_max or not connection.ready:
-                    # It may take fewer at once than it did, and its socket is as slow as any.
+                    # The client may take fewer at once than before, and its socket may be full.
                     await session.wait()
                     if session.connection is not connection:
                         return
@@ -254,12 +254,12 @@ class CatchUp:
                 if session.connection is not connection:
                     return
                 if session.in_flight.get(packet_id) is not sent:
-                    continue  # it has arrived meanwhile
+                    continue  # it was acknowledged meanwhile
                 data = None
                 if message is not None and session.rights.may_read(message.topic):
                     data = self._again(session, connection, packet_id, message)
                 if data is None:
-                    del session.in_flight[packet_id]  # expired, taken by retention, or not for it any more
+                    del session.in_flight[packet_id]  # expired, removed by retention, or no longer allowed
                 else:
                     connection.send(data)
                     again.add(packet_id)
@@ -267,7 +267,7 @@ class CatchUp:
             if session.connection is connection:
                 session.resending = False
 
-    def _again(self, session: Session, connection: Connection, packet_id: int, message: Stored) -> bytes | None:
+    def _again(self, session: Session, connection: Link, packet_id: int, message: StoredMessage) -> bytes | None:
         sent = session.in_flight[packet_id]
         logged = sent.cursor is not None and sent.cursor.replays
         try:
@@ -277,5 +277,5 @@ class CatchUp:
             return None
 
 
-def _name(cursor: Cursor) -> str:
+def _client_id(cursor: Cursor) -> str:
     return "" if cursor.session is None else cursor.session.client_id

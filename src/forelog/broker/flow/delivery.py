@@ -1,12 +1,15 @@
-"""From the log to who subscribed.
+"""Delivers new messages to live cursors.
 
-A cursor that is live gets what was just written, straight from memory. One whose client doesn't keep up, because
-its socket takes no more or too much of it is unacknowledged, falls behind at the first message that it didn't get,
-and nobody waits for it: later it reads on from there, until it has everything and is live again (catchup.py).
+A live cursor is given what was just written, from memory. A client doesn't keep up if its socket is full or too
+many of its messages are unacknowledged. Its cursor then falls behind at the first message that it wasn't given,
+and no other cursor waits for it. It reads on from there until it is live again (`catchup`).
 
-A batch with many topics, or for many subscribers, is delivered in slices. Until it is through, what was written
-next waits; a client that goes or subscribes meanwhile falls behind at the first message that it hasn't got, which
-`given` knows. The same happens to whoever was to get something when an error comes in between: nothing is lost.
+A batch with many topics or subscribers is delivered in slices, and later batches wait. A client that disconnects
+or subscribes meanwhile falls behind at the first message that it wasn't given; `given` returns that position.
+After an error the remaining cursors fall behind in the same way, so no message is lost.
+
+A publisher waits with its next messages while its last ones are still being delivered. Otherwise the messages of
+other publishers would wait behind everything that it sends.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from forelog import kernel
-from forelog.broker.flow.batches import Batch
 from forelog.broker.flow.catchup import CatchUp
-from forelog.broker.flow.history import History
 from forelog.broker.flow.routes import Routes
 from forelog.broker.flow.sender import Parts, Sender
 from forelog.broker.flow.slices import Slices
+from forelog.broker.log.batch import MessageBatch
+from forelog.broker.log.history import History
+from forelog.broker.sessions.presence import Presence
 from forelog.broker.sessions.session import Cursor, Verdict
 from forelog.log.position import Position
 
@@ -32,15 +36,15 @@ __all__ = ["Delivery"]
 logger = logging.getLogger("forelog")
 
 ROWS_MAX = 4096
-"""Rows of a batch that are delivered together: with more topics than that, rows would be sought for too long."""
+"""Rows of a batch that are delivered together: finding the rows of more topics would take too long."""
 CURSORS_PER_STEP = 32
 SMALL_CURSORS_MAX = 128
-"""Subscribers that get a batch without a break."""
+"""Subscribers that are given a batch without a pause."""
 _WAITING_BYTES_MAX = 16 << 20
 
 
 class Delivery:
-    """Sends on what was written."""
+    """Gives batches to cursors."""
 
     def __init__(
         self,
@@ -49,44 +53,46 @@ class Delivery:
         sender: Sender,
         catchup: CatchUp,
         slices: Slices,
-        live: Callable[[], Iterable[Cursor]],
+        presence: Presence,
     ) -> None:
         self._routes = routes
         self._history = history
         self._sender = sender
         self._catchup = catchup
         self._slices = slices
-        self._live = live
-        """All cursors that may be live."""
-        self._waiting: deque[Batch] = deque()
-        """What was written and isn't delivered yet: the first of them is under way."""
+        self._presence = presence
+        self._waiting: deque[MessageBatch] = deque()
+        """Batches that aren't delivered yet; the first is being delivered."""
         self._waiting_bytes = 0
+        self._dispatched = 0
+        """The number of batches so far."""
+        self._publishers: list[Callable[[], None]] = []
+        """Resume the publishers that wait until their messages are delivered."""
         self._first = self._last = Position(0, 0)
-        """The part of the first one that is under way."""
+        """The part of the first batch that is being delivered."""
         self._order: Sequence[tuple[Cursor, object]] | None = None
-        """Who gets something of that part; None while that is being found out."""
+        """The cursors that get something of that part; None until they are known."""
         self._at = 0
-        """How many of these have got it."""
+        """How many of them have been given it."""
 
-    # -- what was just written
-
-    def dispatch(self, batch: Batch) -> None:
-        """To everyone who is live."""
+    def dispatch(self, batch: MessageBatch) -> None:
+        """Give a batch that was just written to all live cursors."""
         self._history.add(batch)
+        self._dispatched += 1
         if not self._waiting and self._deliver_small(batch):
             return
         self._waiting.append(batch)
         self._waiting_bytes += batch.weight
         if len(self._waiting) == 1:
-            self._first = Position(batch.segment, batch.base)
+            self._first = self._history.delivering = Position(batch.segment, batch.base)
             self._order = None
-            self._slices.start(self, self._delivering())
+            self._slices.start_urgent(self._delivering())
             self._sender.flush()
         elif self._waiting_bytes > _WAITING_BYTES_MAX:
             self.abandon()
 
-    def _deliver_small(self, batch: Batch) -> bool:
-        """All at once, if that is little: one topic that is known, for few. Most batches are."""
+    def _deliver_small(self, batch: MessageBatch) -> bool:
+        """Deliver a batch at once if it has one topic, with a known route to few cursors. Most batches do."""
         topics = batch.topics[1]
         route = self._routes.known(topics[0]) if len(topics) == 1 and len(batch) <= ROWS_MAX else None
         if route is None or len(route) > SMALL_CURSORS_MAX:
@@ -108,50 +114,61 @@ class Delivery:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something that was written is still being delivered."""
+        """Whether a batch is still being delivered."""
         return bool(self._waiting)
 
     @property
-    def end(self) -> Position:
-        """Up to here everybody who is live has been given everything."""
-        return self._first if self._waiting else self._history.end
+    def turn(self) -> int:
+        """The number of the batch that is written next."""
+        return self._dispatched + 1
+
+    def owes(self, turn: int) -> bool:
+        """Whether messages of this turn, or of an earlier one, still have to be delivered."""
+        return bool(self._waiting) and turn > self._dispatched - len(self._waiting)
+
+    def when_delivered(self, action: Callable[[], None]) -> None:
+        """Call this when the next batch has been delivered."""
+        self._publishers.append(action)
 
     def given(self, cursor: Cursor) -> Position:
-        """Up to where a live cursor has been given everything."""
+        """The position up to which a live cursor has been given everything."""
         if not self._waiting:
             return self._history.end
-        if cursor.next > self._first:  # it has read further by itself
+        if cursor.next > self._first:  # it became live after this batch
             return cursor.next
         return self._first if self._order is None or cursor in self._left() else self._last
 
     def _left(self) -> set[Cursor]:
-        """Who is still to get something of the part that is under way."""
+        """The cursors that haven't been given the current part yet."""
         return {cursor for cursor, _ in (self._order or ())[self._at :]}
 
     def settle(self, cursor: Cursor) -> None:
-        """What a cursor wants is about to change: what it hasn't been given yet, it reads from the log."""
+        """Before a cursor's subscriptions change: it reads what it wasn't given yet from the log."""
         if self._waiting and cursor.live:
             cursor.fall_behind(self.given(cursor))
 
     def abandon(self) -> None:
-        """Deliver nothing more of what waits: whoever was to get some of it reads it from the log."""
+        """Stop delivering what waits: cursors read it from the log."""
         left, has_begun = self._left(), self._order is not None
-        for cursor in self._live():
+        for cursor in self._presence.cursors():
             if cursor.live:
                 given = self._last if has_begun and cursor not in left else self._first
                 cursor.fall_behind(max(given, cursor.next))
                 self._catchup.resume(cursor)
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._history.delivering = None
+        self._resume_publishers()
 
     def _delivering(self) -> Iterator[None]:
-        """What waits, batch by batch, in parts."""
+        """Deliver what waits, batch by batch, in parts."""
         while self._waiting:
             batch = self._waiting[0]
             try:
                 for first in range(0, len(batch), ROWS_MAX):
                     last = min(first + ROWS_MAX, len(batch))
                     self._first, self._last = batch.position(first), batch.position(last)
+                    self._history.delivering = self._first
                     self._order, self._at = None, 0
                     for _ in self._deliver_part(batch, first, last):
                         self._sender.flush()
@@ -162,22 +179,29 @@ class Delivery:
                         continue
                     break
                 else:
-                    self._through(batch)
+                    self._finished(batch)
             except Exception:
                 logger.exception(
-                    "broker: messages couldn't be delivered at once: subscribers read them from the log"
+                    "broker: delivering new messages failed; subscribers read them from the log instead"
                 )
                 self.abandon()
             self._sender.flush()
 
-    def _through(self, batch: Batch) -> None:
+    def _finished(self, batch: MessageBatch) -> None:
         self._waiting.popleft()
         self._waiting_bytes -= batch.weight
         self._first = Position(batch.segment, batch.end)
+        self._history.delivering = self._first if self._waiting else None
         self._order = None
+        self._resume_publishers()
 
-    def _deliver_part(self, batch: Batch, first: int, last: int) -> Iterator[None]:
-        """Rows of a batch, to all who want them."""
+    def _resume_publishers(self) -> None:
+        publishers, self._publishers = self._publishers, []
+        for action in publishers:
+            action()
+
+    def _deliver_part(self, batch: MessageBatch, first: int, last: int) -> Iterator[None]:
+        """Give rows of a batch to all cursors that want them."""
         codes, topics = batch.topics
         self._sender.begin()
         if len(topics) == 1:
@@ -206,11 +230,11 @@ class Delivery:
         yield from self._give_all(batch, tuple(wanted.items()), rows_of.parts)
 
     def _give_all(
-        self, batch: Batch, order: Sequence[tuple[Cursor, object]], parts_of: Callable[..., Parts]
+        self, batch: MessageBatch, order: Sequence[tuple[Cursor, object]], parts_of: Callable[..., Parts]
     ) -> Iterator[None]:
-        """To each what is for it. What fails for one doesn't keep it from the others."""
+        """Give each cursor its rows. A failure for one doesn't affect the others."""
         self._order, start = order, self._first
-        is_late = self._slices.has(self)
+        is_late = self._slices.is_urgent
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):
@@ -221,8 +245,8 @@ class Delivery:
                 yield
         self._at = len(order)
 
-    def _give(self, cursor: Cursor, batch: Batch, parts: Parts, start: Position) -> None:
-        """To one. What fails for it, or goes no further now, it reads from the log."""
+    def _give(self, cursor: Cursor, batch: MessageBatch, parts: Parts, start: Position) -> None:
+        """Give one cursor its rows. What it can't be given now it reads from the log."""
         cursor.next = start
         try:
             if not self._sender.give(cursor, batch, parts):
@@ -231,19 +255,19 @@ class Delivery:
             self._failed(cursor)
 
     def _fell_behind(self, cursor: Cursor) -> None:
-        """If it had room, it got as much as anybody gets at a time, and goes on soon."""
+        """Resume a cursor that still has room: it got as many messages as one call gives."""
         if self._sender.has_taker(cursor):
             self._catchup.resume(cursor)
 
     def _failed(self, cursor: Cursor) -> None:
-        """What it wasn't given because of an error it reads from the log."""
-        logger.exception("broker: a subscriber couldn't be given a batch, and reads it from the log")
+        """Have a cursor read from the log what it wasn't given because of an error."""
+        logger.exception("broker: delivering to a subscriber failed; it reads the messages from the log instead")
         cursor.fall_behind(cursor.next)
         self._catchup.resume(cursor)
 
 
 class _Rows:
-    """The rows of some topics of a batch, found once for all who want the same topics."""
+    """The rows of topics in a batch, found once for all cursors that want the same topics."""
 
     def __init__(self, codes: array[int], topics: int, first: int, last: int) -> None:
         self._codes, self._topics = codes, topics
@@ -251,7 +275,7 @@ class _Rows:
         self._found: dict[tuple[int, ...], array[int]] = {}
 
     def parts(self, wanted: dict[Verdict, list[int]]) -> Parts:
-        """For each verdict the rows of its topics."""
+        """The rows of the topics of each verdict."""
         return [(self._rows(tuple(codes)), verdict) for verdict, codes in wanted.items()]
 
     def _rows(self, codes: tuple[int, ...]) -> array[int]:

@@ -1,88 +1,97 @@
-"""Messages on their way into the log: what publishers sent since the last turn, and what each is to be answered.
+"""Messages on their way into the log: what publishers sent since the last turn, and their acknowledgements.
 
-All that the clients of one turn of the event loop have published is written with one write, and synced with one
-sync if the policy says so. Only then is anybody answered, and only then is anything sent on.
+Everything that was published in one turn of the event loop is written with one write, and with one sync if the
+policy asks for it. Only then is it acknowledged and delivered.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from forelog import kernel
-from forelog.broker.flow.batches import Batch
+from forelog.broker.log.batch import MessageBatch
+from forelog.broker.sessions.session import Link
 from forelog.formats.messages import Messages
 from forelog.log.appender import Appender
-
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
 
 __all__ = ["Intake", "Written"]
 
 _FORMAT = Messages()
 
-Answers = list[tuple["Connection | None", bytes]]
+Acknowledgements = list[tuple[Link | None, bytes]]
+"""Publishers, and the acknowledgements to send them."""
 Action = Callable[[], object]
 
 
 class Written(NamedTuple):
-    """What is in the log now, what is to be done because of that, and who is to be answered what."""
+    """The result of a write."""
 
-    batch: Batch
+    batch: MessageBatch
     actions: list[Action]
-    answers: Answers
+    """What to do now that it is written."""
+    acknowledgements: Acknowledgements
 
 
 class Intake:
-    """What is to be written."""
+    """Collects messages, and writes them. `open` opens the log."""
+
+    appender: Appender
 
     def __init__(self, open_appender: Callable[[], Appender]) -> None:
         self._open_appender = open_appender
-        self.appender = open_appender()
         self.inbox = kernel.Inbox()
-        """Where the connections put what they receive."""
+        """Where connections put plain messages."""
         self.messages = 0
+        """Messages that were written."""
+        self.failures = 0
+        """Writes that failed."""
         self._when_written: list[Action] = []
         self._when_failed: list[Action] = []
-        self._failed: Answers = []
+        self._failed: Acknowledgements = []
         self.written_ns = 0
         """The time of the last message in the log, or later."""
 
+    def open(self) -> None:
+        """Open the log for appending."""
+        self.appender = self._open_appender()
+
     def start(self) -> None:
-        """From the end of the log on."""
+        """Continue the times of messages after the last one in the log."""
         self.inbox.last_ns = self.written_ns = self.appender.next_time()
 
     def put(
-        self, topic: str, payload: bytes, properties: dict[str, Any], connection: Connection | None, acks: bytes
+        self, topic: str, payload: bytes, properties: dict[str, Any], connection: Link | None, acks: bytes
     ) -> int:
-        """One message that isn't plain; returns its time."""
+        """Add one message that isn't plain; returns its time."""
         now = max(time.time_ns(), self.inbox.last_ns + 1)
         data = _FORMAT.encode(_FORMAT.item(topic, payload, properties), now)
         self.inbox.put(connection, data, now, acks)
         return now
 
     def when_written(self, action: Action) -> None:
-        """Do this when what is there by now is in the log."""
+        """Call this once everything that was added so far is in the log."""
         self._when_written.append(action)
 
     def when_failed(self, action: Action) -> None:
-        """Do this if it can't be written."""
+        """Call this if that can't be written."""
         self._when_failed.append(action)
 
     def write(self) -> Written:
-        """All of it, with one write. If that fails it raises, and nothing of it is in the log."""
+        """Write everything with one write. If that raises, nothing of it is in the log."""
         taken = self.inbox.drain()
         actions, self._when_written = self._when_written, []
         instead, self._when_failed = self._when_failed, []
         try:
             positions = self.appender.append_encoded(taken.data, taken.starts)
         except BaseException:
+            self.failures += 1
             for action in instead:
                 action()
             self._failed = taken.runs
             raise
-        batch = Batch(
+        batch = MessageBatch(
             taken.data,
             taken.starts,
             (taken.topic_starts, taken.topic_ends),
@@ -95,19 +104,19 @@ class Intake:
         self.written_ns = self.inbox.last_ns
         return Written(batch, actions, taken.runs)
 
-    def failed_connections(self) -> list[Connection]:
-        """Whose messages the last write was to have."""
+    def failed_connections(self) -> list[Link]:
+        """The publishers of the messages that the last write lost."""
         found = {connection: None for connection, _ in self._failed if connection is not None}
         self._failed = []
         return list(found)
 
     def reopen(self) -> None:
-        """After a failure that is final: look at what is really there, and go on."""
+        """Open the log again after a final failure, and continue at its real end."""
         self.appender.close()
         self.appender = self._open_appender()
 
 
-def _sender(runs: Answers) -> str | None:
-    """Who published all of it, if it was one client."""
+def _sender(runs: Acknowledgements) -> str | None:
+    """The id of the client that published everything; None if there are several."""
     connection = runs[0][0] if len(runs) == 1 else None
-    return None if connection is None or connection.session is None else connection.session.client_id
+    return None if connection is None else connection.client_id or None

@@ -1,7 +1,7 @@
-"""Who gets what: live cursors by topic.
+"""Live cursors by topic.
 
-Only clients that are connected are in here, and groups. What a topic leads to is remembered until a subscription
-changes that could match it: one whose first level is a word leaves the topics of all other first levels alone.
+Only connected clients and groups have routes. The route of a topic is cached until a subscription changes that
+could match it. A subscription whose first level isn't a wildcard affects only topics with that first level.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ __all__ = ["Routes"]
 
 _TOPICS_MAX = 65_536
 _BYTES_MAX = 16 << 20
-"""Of topics that are remembered, with what they lead to."""
+"""Bytes of cached topics and their routes."""
 _ENTRY_BYTES, _CURSOR_BYTES = 300, 80
 _EFFORT_EACH, _EFFORT_MAX = 4, 2000
-"""To find out what a subscriber gets, in subscriptions; and after how much of that others have their turn."""
+"""The cost of one subscriber's verdict, besides its subscriptions; and the cost of one step."""
 
 Route = tuple[tuple[Cursor, Verdict], ...]
 
 
 class Routes:
-    """Live cursors, by what they subscribed to."""
+    """Cursors by the filters of their subscriptions."""
 
     def __init__(self) -> None:
         self._trie: Trie[Cursor, Sub] = Trie()
         self._cache: dict[bytes, Route] = {}
         self._topics: dict[bytes, list[bytes]] = {}
-        """Topics that are remembered, by their first level."""
+        """Cached topics, by their first level."""
         self._bytes = 0
         self._changes = 0
 
@@ -38,17 +38,17 @@ class Routes:
         return len(self._trie)
 
     def add(self, cursor: Cursor, filter: str, sub: Sub) -> None:  # noqa: A002
-        """A subscription counts from now on."""
+        """Add a subscription."""
         self._trie.add(filter, cursor, sub)
         self._changed(filter)
 
     def remove(self, cursor: Cursor, filter: str) -> None:  # noqa: A002
-        """A subscription counts no longer."""
+        """Remove a subscription."""
         if self._trie.remove(filter, cursor) is not None:
             self._changed(filter)
 
     def known(self, topic: bytes) -> Route | None:
-        """All cursors that want a topic, each once, if that is remembered."""
+        """All cursors that want a topic, each once, if that is cached."""
         return self._cache.get(topic)
 
     def of(self, topic: bytes) -> Route:
@@ -64,7 +64,7 @@ class Routes:
         return route
 
     def find(self, topic: bytes) -> Generator[None, None, Route]:
-        """The same for a topic that isn't remembered, with breaks: it may take long, and things may change."""
+        """The route of a topic that isn't cached, with pauses, during which subscriptions may change."""
         changes = self._changes
         subs: dict[Cursor, list[Sub]] = {}
         for cursor, sub in (yield from self._trie.walk(topic)):
@@ -73,7 +73,7 @@ class Routes:
         found: list[tuple[Cursor, Verdict]] = []
         effort = 0
         for cursor, those in subs.items():
-            verdict = what_it_gets(cursor, text, those)
+            verdict = _verdict(cursor, text, those)
             if verdict is not None:
                 found.append((cursor, verdict))
             effort += _EFFORT_EACH + len(those)
@@ -85,10 +85,10 @@ class Routes:
             self._remember(topic, route)
         return route
 
-    # -- what is remembered
+    # -- the cache
 
     def judge_again(self) -> None:
-        """What any topic leads to may have changed, as after a change of rights."""
+        """Forget all routes, because rights have changed."""
         self._cache.clear()
         self._topics.clear()
         self._bytes = 0
@@ -117,12 +117,12 @@ class Routes:
 
 
 def _weight(topic: bytes, route: Route) -> int:
-    """Bytes that it takes to remember a topic."""
+    """Bytes of a cached route."""
     identifiers = sum(len(verdict.properties) for _, verdict in route)
     return _ENTRY_BYTES + 2 * len(topic) + _CURSOR_BYTES * len(route) + identifiers
 
 
-def what_it_gets(cursor: Cursor, text: str, subs: list[Sub]) -> Verdict | None:
-    """What a cursor gets of a topic, by its subscriptions that match; None if nothing."""
-    session = cursor.session  # of a group's members each is looked at when it is to get something
+def _verdict(cursor: Cursor, text: str, subs: list[Sub]) -> Verdict | None:
+    """How a topic is delivered to a cursor by its subscriptions that match; None if it may not be."""
+    session = cursor.session  # members of a group are checked when a message is sent to one
     return judge(subs) if session is None or session.rights.may_read(text) else None

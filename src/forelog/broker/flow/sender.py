@@ -1,10 +1,11 @@
-"""Messages as packets to one client, or to one member of a group.
+"""Sends messages as packets to one client, or to members of a group.
 
-Rows of a batch become packets in one call of the kernel, which clients that get the same share. Whatever isn't
-plain goes one by one, a limited number at a time, so that nobody waits long for it.
+The kernel turns the rows of a batch into packets in one call. Clients that get the same packets share them.
+Messages that aren't plain are encoded one by one, a limited number at a time, so that other clients don't wait
+long.
 
-A message that can't be made into a packet for a client, whatever the reason, is dropped for that client alone: it
-is logged and counted, and the client gets all others.
+If a message can't be encoded for a client, for whatever reason, it is dropped for that client alone. That is
+logged and counted, and the client gets all other messages.
 """
 
 from __future__ import annotations
@@ -13,69 +14,67 @@ import logging
 import time
 from array import array
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from forelog import kernel
-from forelog.broker.flow.batches import RETAIN, SLOW, Batch, Stored
-from forelog.broker.flow.clock import MessageClock
-from forelog.broker.flow.outgoing import packet_of
+from forelog.broker.flow.translation import packet_of
+from forelog.broker.log.batch import RETAIN, SLOW, MessageBatch, StoredMessage
+from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt import PACKET_ID_MAX, ReasonCode
-from forelog.broker.sessions.groups import Group, Readers
-from forelog.broker.sessions.memory import Memory
-from forelog.broker.sessions.session import Cursor, Sent, Session, Verdict, judge
+from forelog.broker.sessions.group import Group, Readers
+from forelog.broker.sessions.session import Cursor, Link, Sent, Session, Verdict, judge
+from forelog.broker.sessions.store import SessionStore
 from forelog.errors import ForelogError
 from forelog.log.position import Position
 from forelog.serving.notices import text
-
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
 
 __all__ = ["Parts", "Sender"]
 
 logger = logging.getLogger("forelog")
 
 SINGLY_MAX = 64
-"""Messages that are made one by one for a client, before others have their turn."""
+"""Messages that are encoded one by one for a client before the next client's turn."""
 TOGETHER_BYTES_MAX = 4 << 20
-"""Of subscription identifiers in packets that are made together: each message has those of all that match."""
+"""Bytes of subscription identifiers in packets that are encoded together: each message has all that match."""
 OUT_BYTES_MAX = 8 << 20
-"""Of packets that wait for a flush: with more of them there is one at once."""
+"""Bytes of prepared packets; with more of them they are flushed at once."""
 RIGHTS_MAX = 20_000
-"""Times that a member's rights to a topic may be looked at in one step."""
+"""Checks of a member's rights to a topic in one step."""
 _DROPS_LOGGED_SECONDS = 10.0
 
 Parts = list[tuple["array[int]", Verdict]]
-"""Rows of a batch, and what becomes of them."""
+"""Rows of a batch, and how they are delivered."""
 
 
 class Sender:
     """Sends rows of batches. Nothing leaves before `flush`."""
 
-    def __init__(self, memory: Memory, clock: MessageClock, moved: dict[Group, None]) -> None:
-        self._memory = memory
+    def __init__(self, store: SessionStore, clock: MessageClock) -> None:
+        self._store = store
         self._clock = clock
-        self._moved = moved
-        self._out: list[tuple[Connection, bytes]] = []
+        self._out: list[tuple[Link, bytes]] = []
         self._out_bytes = 0
+        self.moved_groups: dict[Group, None] = {}
+        """Groups whose positions may have changed since they were last noted."""
         self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
-        """Packets that several get, by which rows they are; the rows are kept so that their id stays theirs."""
+        """Packets that clients share, by the id of their rows; rows are kept so that ids aren't reused."""
         self.delivered = 0
+        """Messages that were sent."""
         self.dropped = 0
-        """Messages that couldn't be sent to somebody."""
+        """Messages that couldn't be sent to a client."""
         self._drop_logged = -_DROPS_LOGGED_SECONDS
         self._drops_unlogged = 0
 
     def begin(self) -> None:
-        """Another batch comes: what was shared of the last one isn't shared any more."""
+        """Begin another batch, which shares no packets with the last one."""
         self._shared.clear()
 
     def flush(self) -> None:
-        """Send what was prepared, after what has to be remembered of it is."""
+        """Send the prepared packets, after the store has noted what it must of them."""
         self._out_bytes = 0
         try:
-            self._memory.flush()
+            self._store.flush()
         except (OSError, ForelogError) as error:
-            logger.error("broker: what is sent couldn't be noted, its subscribers are disconnected: %s", error)
+            logger.error("broker: messages can't be noted as sent, their subscribers are disconnected: %s", error)
             out, self._out = self._out, []
             for connection, _ in out:
                 connection.refuse(ReasonCode.QUOTA_EXCEEDED, f"the log can't be written: {error}")
@@ -88,16 +87,16 @@ class Sender:
                 logger.exception("broker: %s is disconnected: its socket has failed", connection.peer)
                 connection.abort()
 
-    def _put_out(self, connection: Connection, data: bytes) -> None:
-        """Packets that are to be sent. What all get of a batch isn't kept until the last one has it."""
+    def _prepare(self, connection: Link, data: bytes) -> None:
+        """Prepare packets for `flush`. Past a limit, flush at once, and forget shared packets."""
         self._out.append((connection, data))
         self._out_bytes += len(data)
         if self._out_bytes > OUT_BYTES_MAX:
             self._shared.clear()
             self.flush()
 
-    def drop(self, who: str, what: str, error: Exception) -> None:
-        """A message can't be sent to somebody: it is left out, and that is logged, now and then."""
+    def drop(self, client: str, message: str, error: Exception) -> None:
+        """Count a message that can't be sent to a client, and log it, not too often."""
         self.dropped += 1
         now = time.monotonic()
         if now - self._drop_logged < _DROPS_LOGGED_SECONDS:
@@ -105,19 +104,19 @@ class Sender:
             return
         logger.error(
             "broker: a message can't be sent and is dropped: client=%s message=%.200s (and %d more before it)",
-            text(who), what, self._drops_unlogged, exc_info=error,
+            text(client), message, self._drops_unlogged, exc_info=error,
         )  # fmt: skip
         self._drop_logged, self._drops_unlogged = now, 0
 
-    # -- who can take something
+    # -- who has room
 
     def can_take(self, session: Session) -> bool:
-        """Whether a client takes messages of any QoS now."""
+        """Whether a client takes messages of every QoS now."""
         connection = session.connection
         return connection is not None and connection.ready and not session.resending and session.room() > 0
 
     def has_taker(self, cursor: Cursor) -> bool:
-        """Whether there is a client that takes what is read at a cursor now."""
+        """Whether a client takes messages of a cursor now."""
         if isinstance(cursor, Group):
             if cursor.waits_for is not None:
                 return self._has_reader(cursor, cursor.waits_for)
@@ -125,23 +124,23 @@ class Sender:
                 member = next(iter(cursor.ready))
                 if self.can_take(member):
                     return True
-                cursor.has_no_room(member)
+                cursor.skip(member)
             return False
         return cursor.session is not None and self.can_take(cursor.session)
 
     def _has_reader(self, group: Group, readers: frozenset[Session]) -> bool:
-        """Whether one of the members that may read a group's next message can take it now."""
+        """Whether one of some members can take a group's next message now."""
         for member in readers:
             if member in group.ready:
                 if self.can_take(member):
                     return True
-                group.has_no_room(member)
+                group.skip(member)
         return False
 
     # -- one cursor
 
-    def give(self, cursor: Cursor, batch: Batch, parts: Parts) -> bool:
-        """Rows of a batch to whoever reads at a cursor; False if it fell behind on the way."""
+    def give(self, cursor: Cursor, batch: MessageBatch, parts: Parts) -> bool:
+        """Send rows of a batch to the readers of a cursor. False if it fell behind."""
         if len(parts) > 1:
             return self._give_mixed(cursor, batch, parts)
         rows, verdict = parts[0]
@@ -151,8 +150,8 @@ class Sender:
             return False
         return True
 
-    def _give_mixed(self, cursor: Cursor, batch: Batch, parts: Parts) -> bool:
-        """Where topics have different verdicts: still in the order of the log, run by run, some runs at a time."""
+    def _give_mixed(self, cursor: Cursor, batch: MessageBatch, parts: Parts) -> bool:
+        """Send rows with different verdicts in the order of the log, run by run, some runs at a time."""
         ordered = sorted((row, verdict) for rows, verdict in parts for row in rows)
         at = 0
         for _ in range(SINGLY_MAX):
@@ -169,18 +168,18 @@ class Sender:
             cursor.fall_behind(batch.position(ordered[at][0]))
         return at == len(ordered)
 
-    def give_rows(self, cursor: Cursor, batch: Batch, rows: array[int], verdict: Verdict) -> int:
-        """How many of the rows were taken."""
+    def give_rows(self, cursor: Cursor, batch: MessageBatch, rows: array[int], verdict: Verdict) -> int:
+        """Send rows with one verdict; returns how many were taken."""
         if isinstance(cursor, Group):
             return self._share(cursor, batch, rows)
         session = cursor.session
         assert session is not None
         return self._send(session, cursor, batch, rows, verdict)
 
-    def _share(self, group: Group, batch: Batch, rows: array[int]) -> int:
-        """Each row to one member: as many to each as it has room for, in turns."""
+    def _share(self, group: Group, batch: MessageBatch, rows: array[int]) -> int:
+        """Send each row to one member. Each gets an equal share, as far as it has room."""
         taken = 0
-        self._moved[group], group.waits_for = None, None
+        self.moved_groups[group], group.waits_for = None, None
         if not group.reads_all():
             rows = rows[: max(RIGHTS_MAX // (1 + len(group.holders)), 1)]
             codes, topics = batch.topics
@@ -189,7 +188,7 @@ class Sender:
                 return self._share_by_rights(group, batch, rows)
         while taken < len(rows) and (member := group.next_member()) is not None:
             if not self.can_take(member):
-                group.has_no_room(member)
+                group.skip(member)
                 continue
             share = -(-(len(rows) - taken) // len(group.ready))
             verdict = judge([group.members[member]])
@@ -198,13 +197,13 @@ class Sender:
             got = self._send(member, group, batch, rows[taken : taken + share], verdict)
             taken += got
             if got < share and self.can_take(member):
-                break  # it has had as much as anybody gets at a time
+                break  # it got as many messages as one call sends
         return taken
 
-    def _share_by_rights(self, group: Group, batch: Batch, rows: array[int]) -> int:
-        """Where not every member may read every topic: each row by itself, some at a time.
+    def _share_by_rights(self, group: Group, batch: MessageBatch, rows: array[int]) -> int:
+        """Share rows that not every member may read: one by one, some at a time.
 
-        What only a member may read whose client isn't here waits for it. What no member may read is passed over.
+        A message that only absent members may read waits for them. One that no member may read is skipped.
         """
         codes, topics = batch.topics
         most = max(min(SINGLY_MAX, RIGHTS_MAX // (1 + len(group.ready))), 1)
@@ -219,14 +218,14 @@ class Sender:
                 return taken
         return min(len(rows), most)
 
-    def _share_one(self, group: Group, batch: Batch, row: int, readers: Readers) -> bool:
-        """A row to a member that may read it; False if none has room."""
+    def _share_one(self, group: Group, batch: MessageBatch, row: int, readers: Readers) -> bool:
+        """Send a row to a member that may read it; False if none has room."""
         for _ in range(len(group.ready)):
             member = group.next_member()
             if member is None or not (readers.all or member in readers.some):
                 continue
             if not self.can_take(member):
-                group.has_no_room(member)
+                group.skip(member)
                 continue
             verdict = judge([group.members[member]])
             assert verdict is not None
@@ -235,14 +234,16 @@ class Sender:
                 return True
         return False
 
-    def _send(self, session: Session, cursor: Cursor, batch: Batch, rows: array[int], verdict: Verdict) -> int:
+    def _send(
+        self, session: Session, cursor: Cursor, batch: MessageBatch, rows: array[int], verdict: Verdict
+    ) -> int:
         connection = session.connection
         if connection is None or not connection.ready or session.resending:
             return 0
         if verdict.no_local and batch.sender == session.client_id:
             return len(rows)
         if (
-            connection.particular
+            connection.own_packets
             or verdict.no_local
             or cursor.done
             or (cursor.replays and connection.version == 5)
@@ -256,13 +257,13 @@ class Sender:
     def _send_plain(
         self,
         session: Session,
-        connection: Connection,
+        connection: Link,
         cursor: Cursor,
-        batch: Batch,
+        batch: MessageBatch,
         rows: array[int],
         verdict: Verdict,
     ) -> int:
-        """All at once. If there is one among them that can't be sent, one by one, to find out which."""
+        """Send rows at once; one by one if that fails, to find the one that can't be sent."""
         qos = min(verdict.qos, batch.flags_all & 3)
         if len(verdict.properties) * len(rows) > TOGETHER_BYTES_MAX:
             rows = rows[: max(TOGETHER_BYTES_MAX // len(verdict.properties), 1)]
@@ -284,21 +285,21 @@ class Sender:
                 self._note_sent(session, cursor, batch, rows, verdict.qos, first)
         except ValueError:
             return self._send_singly(session, connection, cursor, batch, rows, verdict)
-        self._put_out(connection, data)
+        self._prepare(connection, data)
         self.delivered += len(rows)
         return len(rows)
 
     def _send_runs(
         self,
         session: Session,
-        connection: Connection,
+        connection: Link,
         cursor: Cursor,
-        batch: Batch,
+        batch: MessageBatch,
         rows: array[int],
         verdict: Verdict,
         slow: int,
     ) -> int:
-        """Where some of the messages aren't plain: those one by one, what lies between them all at once."""
+        """Send rows some of which aren't plain: those one by one, the others in runs."""
         taken, flags = 0, batch.flags
         for _ in range(SINGLY_MAX):
             if taken == len(rows):
@@ -316,7 +317,7 @@ class Sender:
         return taken
 
     def _packets(
-        self, version: int, batch: Batch, rows: array[int], qos: int, first: int, properties: bytes
+        self, version: int, batch: MessageBatch, rows: array[int], qos: int, first: int, properties: bytes
     ) -> tuple[bytes, int]:
         found: tuple[bytes, int] = kernel.mqtt_deliver(
             version,
@@ -334,9 +335,9 @@ class Sender:
         return found
 
     def _note_sent(
-        self, session: Session, cursor: Cursor, batch: Batch, rows: array[int], qos_max: int, first: int
+        self, session: Session, cursor: Cursor, batch: MessageBatch, rows: array[int], qos_max: int, first: int
     ) -> None:
-        """What is under way now. Of QoS 2, that is to be known after a crash too."""
+        """Note messages as in flight. Those of QoS 2 are noted in the store too, for after a crash."""
         packet_id, flags, in_flight = first, batch.flags, session.in_flight
         segment, base, starts = batch.segment, batch.base, batch.starts
         twice: list[tuple[int, int, int, str]] = []
@@ -353,20 +354,20 @@ class Sender:
                 cursor.sent(session, first, in_flight[first].position)
                 first = first % PACKET_ID_MAX + 1
         if twice and session.durable:
-            self._memory.note("out", session.client_id, twice)
+            self._store.note("out", session.client_id, twice)
 
-    # -- what isn't plain
+    # -- one by one
 
     def _send_singly(
         self,
         session: Session,
-        connection: Connection,
+        connection: Link,
         cursor: Cursor,
-        batch: Batch,
+        batch: MessageBatch,
         rows: array[int],
         v: Verdict,
     ) -> int:
-        """One message at a time, for clients and messages that want something special; some, and no more now."""
+        """Send messages one by one, for clients and messages that aren't plain; a limited number in one call."""
         taken = 0
         for row in islice(rows, SINGLY_MAX):
             if not connection.ready:
@@ -390,9 +391,9 @@ class Sender:
     def _send_one(
         self,
         session: Session,
-        connection: Connection,
+        connection: Link,
         cursor: Cursor | None,
-        message: Stored,
+        message: StoredMessage,
         position: Position,
         qos: int,
         verdict: Verdict,
@@ -415,12 +416,12 @@ class Sender:
             if isinstance(cursor, Group):
                 cursor.sent(session, packet_id, position)
             if qos == 2 and session.durable and cursor is not None and not stored:
-                self._memory.note("out", session.client_id, [(packet_id, *position, cursor.key)])
-        self._put_out(connection, data)
+                self._store.note("out", session.client_id, [(packet_id, *position, cursor.key)])
+        self._prepare(connection, data)
         self.delivered += 1
 
-    def send_retained(self, session: Session, message: Stored, verdict: Verdict) -> None:
-        """A message that was kept for whoever subscribes, to a client that can take one."""
+    def send_retained(self, session: Session, message: StoredMessage, verdict: Verdict) -> None:
+        """Send a retained message to a client that can take one."""
         connection = session.connection
         if connection is None or not session.rights.may_read(message.topic):
             return
@@ -429,4 +430,4 @@ class Sender:
             self._send_one(session, connection, None, message, place, qos, verdict, stored=True, retain=True)
         except Exception as error:
             self.drop(session.client_id, message.topic, error)
-        self.flush()  # or a socket that takes no more would be noticed too late
+        self.flush()  # at once, to notice when the socket is full

@@ -1,13 +1,15 @@
-"""Work that may take long, in slices between the turns of other clients.
+"""Long work in short steps, so that one client doesn't block the event loop for the others.
 
-A client may ask for more than an event loop should do at once: a SUBSCRIBE with thousands of filters, all retained
-messages, a session with ten thousand subscriptions that comes back. Such work is an iterator whose steps are
-short. Clients take turns, a few steps each, until the slice's time is over; then the event loop looks after
-everybody else before the next slice. The works of one client are done one after the other, in the order in which
-they were asked for.
+A client may ask for much at once: a SUBSCRIBE with thousands of filters, all retained messages, a session with ten
+thousand subscriptions. Such work is an iterator with short steps. Clients take turns, a few steps each, until the
+time of a slice is over. The event loop serves all other events before the next slice. Work of one client is done
+in the order in which it was asked for.
 
-Small works don't wait: `start` runs them at once, as long as all that was started since the event loop last looked
-after everybody fits into one slice.
+Small work doesn't wait: `start` runs it at once, as long as everything that was started in this round of the event
+loop fits into one slice.
+
+Delivery is urgent: it has a slice of its own before those of clients, so a message never waits behind the work
+that other clients have asked for.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ logger = logging.getLogger("forelog")
 
 SLICE_SECONDS = 0.005
 STEPS_EACH = 16
-"""Steps that one client's work may take before that of another goes on."""
+"""Steps of one client's work before the next client's turn."""
 
 
 class Slices:
-    """Works of clients, a little of each in turn. `call_soon` is the event loop's."""
+    """Work of clients, a few steps of each in turn. `call_soon` is the event loop's."""
 
     def __init__(
         self,
@@ -42,78 +44,107 @@ class Slices:
         self._seconds = seconds
         self._clock = clock
         self._queues: OrderedDict[Hashable, deque[Iterator[None]]] = OrderedDict()
+        self._urgent: deque[Iterator[None]] = deque()
         self._is_due = False
         self._allowed: float | None = None
-        """Seconds that `start` may still use before the event loop goes round; None: it has gone round."""
+        """Seconds that `start` may still use in this round of the event loop; None in a new round."""
         self.steps = 0
-        """Steps that were done, in all."""
+        """Steps that were done."""
 
     def __len__(self) -> int:
-        """Clients whose work isn't done."""
+        """The number of clients with unfinished work."""
         return len(self._queues)
 
     def has(self, owner: Hashable) -> bool:
-        """Whether work of a client isn't done."""
+        """Whether a client has unfinished work."""
         return owner in self._queues
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is unfinished urgent work."""
+        return bool(self._urgent)
+
     def add(self, owner: Hashable, work: Iterator[None]) -> None:
-        """Do this work after what the client asked for before."""
+        """Do this after the client's earlier work."""
         self._queues.setdefault(owner, deque()).append(work)
+        self._run_soon()
+
+    def _run_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
             self._call_soon(self._run)
 
     def later(self, owner: Hashable, what: Callable[[], None]) -> None:
-        """Do this, as one step, after what the client asked for before."""
+        """Call this, as one step, after the client's earlier work."""
         self.add(owner, _once(what))
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
-        """Do this work now, as far as there is time for it. Returns whether it is done; else it goes on later."""
-        if owner not in self._queues:
-            if self._allowed is None:
-                self._allowed = self._seconds
-                self._call_soon(self._allow)
-            begun = self._clock()
-            deadline = begun + self._allowed
-            try:
-                while self._clock() < deadline:
-                    if not self._step(work):
-                        return True
-            finally:
-                self._allowed -= self._clock() - begun
+        """Do this work now, as far as time allows, and the rest later. Returns whether it is done."""
+        if owner not in self._queues and self._begin(work):
+            return True
         self.add(owner, work)
         return False
 
+    def start_urgent(self, work: Iterator[None]) -> None:
+        """Do this work now, as far as time allows, and the rest before the work of any client."""
+        if self._urgent or not self._begin(work):
+            self._urgent.append(work)
+            self._run_soon()
+
+    def _begin(self, work: Iterator[None]) -> bool:
+        """Do work as far as time allows. Returns whether it is done."""
+        if self._allowed is None:
+            self._allowed = self._seconds
+            self._call_soon(self._allow)
+        begun = self._clock()
+        deadline = begun + self._allowed
+        try:
+            while self._clock() < deadline:
+                if not self._step(work):
+                    return True
+        finally:
+            self._allowed -= self._clock() - begun
+        return False
+
     def has_time(self) -> bool:
-        """Whether `start` could still do something before the event loop goes round."""
+        """Whether `start` has time left in this round of the event loop."""
         return self._allowed is None or self._allowed > 0
 
     def use(self, seconds: float) -> None:
-        """Some of the time that `start` may use was used for something else."""
+        """Take time from `start` in this round, because it was used for something else."""
         if self._allowed is None:
             self._allowed = self._seconds
             self._call_soon(self._allow)
         self._allowed -= seconds
 
     def finish(self) -> None:
-        """Do all that is left, now."""
+        """Do everything that is left, now."""
+        self._some_urgent(math.inf)
         while self._queues:
             self._some(math.inf)
+            self._some_urgent(math.inf)
 
     def _allow(self) -> None:
         self._allowed = None
 
     def _run(self) -> None:
-        """One slice."""
+        """Do a slice of urgent work and one of clients' work."""
+        if self._urgent:
+            self._some_urgent(self._clock() + self._seconds)
         deadline = self._clock() + self._seconds
         while self._queues and self._clock() < deadline:
             self._some(deadline)
-        self._is_due = bool(self._queues)
+        self._is_due = bool(self._queues or self._urgent)
         if self._is_due:
             self._call_soon(self._run)
 
+    def _some_urgent(self, deadline: float) -> None:
+        while self._urgent and self._clock() < deadline:
+            if not self._step(self._urgent[0]):
+                self._urgent.popleft()
+
     def _some(self, deadline: float) -> None:
-        """A few steps of one client's work; then others come first."""
+        """Do a few steps of one client's work, then move it to the end."""
         owner, queue = next(iter(self._queues.items()))
         for _ in range(STEPS_EACH):
             if not self._step(queue[0]):
@@ -126,14 +157,14 @@ class Slices:
         self._queues.move_to_end(owner)
 
     def _step(self, work: Iterator[None]) -> bool:
-        """Whether there is more to do. Work that fails is over: its client's next work isn't."""
+        """Do one step. Returns whether there is more. Work that raises ends; the client's next work goes on."""
         self.steps += 1
         try:
             next(work)
         except StopIteration:
             return False
         except Exception:
-            logger.exception("broker: some work for a client has failed")
+            logger.exception("broker: work for a client has failed")
             return False
         return True
 

@@ -1,19 +1,19 @@
-"""MQTT 3.1.1 and 5.0 as far as it needs no network: bytes in, packets out, and back.
+"""The protocol, MQTT 3.1.1 and 5.0, without I/O: bytes to packets, and packets to bytes.
 
-    packets      one small class for each of the fifteen
-    reasons      reason codes, and which packet may have which
-    properties   MQTT 5's properties, and which packet may have which
-    wire         what packets are made of: numbers, texts, bytes
-    decode       from bytes to packets, strictly
-    encode       from packets to bytes
-    topics       topics and filters: which are valid, what $share and $replay mean, which match
-    trie         subscriptions by filter, found by topic
-    shapes       the same for the filters of one client
-    ids          packet ids
-    aliases      topic aliases
+    packets.py     a small class for each of the fifteen packets
+    reasons.py     reason codes, and which packet may have which
+    properties.py  MQTT 5's properties, and which packet may have which
+    wire.py        the fields of packets: numbers, texts, bytes
+    decode.py      bytes to packets, strictly
+    encode.py      packets to bytes
+    topics.py      topics and filters: which are valid, $share and $replay, which match
+    trie.py        Trie: subscriptions by filter, found by topic
+    shapes.py      Shapes: the filters of one client, found by topic
+    ids.py         PacketIds: packet ids in use
+    aliases.py     topic aliases
 
-Messages in bulk don't come as packets: the kernel's `Inbox` has them as bytes for the log. Sessions, wills,
-retained messages and everything that needs a clock or a socket are the broker's.
+Plain messages in bulk aren't decoded to packets: the kernel's `Inbox` turns them into bytes for the log. Sessions,
+wills, retained messages and everything that needs a clock or a socket are in other rooms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Topic aliases: numbers that stand for topics, for as long as a connection lasts. MQTT 5 only.
+"""Topic aliases: numbers that stand for topics while a connection lasts. MQTT 5 only.
 
-The sender introduces one by sending it along with the topic, and from then on leaves the topic away. Each side
-says how many it is willing to remember, and each direction has its own.
+The sender introduces an alias by sending it with the topic, and leaves the topic out from then on. Each direction
+has its own aliases, and each side says how many it accepts.
 
 >>> inbound = InboundAliases(10)
 >>> inbound.resolve("sensors/attic", 3), inbound.resolve("", 3)
@@ -20,7 +20,7 @@ __all__ = ["InboundAliases", "OutboundAliases"]
 
 
 class InboundAliases:
-    """What the other side's aliases stand for. `maximum` is what it was told: at most so many topics are kept."""
+    """The topics of the other side's aliases, of which it may use up to `maximum`."""
 
     __slots__ = ("_bytes", "_bytes_max", "_maximum", "_topics")
 
@@ -30,7 +30,7 @@ class InboundAliases:
         self._topics: dict[int, str] = {}
 
     def resolve(self, topic: str, alias: int) -> str:
-        """The topic of a PUBLISH that has this alias, and a topic or an empty one."""
+        """The topic of a PUBLISH with an alias, and with a topic or an empty one."""
         if not 1 <= alias <= self._maximum:
             raise BadPacket(
                 ReasonCode.TOPIC_ALIAS_INVALID, f"the topic alias is {alias}: expected 1 to {self._maximum}"
@@ -45,12 +45,12 @@ class InboundAliases:
             return topic
         known = self._topics.get(alias)
         if known is None:
-            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"the topic alias {alias} stands for no topic yet")
+            raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"the topic alias {alias} has no topic yet")
         return known
 
 
 class OutboundAliases:
-    """Our own: topics get one, first come first served, up to the maximum that the other side has told."""
+    """Our own aliases: the first topics get one, up to the maximum that the other side accepts."""
 
     __slots__ = ("_aliases", "_bytes", "_bytes_max", "_maximum")
 
@@ -60,7 +60,7 @@ class OutboundAliases:
         self._aliases: dict[str, int] = {}
 
     def shorten(self, topic: str) -> tuple[str, int]:
-        """What to send for a topic: it or nothing, and its alias, 0 for none. Then it has to be sent, in order."""
+        """What to send for a topic: the topic or nothing, and its alias or 0. It must then be sent, in order."""
         alias = self._aliases.get(topic)
         if alias is not None:
             return "", alias
@@ -71,6 +71,6 @@ class OutboundAliases:
         return topic, alias
 
     def withdraw(self, topic: str) -> None:
-        """The alias that this topic was given last isn't sent after all."""
+        """Undo the last alias, of this topic, because it wasn't sent."""
         del self._aliases[topic]
         self._bytes -= len(topic)

@@ -1,8 +1,7 @@
-"""From bytes to packets, strictly: whatever the standard forbids raises BadPacket with the code to answer.
+"""Bytes to packets, strictly: what the standard forbids raises BadPacket with the reason code to answer.
 
-The kernel's `mqtt_split` finds where packets begin and end, and refuses one that is too large before it is there;
-`decode` reads one of them. Messages in bulk go to the kernel's `Inbox` instead, which leaves to `decode` what it
-doesn't take.
+The kernel's `mqtt_split` finds where packets begin and end, and refuses a packet that is too large before all of
+it has arrived. `decode` reads one packet. Plain messages go to the kernel's `Inbox` instead.
 
 >>> decode_all(bytes.fromhex("c000 3007000161746f7001"), MQTT_5_0)
 Traceback (most recent call last):
@@ -48,13 +47,13 @@ from forelog.errors import BadPacket
 from forelog.kernel.types import INCOMPLETE, PACKETS_MAX, TOO_LARGE
 
 FILTERS_MAX = 10_000
-"""In one packet: they are decoded at one go."""
+"""Filters in one packet, which is decoded in one step."""
 
 __all__ = ["UNKNOWN", "bad_frame", "connect_level", "decode", "decode_all"]
 
 Buffer = bytes | bytearray | memoryview
 UNKNOWN = 0
-"""The version before CONNECT has told it: nothing else is taken then."""
+"""The version before CONNECT, when no other packet is accepted."""
 
 _SENT_BY_CLIENTS_ONLY = frozenset(
     (PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ)
@@ -67,7 +66,7 @@ _MINIMUM_OF_BYTES = (0, 0, 1 << 7, 1 << 14, 1 << 21)
 
 
 class _Packet:
-    """What is to be read, and what is known of it."""
+    """A packet that is being decoded."""
 
     __slots__ = ("body", "flags", "from_server", "kind", "properties_bytes_max", "version")
 
@@ -94,7 +93,7 @@ class _Packet:
     def reason(self) -> ReasonCode:
         code = self.body.byte("reason code")
         if code not in allowed_reasons(self.kind, from_server=self.from_server):
-            raise protocol_error(f"there is no reason code 0x{code:02X} in {self.kind.name}")
+            raise protocol_error(f"{self.kind.name} can't have the reason code 0x{code:02X}")
         return ReasonCode(code)
 
 
@@ -108,9 +107,9 @@ def decode(
     from_server: bool = False,
     properties_bytes_max: int = NUMBER_MAX,
 ) -> Packet:
-    """The packet from `start` to `end`, whose length ends at `body`: three columns of `mqtt_split`.
+    """Decode the packet from `start` to `end`, whose body starts at `body`: a row of `mqtt_split`.
 
-    `version` is what the connection's CONNECT said, or UNKNOWN before it.
+    `version` is that of the connection's CONNECT, or UNKNOWN before it.
     """
     first = buffer[start]
     try:
@@ -129,7 +128,7 @@ def decode(
     packet = _Packet(fields, kind, flags, version, from_server, properties_bytes_max)
     result = reader(packet)
     packet.body.end()
-    # MQTT 3.1.1 doesn't say that a length has to be as short as possible, and some of its clients pad it.
+    # MQTT 3.1.1 doesn't require the shortest form of a length, and some of its clients pad it.
     if packet.version == MQTT_5_0 and end - body < _MINIMUM_OF_BYTES[body - start - 1]:
         raise malformed(f"the length of {kind.name} has more bytes than it needs")
     return result
@@ -138,7 +137,7 @@ def decode(
 def decode_all(
     data: Buffer, version: int = UNKNOWN, *, packet_bytes_max: int = 1 << 20, from_server: bool = False
 ) -> tuple[list[Packet], int]:
-    """All packets that are there as a whole, and their size together. A CONNECT tells the version of the rest."""
+    """All complete packets, and their size together. A CONNECT sets the version of those after it."""
     packets: list[Packet] = []
     end = 0
     while True:
@@ -155,16 +154,16 @@ def decode_all(
 
 
 def bad_frame(reason: int, packet_bytes_max: int) -> BadPacket:
-    """The error for why `mqtt_split` stopped at a packet, if it isn't that the packet is incomplete."""
+    """The error for the reason why `mqtt_split` stopped, other than an incomplete packet."""
     if reason == TOO_LARGE:
         return BadPacket(ReasonCode.PACKET_TOO_LARGE, f"a packet has more than {packet_bytes_max} bytes")
     return malformed("a packet's length has more than four bytes")
 
 
 def connect_level(buffer: Buffer, body: int, end: int) -> int:
-    """The version that a CONNECT asks for, be it one that nobody knows; 0 if it can't be told.
+    """The version that a CONNECT asks for, supported or not; 0 if it can't be read.
 
-    For a server that has refused it, to answer in a way that the client understands.
+    A server that refuses the CONNECT needs it to answer in the client's version.
     """
     fields = Body(buffer, body, end, "CONNECT")
     try:
@@ -189,9 +188,7 @@ def _connect(packet: _Packet) -> Connect:
     client_id = body.text("client id")
     clean_start = bool(flags & 0x02)
     if version == MQTT_3_1_1 and not client_id and not clean_start:
-        raise BadPacket(
-            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client without an id asks for a session to keep"
-        )
+        raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a durable session needs a client id")
     will = None
     if flags & 0x04:
         will_properties = packet.properties(PacketType.WILL)
@@ -244,7 +241,7 @@ def _publish(packet: _Packet) -> Publish:
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")
     if dup and not qos:
-        raise malformed("PUBLISH of QoS 0 says that it is sent again")
+        raise malformed("PUBLISH of QoS 0 has the DUP flag")
     topic = body.text("topic")
     packet_id = body.packet_id() if qos else 0
     properties = packet.properties()
@@ -288,10 +285,10 @@ def _subscription(packet: _Packet) -> Subscription:
         raise malformed(f"the options of a filter are 0x{options:02X}: reserved bits are set")
     qos, retain_handling = options & 3, options >> 4 & 3
     if qos == 3 or retain_handling == 3:
-        raise protocol_error("a filter's QoS, or what to do with retained messages, is 3: expected 0, 1 or 2")
+        raise protocol_error("a filter's QoS or retain handling is 3: expected 0, 1 or 2")
     no_local = bool(options & 4)
     if no_local and shared:
-        raise protocol_error(f"the shared filter {text[:80]!r} asks for no messages of its own (No Local)")
+        raise protocol_error(f"the shared filter {text[:80]!r} has No Local")
     return Subscription(text, qos, no_local, bool(options & 8), retain_handling)
 
 
@@ -299,7 +296,7 @@ def _suback(packet: _Packet) -> Suback:
     packet_id, properties = packet.body.packet_id(), packet.properties()
     codes = _reasons(packet)
     if packet.version < MQTT_5_0 and any(code not in (0, 1, 2, 0x80) for code in codes):
-        raise protocol_error("SUBACK has a code that MQTT 3.1.1 hasn't")
+        raise protocol_error("SUBACK has a code that MQTT 3.1.1 doesn't have")
     return Suback(packet_id, codes, properties)
 
 

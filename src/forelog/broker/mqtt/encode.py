@@ -1,6 +1,6 @@
-"""From packets to bytes, for either version. What MQTT 3.1.1 can't say is left out, or said as near as it can.
+"""Packets to bytes, for both versions. What MQTT 3.1.1 doesn't have is left out, or replaced by the nearest.
 
-A packet that would break a rule raises BadPacket here too, instead of making the other side close the connection.
+A packet that breaks a rule raises BadPacket here, before the other side would close the connection.
 
 >>> encode(Connack(reason_code=ReasonCode.NOT_AUTHORIZED), MQTT_3_1_1).hex(" ")
 '20 02 00 05'
@@ -54,11 +54,11 @@ __all__ = ["encode"]
 _Answer = Puback | Pubrec | Pubrel | Pubcomp
 _FAILED = 0x80
 _PUBLISH_BYTES_MORE = 8
-"""What a PUBLISH has beside its topic, properties and payload: lengths of both, and a packet id."""
+"""Bytes of a PUBLISH besides its topic, properties and payload, at most."""
 
 
 class _Side:
-    """Which version is spoken, and who speaks."""
+    """The version of the connection, and the side that sends."""
 
     __slots__ = ("from_server", "version")
 
@@ -74,12 +74,12 @@ class _Side:
 
     def reason(self, packet: Any, code: int) -> int:
         if code not in allowed_reasons(packet.type, from_server=self.from_server):
-            raise protocol_error(f"there is no reason code 0x{code:02X} in {packet.type.name}")
+            raise protocol_error(f"{packet.type.name} can't have the reason code 0x{code:02X}")
         return code
 
 
 def encode(packet: Packet, version: int, *, from_server: bool = True) -> bytes:
-    """The packet's bytes. CONNECT knows its version by itself."""
+    """The bytes of a packet. CONNECT has its own version."""
     if isinstance(packet, Connect):
         version = packet.version
     if version not in (MQTT_3_1_1, MQTT_5_0):
@@ -118,7 +118,7 @@ def _topic(topic: str) -> bytes:
 def _connack(packet: Connack, side: _Side) -> bytes:
     reason = side.reason(packet, packet.reason_code)
     if reason and packet.session_present:
-        raise protocol_error("CONNACK refuses a client and says that it has its session")
+        raise protocol_error("CONNACK refuses a client and has Session Present")
     code = reason if side.version == MQTT_5_0 else return_code(reason)
     return packet_bytes(0x20, bytes((packet.session_present, code)), side.properties(packet))
 
@@ -170,9 +170,7 @@ def _subscription(one: Subscription, side: _Side) -> bytes:
     options = number_field(one.qos, "QoS of a filter", 2)
     if side.version == MQTT_5_0:
         if shared and one.no_local:
-            raise protocol_error(
-                f"the shared filter {one.filter[:80]!r} asks for no messages of its own (No Local)"
-            )
+            raise protocol_error(f"the shared filter {one.filter[:80]!r} has No Local")
         handling = number_field(one.retain_handling, "retain handling of a filter", 2)
         options |= one.no_local << 2 | one.retain_as_published << 3 | handling << 4
     return text_field(one.filter, "filter") + bytes((options,))
@@ -216,7 +214,7 @@ def _disconnect(packet: Disconnect, side: _Side) -> bytes:
 
 def _auth(packet: Auth, side: _Side) -> bytes:
     if side.version < MQTT_5_0:
-        raise protocol_error("there is no AUTH in MQTT 3.1.1")
+        raise protocol_error("MQTT 3.1.1 has no AUTH")
     reason = side.reason(packet, packet.reason_code)
     if not reason and not packet.properties:
         return packet_bytes(0xF0)

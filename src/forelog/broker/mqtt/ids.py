@@ -19,10 +19,10 @@ PACKET_ID_MAX = 0xFFFF
 
 
 class PacketIds:
-    """The ids of one side of a session. Taking and releasing take the same time however many are in use.
+    """The packet ids of one side of a session. `take` and `release` take constant time.
 
-    Ids that were released are used again in the order of their release, and new ones only if there are none of
-    them: memory is that of the most ids that were in use at once.
+    Released ids are used again, in the order of their release, before new ones. Memory is therefore that of the
+    most ids that were in use at once.
     """
 
     __slots__ = ("_freed", "_highest", "_used")
@@ -30,20 +30,20 @@ class PacketIds:
     def __init__(self) -> None:
         self._used: set[int] = set()
         self._freed: deque[int] = deque()
-        """Not in use, and not above the highest: exactly those."""
+        """All ids up to the highest that aren't in use."""
         self._highest = 0
-        """Up to here ids were handed out, or stepped over because they were reserved."""
+        """The highest id that was taken, or skipped because it was reserved."""
 
     def __len__(self) -> int:
-        """How many are in use."""
+        """The number of ids in use."""
         return len(self._used)
 
     def __contains__(self, packet_id: int) -> bool:
-        """Whether it is in use."""
+        """Whether an id is in use."""
         return packet_id in self._used
 
     def take(self) -> int:
-        """An id that isn't in use, from now on in use; 0 if there is none left."""
+        """Take an id that isn't in use; 0 if there is none."""
         if self._freed:
             packet_id = self._freed.popleft()
         else:
@@ -57,7 +57,7 @@ class PacketIds:
         return packet_id
 
     def reserve(self, packet_id: int) -> bool:
-        """Take this one, for a session that is restored; False if it is in use already."""
+        """Take a given id, for a session that is restored; False if it is in use."""
         if not 1 <= packet_id <= PACKET_ID_MAX:
             raise ValueError(f"packet id {packet_id}: expected 1 to {PACKET_ID_MAX}")
         if packet_id in self._used:
@@ -68,7 +68,7 @@ class PacketIds:
         return True
 
     def release(self, packet_id: int) -> bool:
-        """It is no longer in use; False if it wasn't."""
+        """Release an id; False if it wasn't in use."""
         if packet_id not in self._used:
             return False
         self._used.remove(packet_id)

@@ -1,11 +1,11 @@
-"""The fifteen packets, each a small class with what it says; the same for MQTT 3.1.1 and 5.0.
+"""The fifteen packets, each a small class, for both MQTT 3.1.1 and 5.0.
 
     client -> server   Connect Subscribe Unsubscribe Pingreq
     server -> client   Connack Suback    Unsuback    Pingresp
     either way         Publish Puback Pubrec Pubrel Pubcomp Disconnect Auth
 
-What only MQTT 5 has (properties, most reason codes) has a default that says nothing, and is left out when such a
-packet is written for a 3.1.1 client. Reason codes are always MQTT 5's, see `reasons`.
+Fields that only MQTT 5 has (properties, most reason codes) have defaults, and are left out for a 3.1.1 client.
+Reason codes are always those of MQTT 5, see `reasons`.
 
 >>> Publish("sensors/attic", b"21.5", qos=1, packet_id=7)
 Publish(topic='sensors/attic', payload=b'21.5', qos=1, retain=False, dup=False, packet_id=7, properties={})
@@ -49,7 +49,7 @@ MQTT_5_0 = 5
 
 
 class PacketType(IntEnum):
-    """The upper half of a packet's first byte. WILL is no packet: it stands for the will inside of a CONNECT."""
+    """The upper half of a packet's first byte. WILL isn't a packet, but the will inside of a CONNECT."""
 
     WILL = 0
     CONNECT = 1
@@ -70,7 +70,7 @@ class PacketType(IntEnum):
 
 
 class Properties(TypedDict, total=False):
-    """MQTT 5's properties: a dict with those that are there. `properties` says which packet may have which."""
+    """The properties of a packet in MQTT 5, by name. `properties` says which packet may have which."""
 
     payload_format_indicator: int
     message_expiry_interval: int
@@ -107,7 +107,7 @@ def _none() -> Properties:
 
 @dataclass(slots=True)
 class Will:
-    """What the server is to publish for a client that is lost."""
+    """A message that the server publishes when the client is lost."""
 
     topic: str
     payload: bytes
@@ -129,12 +129,12 @@ class Connect:
     user_name: str | None = None
     password: bytes | None = field(default=None, repr=False)
     properties: Properties = field(default_factory=_none, repr=False)
-    """Neither is shown: what is logged of a packet, by whichever library, has no secret in it."""
+    """Not part of repr(), like the password, so that no log shows a secret."""
 
 
 @dataclass(slots=True)
 class Connack:
-    """It has one, or is told why not."""
+    """The answer to CONNECT: accepted, or refused with a reason."""
 
     type: ClassVar = PacketType.CONNACK
     session_present: bool = False
@@ -158,7 +158,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Puback:
-    """A message of QoS 1 is taken over, or refused."""
+    """The receiver took a message of QoS 1, or refuses it."""
 
     type: ClassVar = PacketType.PUBACK
     packet_id: int
@@ -168,7 +168,7 @@ class Puback:
 
 @dataclass(slots=True)
 class Pubrec:
-    """The same at QoS 2, in its first step."""
+    """The receiver took a message of QoS 2, or refuses it."""
 
     type: ClassVar = PacketType.PUBREC
     packet_id: int
@@ -178,7 +178,7 @@ class Pubrec:
 
 @dataclass(slots=True)
 class Pubrel:
-    """The sender won't send that message again."""
+    """The sender won't send a message of QoS 2 again."""
 
     type: ClassVar = PacketType.PUBREL
     packet_id: int
@@ -188,7 +188,7 @@ class Pubrel:
 
 @dataclass(slots=True)
 class Pubcomp:
-    """And the receiver has forgotten its packet id."""
+    """The receiver has released the packet id of a message of QoS 2."""
 
     type: ClassVar = PacketType.PUBCOMP
     packet_id: int
@@ -198,7 +198,7 @@ class Pubcomp:
 
 @dataclass(slots=True)
 class Subscription:
-    """A filter, and what its subscriber wants. MQTT 3.1.1 has only the QoS."""
+    """A filter and its options. MQTT 3.1.1 has only the QoS."""
 
     filter: str
     qos: int = 0
@@ -209,7 +209,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscribe:
-    """A client wants what matches these filters."""
+    """A client subscribes to filters."""
 
     type: ClassVar = PacketType.SUBSCRIBE
     packet_id: int
@@ -219,7 +219,7 @@ class Subscribe:
 
 @dataclass(slots=True)
 class Suback:
-    """What became of each filter: the QoS that is granted, or an error."""
+    """The answer to SUBSCRIBE: for each filter the granted QoS, or an error."""
 
     type: ClassVar = PacketType.SUBACK
     packet_id: int
@@ -229,7 +229,7 @@ class Suback:
 
 @dataclass(slots=True)
 class Unsubscribe:
-    """A client wants what matches these filters no more."""
+    """A client unsubscribes from filters."""
 
     type: ClassVar = PacketType.UNSUBSCRIBE
     packet_id: int
@@ -239,7 +239,7 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Unsuback:
-    """What became of each filter. MQTT 3.1.1 doesn't say it."""
+    """The answer to UNSUBSCRIBE: a reason code for each filter, which MQTT 3.1.1 leaves out."""
 
     type: ClassVar = PacketType.UNSUBACK
     packet_id: int
@@ -249,21 +249,21 @@ class Unsuback:
 
 @dataclass(slots=True)
 class Pingreq:
-    """Is anybody there?"""
+    """A client asks whether the server is there."""
 
     type: ClassVar = PacketType.PINGREQ
 
 
 @dataclass(slots=True)
 class Pingresp:
-    """Yes."""
+    """The server is there."""
 
     type: ClassVar = PacketType.PINGRESP
 
 
 @dataclass(slots=True)
 class Disconnect:
-    """The last packet of a connection. In MQTT 3.1.1 only clients send it, and it says nothing else."""
+    """The last packet of a connection. In MQTT 3.1.1 only clients send it, without a reason."""
 
     type: ClassVar = PacketType.DISCONNECT
     reason_code: int = 0
@@ -272,7 +272,7 @@ class Disconnect:
 
 @dataclass(slots=True)
 class Auth:
-    """A step of an authentication that takes several. MQTT 5 only."""
+    """A step of extended authentication. MQTT 5 only."""
 
     type: ClassVar = PacketType.AUTH
     reason_code: int = 0

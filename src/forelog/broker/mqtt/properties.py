@@ -1,8 +1,8 @@
-"""MQTT 5's properties: what each is called, what it is made of, and where it may be.
+"""MQTT 5's properties: their names, types, and the packets that may have them.
 
-On the wire they are a length, and then for each an identifier and a value, in any order. A property comes once;
-user properties, and subscription identifiers in a PUBLISH to a subscriber, come as often as they like and keep
-their order. Here they are a dict by name:
+On the wire they are a length, then for each property an identifier and a value, in any order. A property may come
+once. User properties, and subscription identifiers in a PUBLISH to a subscriber, may repeat and keep their order.
+Here they are a dict by name:
 
 >>> read_properties(Body(bytes((5, 0x11, 0, 0, 0, 60)), 0, 6, "CONNECT"), PacketType.CONNECT)
 {'session_expiry_interval': 60}
@@ -52,7 +52,7 @@ _ANSWERS = frozenset(
 
 
 class Property(NamedTuple):
-    """One of them."""
+    """A property."""
 
     identifier: int
     name: str
@@ -114,7 +114,7 @@ _NOT_FROM_SERVER = {(_DISCONNECT, "session_expiry_interval")}
 def read_properties(
     body: Body, packet: PacketType, *, from_server: bool = False, bytes_max: int = NUMBER_MAX
 ) -> Properties:
-    """The properties that come next, checked. They are limited, as five bytes become an object of hundreds."""
+    """Read and check properties. Their size is limited, because five bytes become an object of hundreds."""
     length = body.number("properties' length")
     if length > bytes_max:
         raise BadPacket(
@@ -124,7 +124,7 @@ def read_properties(
 
 
 def parse_properties(data: bytes, packet: PacketType, *, from_server: bool = False) -> Properties:
-    """Properties without their length before them, as `property_bytes` writes and `mqtt_publishes` finds them."""
+    """Parse properties without their length, as `property_bytes` writes them."""
     return _parse(Body(data, 0, len(data), packet.name), packet, from_server)
 
 
@@ -134,7 +134,7 @@ def _parse(part: Body, packet: PacketType, from_server: bool) -> Properties:
         identifier = part.byte("property")
         one = PROPERTIES.get(identifier)
         if one is None or packet not in one.packets:
-            raise malformed(f"there is no property 0x{identifier:02X} in {packet.name}")
+            raise malformed(f"{packet.name} can't have the property 0x{identifier:02X}")
         value = _READERS[one.kind](part, one.name)
         _check(one, value, packet, from_server=from_server)
         if one.name in found and not _repeats(one, packet):
@@ -159,12 +159,12 @@ _READERS: dict[Kind, Callable[[Body, str], Any]] = {
 
 
 def property_bytes(properties: Properties, packet: PacketType, *, from_server: bool = False) -> bytes:
-    """The properties as bytes, without their length before them."""
+    """Properties as bytes, without their length."""
     parts = []
     for name, given in properties.items():
         one = _BY_NAME.get(name)
         if one is None or packet not in one.packets:
-            raise malformed(f"there is no property {name!r} in {packet.name}")
+            raise malformed(f"{packet.name} can't have the property {name!r}")
         values: Any = given if name in _LISTS else (given,)
         if len(values) > 1 and not _repeats(one, packet):
             raise protocol_error(f"{packet.name} has its {name} twice")
@@ -176,7 +176,7 @@ def property_bytes(properties: Properties, packet: PacketType, *, from_server: b
 
 
 def properties_field(properties: Properties, packet: PacketType, *, from_server: bool = False) -> bytes:
-    """The properties as bytes, with their length before them."""
+    """Properties as bytes, with their length."""
     if not properties:
         return b"\0"
     data = property_bytes(properties, packet, from_server=from_server)
@@ -201,11 +201,11 @@ def _repeats(one: Property, packet: PacketType) -> bool:
 
 
 def _check(one: Property, value: Any, packet: PacketType, *, from_server: bool) -> None:
-    """Refuse what is well-formed and yet not allowed."""
+    """Raise BadPacket for a value that is well-formed but not allowed."""
     if (packet, one.name) in (_NOT_FROM_SERVER if from_server else _NOT_FROM_CLIENT):
         raise protocol_error(f"a {'server' if from_server else 'client'} sends no {one.name} in {packet.name}")
     if one.name == "response_topic" and not is_topic_name(value):
-        raise protocol_error(f"the response topic {value!r} is no topic: it is empty or has wildcards")
+        raise protocol_error(f"the response topic {value!r} isn't a topic: it is empty or has wildcards")
     if isinstance(value, int) and not one.least <= value <= one.most:
         if one.name == "topic_alias":
             raise BadPacket(ReasonCode.TOPIC_ALIAS_INVALID, "the topic alias is 0")

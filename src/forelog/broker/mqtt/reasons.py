@@ -1,7 +1,7 @@
-"""Reason codes: what a packet's receiver made of it, as MQTT 5 numbers it.
+"""Reason codes: the result of a packet, by the numbers of MQTT 5.
 
-Below 0x80 it went well. MQTT 3.1.1 has a handful of codes of its own in CONNACK and SUBACK; packets here always
-speak the codes of MQTT 5, and `decode` and `encode` translate.
+Codes below 0x80 mean success. MQTT 3.1.1 has a few codes of its own in CONNACK and SUBACK. The packets here always
+have those of MQTT 5, and `decode` and `encode` translate.
 
 >>> ReasonCode(0x8E).name
 'SESSION_TAKEN_OVER'
@@ -19,7 +19,7 @@ __all__ = ["ReasonCode", "allowed_reasons", "reason_of_return_code", "return_cod
 
 
 class ReasonCode(IntEnum):
-    """All of MQTT 5's, by the names of the standard."""
+    """All reason codes of MQTT 5, by the names of the standard."""
 
     SUCCESS = 0x00  # also: normal disconnection, granted QoS 0
     GRANTED_QOS_1 = 0x01
@@ -68,7 +68,7 @@ class ReasonCode(IntEnum):
 
 _PUBLISHED = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 _RELEASED = frozenset((0x00, 0x92))
-# A disconnection that is normal is the client's to say; servers are seen to send it too, and it does no harm.
+# Only a client may disconnect with code 0. Servers are seen to send it too, and it does no harm.
 _BOTH_DISCONNECT = frozenset((0x00, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99))
 _SERVER_DISCONNECT = frozenset((0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, *range(0x9A, 0xA3)))
 
@@ -92,7 +92,7 @@ _FROM_SERVER = {
 
 
 def allowed_reasons(kind: PacketType, *, from_server: bool) -> frozenset[int]:
-    """The codes that a packet of this kind may have, by who sends it."""
+    """The codes that a packet of a type may have, by the side that sends it."""
     by_sender = _FROM_SERVER if from_server else _FROM_CLIENT
     return by_sender.get(kind) or _ALLOWED[kind]
 
@@ -113,10 +113,10 @@ _UNAVAILABLE = 3
 
 
 def return_code(reason: int) -> int:
-    """The nearest that MQTT 3.1.1 can say in a CONNACK; what it has no word for is an unavailable server."""
+    """The nearest return code of MQTT 3.1.1 for CONNACK; "server unavailable" if there is none."""
     return _RETURN_CODES.get(ReasonCode(reason), _UNAVAILABLE)
 
 
 def reason_of_return_code(code: int) -> ReasonCode | None:
-    """What MQTT 5 would have said, or None if it is no return code."""
+    """The reason code of a return code of MQTT 3.1.1; None if there is no such return code."""
     return _REASONS_OF_RETURN_CODES[code] if code < len(_REASONS_OF_RETURN_CODES) else None

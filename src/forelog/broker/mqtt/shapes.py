@@ -1,8 +1,8 @@
-"""Which of one client's filters match a topic, by the shapes that its filters have.
+"""The filters of one client that match a topic, found by their shapes.
 
-The shape of a filter says how many levels it has, and which of them are wildcards. A topic and a shape make one
-filter, and whether the client has that is one lookup. Clients have many filters and few shapes, so a topic costs a
-few lookups, nothing has to be built when a client comes, and next to nothing is kept in memory.
+The shape of a filter is its number of levels, and which of them are wildcards. A topic and a shape give one
+filter, and one lookup tells whether the client has it. Clients have many filters and few shapes, so a topic costs
+a few lookups. A shape takes little memory, and nothing has to be built when a client connects.
 
 >>> shapes = Shapes()
 >>> for n in range(1000):
@@ -21,11 +21,11 @@ from forelog.broker.mqtt.topics import has_wildcards
 __all__ = ["Shapes"]
 
 Shape = tuple[int, tuple[int, ...], bool]
-"""Levels before a last #, which of these are +, and whether there is a #."""
+"""The number of levels before a #, which of them are +, and whether there is a #."""
 
 
 class Shapes:
-    """The shapes of some filters, each with how many have it."""
+    """The shapes of some filters, each with the number of filters that have it."""
 
     __slots__ = ("_counts",)
 
@@ -36,13 +36,13 @@ class Shapes:
         return len(self._counts)
 
     def add(self, filter: str) -> None:  # noqa: A002
-        """There is one filter more."""
+        """Add a filter."""
         if has_wildcards(filter):
             shape = _shape(filter)
             self._counts[shape] = self._counts.get(shape, 0) + 1
 
     def remove(self, filter: str) -> None:  # noqa: A002
-        """There is one less."""
+        """Remove a filter."""
         if has_wildcards(filter):
             shape = _shape(filter)
             left = self._counts[shape] - 1
@@ -52,7 +52,7 @@ class Shapes:
                 del self._counts[shape]
 
     def matching(self, topic: str) -> Iterator[str]:
-        """All filters that match a topic and have one of the shapes, or no wildcards. Any thread may ask."""
+        """All filters that match a topic and have one of the shapes, or no wildcards. Safe from any thread."""
         yield topic
         levels = topic.split("/")
         count, is_hidden = len(levels), topic.startswith("$")
@@ -60,7 +60,7 @@ class Shapes:
             if count < length or (count > length and not is_open):
                 continue
             if is_hidden and (not length or (wildcards and not wildcards[0])):
-                continue  # a first level that starts with $ is matched by no wildcard
+                continue  # a wildcard doesn't match a first level that starts with $
             found = levels[:length]
             for at in wildcards:
                 found[at] = "+"

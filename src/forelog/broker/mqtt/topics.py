@@ -1,11 +1,11 @@
-"""Topics and filters: which are valid, what they mean, and which match.
+"""Topics and filters: which are valid, and which match.
 
-A topic is levels between slashes; any level may be empty. In a filter `+` stands for one level and a last `#` for
-the rest, including none. Two prefixes give a filter a meaning of its own:
+A topic has levels separated by slashes; a level may be empty. In a filter, `+` stands for one level, and a last
+`#` for any number of levels. Two prefixes have a special meaning:
 
-    $share/GROUP/FILTER   each message goes to one subscriber of the group only
-    $replay/WHEN/FILTER   first everything since WHEN, from the log, and then what comes:
-                          a time (2026-11-15T18:00:00Z, 2026-11-15), a time ago (-15m), or `all`
+    $share/GROUP/FILTER   each message goes to one subscriber of the group
+    $replay/WHEN/FILTER   first all messages since WHEN, from the log, then new ones;
+                          WHEN is a time (2026-11-15T18:00:00Z, 2026-11-15), a time ago (-15m), or `all`
 
 >>> matches("sensors/+/temperature", "sensors/attic/temperature"), matches("sensors/#", "sensors")
 (True, True)
@@ -35,28 +35,28 @@ __all__ = [
 ]
 
 LEVELS_MAX = 200
-"""Of a filter: one of 65,535 slashes would be as many nodes in memory."""
+"""Levels of a filter: one of 65,535 slashes would be as many nodes in memory."""
 REPLAY_ALL = "all"
 _TEXT_BYTES_MAX = 0xFFFF
 
 
 class Filter(NamedTuple):
-    """What a client subscribed to: a filter without its prefix, and what the prefix said."""
+    """A filter without its prefix, and the meaning of the prefix."""
 
     filter: str
     group: str | None = None
     """The name of a shared subscription."""
     when: str | None = None
-    """From when on messages are to be replayed, see `replay_since_ns`."""
+    """When a replay starts, see `replay_since_ns`."""
 
 
 def has_wildcards(text: str) -> bool:
-    """Whether there is a `+` or `#` anywhere."""
+    """Whether a text contains `+` or `#`."""
     return "+" in text or "#" in text
 
 
 def is_topic_name(text: str) -> bool:
-    """Whether a message may be published to it."""
+    """Whether a text is a valid topic, to which messages may be published."""
     return bool(text) and "\0" not in text and not has_wildcards(text) and _fits(text)
 
 
@@ -65,7 +65,7 @@ def _fits(text: str) -> bool:
 
 
 def parse_filter(text: str) -> Filter:
-    """The parts of a filter, or BadPacket with 0x8F for one that is none. What `when` says isn't looked at."""
+    """Parse a filter. Raises BadPacket with 0x8F if it is invalid. `when` isn't checked."""
     if not text.startswith("$"):
         return Filter(_checked(text, text))
     prefix, _, rest = text.partition("/")
@@ -83,7 +83,7 @@ def parse_filter(text: str) -> Filter:
 
 
 def replay_since_ns(when: str, *, now_ns: int) -> int | None:
-    """The first nanosecond that `$replay/WHEN/` asks for; None for all there is."""
+    """The time from which `$replay/WHEN/` replays, in nanoseconds; None for all messages."""
     return None if when == REPLAY_ALL else parse_time(when, now_ns=now_ns)
 
 
@@ -95,14 +95,14 @@ def _checked(text: str, whole: str) -> str:
     if text.count("/") >= LEVELS_MAX:
         raise _invalid(whole, f"it has more than {LEVELS_MAX} levels")
     if text is not whole and text.startswith(("$share/", "$replay/")):
-        raise _invalid(whole, "one prefix is as much as it may have")
+        raise _invalid(whole, "it has two prefixes")
     if not has_wildcards(text):
         return text
     *levels, last = text.split("/")
     if any(has_wildcards(level) and level != "+" for level in levels):
-        raise _invalid(whole, "a wildcard takes a whole level, and # the last one")
+        raise _invalid(whole, "a wildcard must be a whole level, and # the last one")
     if has_wildcards(last) and last not in ("+", "#"):
-        raise _invalid(whole, "a wildcard takes a whole level")
+        raise _invalid(whole, "a wildcard must be a whole level")
     return text
 
 
@@ -111,13 +111,14 @@ def _invalid(text: str, why: str) -> BadPacket:
     return BadPacket(ReasonCode.TOPIC_FILTER_INVALID, f"the filter {shown!r} can't be used: {why}")
 
 
-def matches(filter: str, topic: str) -> bool:  # noqa: A002 - the word that everybody uses
-    """Whether a filter (without a prefix) matches a topic. Both are taken to be valid."""
+def matches(filter: str, topic: str) -> bool:  # noqa: A002
+    """Whether a filter without a prefix matches a topic. Both must be valid."""
     if topic.startswith("$") and filter.startswith(("+", "#")):
         return False
     if not has_wildcards(filter):
         return filter == topic
-    wanted, levels = filter.split("/"), topic.split("/")
+    wanted = filter.split("/")
+    levels = topic.split("/", len(wanted))  # however many there are, no more of them matter
     if wanted[-1] == "#":
         del wanted[-1]
         if len(levels) < len(wanted):

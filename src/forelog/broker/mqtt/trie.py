@@ -1,9 +1,8 @@
-"""Who wants a message: subscriptions by filter, found by topic.
+"""Subscriptions by filter, found by topic.
 
-Filters lie in a tree by their levels, so that a topic is looked up by walking down its own levels and the
-wildcards beside them; filters that don't match cost nothing, however many there are. Levels that only one way
-leads through are one node: there are never more than two nodes for a filter, however many levels it has, and to
-compare a topic with many levels is one step.
+Filters form a tree by their levels. A lookup walks down the levels of the topic, and the wildcards beside them, so
+filters that don't match cost nothing. Levels without a branch are merged into one node. A filter therefore has at
+most two nodes, however many levels it has, and comparing a topic with all of them is one step.
 
 >>> trie: Trie[str, int] = Trie()
 >>> trie.add("sensors/+/temperature", "ann", 1)
@@ -30,20 +29,20 @@ class _Node(Generic[K, V]):
 
     def __init__(self, edge: str) -> None:
         self.edge = edge
-        """The levels that lead here from the node above, a wildcard + among them."""
+        """The levels from the node above to this one; they may include +."""
         self.has_wildcards = "+" in edge
         self.children: dict[str, _Node[K, V]] = {}
-        """By the first level of their edges."""
+        """Children by the first level of their edges."""
         self.here: dict[K, V] = {}
-        """Subscribers to exactly this."""
+        """Subscribers of the filter that ends here."""
         self.rest: dict[K, V] = {}
-        """Subscribers to this and everything below it: the filter goes on with # only."""
+        """Subscribers of the filter that ends here with a #."""
 
     def is_empty(self) -> bool:
         return not (self.children or self.here or self.rest)
 
     def cut(self, levels: list[str], count: int) -> _Node[K, V]:
-        """Put a node between this one and the one above, after so many of the levels of its edge; returns it."""
+        """Split the edge after so many levels with a new node above this one; returns the new node."""
         upper: _Node[K, V] = _Node("/".join(levels[:count]))
         self.edge = "/".join(levels[count:])
         self.has_wildcards = "+" in self.edge
@@ -52,20 +51,20 @@ class _Node(Generic[K, V]):
 
 
 class Trie(Generic[K, V]):
-    """Subscriptions: for each filter (without a prefix, and valid) its subscribers, and a value for each."""
+    """Subscriptions: the subscribers of each valid filter without a prefix, with a value for each."""
 
     def __init__(self) -> None:
         self._root: _Node[K, V] = _Node("")
         self._count = 0
         self.steps = 0
-        """Nodes that were looked at, in all."""
+        """Nodes that lookups visited."""
 
     def __len__(self) -> int:
-        """How many subscriptions there are."""
+        """The number of subscriptions."""
         return self._count
 
     def __iter__(self) -> Iterator[tuple[str, K, V]]:
-        """All of them, as filter, subscriber and value."""
+        """All subscriptions, as filter, subscriber and value."""
         pending: list[tuple[list[str], _Node[K, V]]] = [([], self._root)]
         while pending:
             path, node = pending.pop()
@@ -75,7 +74,7 @@ class Trie(Generic[K, V]):
             pending += [([*path, child.edge], child) for child in node.children.values()]
 
     def add(self, filter: str, key: K, value: V) -> V | None:  # noqa: A002
-        """Subscribe, or replace the subscription to the same filter: then its value so far is returned."""
+        """Subscribe to a filter; returns the value of a subscription that is replaced."""
         levels, is_open = _split(filter)
         node, at = self._root, 0
         while at < len(levels):
@@ -97,7 +96,7 @@ class Trie(Generic[K, V]):
         return before
 
     def remove(self, filter: str, key: K) -> V | None:  # noqa: A002
-        """Unsubscribe; what the value was, or None if there is no such subscription."""
+        """Unsubscribe; returns the value, or None if there is no such subscription."""
         levels, is_open = _split(filter)
         path: list[tuple[_Node[K, V], str]] = []
         node, at = self._root, 0
@@ -119,7 +118,7 @@ class Trie(Generic[K, V]):
         return value
 
     def _tidy(self, node: _Node[K, V], path: list[tuple[_Node[K, V], str]]) -> None:
-        """Leave no node behind that nobody subscribed to and where nothing branches."""
+        """Remove nodes without subscribers and branches."""
         while path and node.is_empty():
             node, level = path.pop()
             del node.children[level]
@@ -131,7 +130,7 @@ class Trie(Generic[K, V]):
             above.children[level] = merged
 
     def match(self, topic: str | bytes) -> tuple[tuple[K, V], ...]:
-        """The subscriptions that match a topic, as a text or in UTF-8; a subscriber may be there several times."""
+        """The subscriptions that match a topic, given as text or UTF-8. A subscriber may match several times."""
         walk = self.walk(topic)
         while True:
             try:
@@ -140,11 +139,11 @@ class Trie(Generic[K, V]):
                 return tuple(found.value)
 
     def walk(self, topic: str | bytes, steps: int = 250) -> Generator[None, None, list[tuple[K, V]]]:
-        """The same, with a break after every so many nodes, in which subscriptions may come and go."""
+        """Do what `match` does, with a pause after every so many nodes, during which subscriptions may change."""
         text = topic if isinstance(topic, str) else topic.decode()
         levels, count = text.split("/"), 0
         found: list[tuple[K, V]] = []
-        # A first level that starts with $ is the server's own, and matched by no wildcard there.
+        # A wildcard doesn't match a first level that starts with $.
         if not text.startswith("$"):
             found += self._root.rest.items()
             pending = [(self._root.children.get("+"), 0), (self._root.children.get(levels[0]), 0)]
@@ -183,7 +182,7 @@ def _split(filter: str) -> tuple[list[str], bool]:  # noqa: A002
 
 
 def _same(edge: list[str], levels: list[str], at: int) -> int:
-    """How many levels of an edge are those of a filter from a level on."""
+    """The number of levels that an edge and a filter, from a level on, have in common."""
     count, most = 1, min(len(edge), len(levels) - at)
     while count < most and edge[count] == levels[at + count]:
         count += 1
@@ -191,9 +190,9 @@ def _same(edge: list[str], levels: list[str], at: int) -> int:
 
 
 def _follow(node: _Node[K, V], levels: list[str], at: int) -> int:
-    """The level of a topic after those that an edge matches; -1 if it doesn't."""
+    """The level of a topic after those that an edge matches; -1 if it doesn't match."""
     edge = node.edge
-    if "/" not in edge:  # it is one level, by which the node was found
+    if "/" not in edge:  # one level, by which the node was found
         return at + 1
     wanted = edge.split("/")
     end = at + len(wanted)

@@ -1,10 +1,10 @@
-"""What packets are made of: numbers, texts and bytes.
+"""The fields of packets: numbers, texts and bytes.
 
     byte      1                 two, four    big-endian
     number    1 to 4 bytes of seven bits each, the lowest first, in as few bytes as possible
     text      its length (2 bytes), UTF-8    bytes   its length (2 bytes), anything
 
-A text has no U+0000 and no surrogates. Nothing is read beyond a packet's end, and nothing is larger than it.
+A text has no U+0000 and no surrogates. Nothing is read beyond the end of a packet.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NUMBER_MAX = 0x0FFF_FFFF
 
 
 def malformed(why: str) -> BadPacket:
-    """The packet can't be read."""
+    """An error for a packet that can't be parsed."""
     return BadPacket(ReasonCode.MALFORMED_PACKET, why)
 
 
 def protocol_error(why: str) -> BadPacket:
-    """It can be read, and says what it mustn't."""
+    """An error for a packet that can be parsed but isn't allowed."""
     return BadPacket(ReasonCode.PROTOCOL_ERROR, why)
 
 
@@ -46,14 +46,14 @@ class Body:
     def __init__(self, buffer: bytes | bytearray | memoryview, start: int, stop: int, name: str) -> None:
         if not 0 <= start <= stop <= len(buffer):
             raise ValueError(f"a body {start}..{stop} in a buffer of {len(buffer)} bytes")
-        # A copy, not a view: whoever catches a BadPacket may want to resize the buffer, which views forbid.
+        # A copy, because a view would keep the caller from resizing the buffer after a BadPacket.
         self._data = buffer[start:stop] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:stop])
         self._at = 0
         self._name = name
-        """The packet's, for what is said of it."""
+        """The name of the packet, for errors."""
 
     def left(self) -> int:
-        """How many bytes come yet."""
+        """The number of bytes that are left."""
         return len(self._data) - self._at
 
     def _take(self, size: int, what: str) -> bytes:
@@ -96,7 +96,7 @@ class Body:
         try:
             text = self._take(self.two(what), what).decode()
         except UnicodeDecodeError as error:
-            raise malformed(f"the {what} of {self._name} is no UTF-8: {error.reason}") from None
+            raise malformed(f"the {what} of {self._name} isn't UTF-8: {error.reason}") from None
         if "\0" in text:
             raise malformed(f"the {what} of {self._name} has a U+0000 in it")
         return text
@@ -109,7 +109,7 @@ class Body:
         return packet_id
 
     def part(self, size: int, what: str) -> Body:
-        """The next bytes, to be read by themselves."""
+        """The next bytes, as a body of their own."""
         data = self._take(size, what)
         return Body(data, 0, size, self._name)
 
@@ -118,13 +118,13 @@ class Body:
         return self._take(self.left(), "payload")
 
     def end(self) -> None:
-        """There must be no more."""
+        """Raise BadPacket if bytes are left."""
         if self.left():
             raise malformed(f"{self.left()} bytes too many at the end of {self._name}")
 
 
 def number_field(number: int, what: str, most: int = NUMBER_MAX) -> int:
-    """The number, if it can be written."""
+    """A number, after a check of its range."""
     if not 0 <= number <= most:
         raise protocol_error(f"the {what} is {number}: expected 0 to {most}")
     return number
@@ -149,7 +149,7 @@ def text_field(text: str, what: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise malformed(f"the {what} has a surrogate in it, which is no character") from None
+        raise malformed(f"the {what} has a surrogate in it, which isn't a character") from None
     if b"\0" in data:
         raise malformed(f"the {what} has a U+0000 in it")
     return bytes_field(data, what)

@@ -1,17 +1,16 @@
-"""A session as events of a log: as a whole when it begins and in snapshots, and what changes of it in between.
+"""A session as events of a log: a snapshot when it is created and when the log rotates, and changes in between.
 
-    session  as a whole
-    is       whose it is, how long it lasts without its client, since when that is away
-    subs     subscriptions that begin at the same position: plain ones, or shared ones
-    replays  subscriptions to the past that begin at the same position; replay is one of them, in older logs
-    unsub    what it doesn't want any more
-    at       how far a cursor has got
-    out      messages of QoS 2 that are under way; rec they have arrived, comp their ids are free again
-    took     messages of QoS 2 that its client has published; let go it won't send them again
+    session  the whole session
+    is       owner, expiry, when its client disconnected, the last packet id
+    subs     subscriptions that start at one position, all plain or all shared
+    replays  subscriptions to the past that start at one position; in older logs replay, with one of them
+    unsub    filters that it unsubscribed from
+    at       the position of a cursor
+    out      messages of QoS 2 in flight; rec: received; comp: their packet ids are free
+    took     messages of QoS 2 that its client published; let go: a packet id that its client released
 
-What is written grows with what changed, not with what a session has. Each event says how something is afterwards:
-replaying some of them twice, in their order, does no harm. Events of older logs are read as before: they told a
-session as a whole, whatever had changed.
+The size of an event depends on the change, not on the session. An event holds the new value, so replaying events
+twice, in order, does no harm.
 """
 
 from __future__ import annotations
@@ -22,13 +21,27 @@ from forelog.broker.mqtt import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
 
-__all__ = ["change", "restored", "sub_entry", "told"]
+__all__ = [
+    "ENTRY_BYTES",
+    "EVENT_BYTES",
+    "apply_change",
+    "event_bytes",
+    "latest",
+    "restored",
+    "snapshot",
+    "sub_entry",
+    "subject",
+]
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
+EVENT_BYTES, ENTRY_BYTES = 64, 8
+"""Estimated bytes of an event, and of each name in it, besides its texts."""
+_OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
+"""What the events that aren't about a session are about."""
 
 
-def told(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
-    """A session as a whole. What its client published counts only up to `written_ns`: the rest may yet fail."""
+def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
+    """A whole session, without messages published after `written_ns`, which may still fail."""
     return {
         "id": session.client_id,
         "user": session.owner,
@@ -56,7 +69,7 @@ def told(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
 
 
 def restored(event: dict[str, Any], in_flight_max: int) -> Session:
-    """A session that was told as a whole."""
+    """The session of a snapshot."""
     session = Session(event["id"], Position(0, 0), in_flight_max)
     session.owner = event.get("user")
     session.expiry_seconds, session.ended_ns = event["expiry"], event["ended"]
@@ -76,13 +89,13 @@ def restored(event: dict[str, Any], in_flight_max: int) -> Session:
 
 
 def sub_entry(name: str, sub: Sub) -> list[Any]:
-    """A subscription, in an event that says where it begins."""
+    """A subscription in an event that has its start."""
     flags = sub.qos | (_NO_LOCAL if sub.no_local else 0)
     return [name, flags | (_RETAIN_AS_PUBLISHED if sub.retain_as_published else 0), sub.identifier]
 
 
-def change(session: Session, kind: str, rest: list[Any]) -> None:
-    """Take in what has changed of a session."""
+def apply_change(session: Session, kind: str, rest: list[Any]) -> None:
+    """Apply an event other than a snapshot."""
     if kind == "at":
         key, *position = rest
         cursor = session.cursors.get(key)
@@ -111,7 +124,7 @@ def change(session: Session, kind: str, rest: list[Any]) -> None:
 
 
 def _change_more(session: Session, kind: str, rest: list[Any]) -> None:
-    """Replays, and QoS 2."""
+    """Apply a change of replays, or of messages of QoS 2 in flight."""
     if kind == "replays":
         start, entries = rest[:2]
         for entry in entries:
@@ -123,7 +136,7 @@ def _change_more(session: Session, kind: str, rest: list[Any]) -> None:
 
 
 def _change_sent(session: Session, kind: str, some: list[Any]) -> None:
-    """QoS 2."""
+    """Apply a change of messages of QoS 2 in flight."""
     if kind == "out":
         for packet_id, segment, offset, key in some:
             session.in_flight[packet_id] = Sent(Position(segment, offset), 2, session.cursors.get(key))
@@ -153,3 +166,33 @@ def _sub_of(entry: list[Any], since: Position) -> Sub:
 def _sub(event: list[Any]) -> Sub:
     qos, no_local, retain_as_published, identifier, since = event
     return Sub(qos, no_local, retain_as_published, identifier, Position(*since))
+
+
+def subject(event: list[Any]) -> tuple[str, str]:
+    """What an event is about."""
+    if event[0] == "session":
+        return "session", event[1]["id"]
+    return _OTHERS.get(event[0], "session"), str(event[1])
+
+
+def latest(events: list[Any]) -> list[Any]:
+    """Events without the positions that later events replace."""
+    kept, seen = [], set()
+    for event in reversed(events):
+        key = tuple(event[:3]) if event[0] == "at" else tuple(event[:2]) if event[0] == "group" else None
+        if key is None or key not in seen:
+            kept.append(event)
+            seen.add(key)
+    return kept[::-1]
+
+
+def event_bytes(event: list[Any]) -> int:
+    """Estimated bytes of an event in the log."""
+    size = EVENT_BYTES
+    for part in event:
+        if isinstance(part, str | bytes):
+            size += len(part)
+        elif isinstance(part, list):
+            names = (one[0] if isinstance(one, list) and one else one for one in part)
+            size += sum(ENTRY_BYTES + len(name) for name in names if isinstance(name, str))
+    return size

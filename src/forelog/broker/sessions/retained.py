@@ -1,14 +1,13 @@
-"""Retained messages, found by filter through the tree of their topics.
+"""Retained messages, found by filter.
 
-The topics are kept sorted level by level, which is the order in which one walks through a tree of levels: all that
-lies below `a/b` follows it. A walk for a filter looks at the first topic that could match, and from there jumps to
-the next one that could: whole branches that don't match are passed over in one step, and a level that only one
-topic has costs no node. Where a walk has got to is a topic, so it can stop anywhere and go on after any change.
+Topics are sorted level by level, so everything below `a/b` directly follows it. A search for a filter goes to the
+first topic that could match, and from each topic jumps to the next one that could. A branch that doesn't match is
+skipped in one step. The state of a search is a topic, so it can pause anywhere and resume after any change.
 
->>> from forelog.broker.flow.batches import Stored
+>>> from forelog.broker.log.batch import StoredMessage
 >>> retained = RetainedMessages()
 >>> for topic in ("house/attic/temperature", "house/attic/door", "house/cellar/temperature", "street"):
-...     _ = retained.add(Stored(1, topic, b"x", {}))
+...     _ = retained.add(StoredMessage(1, topic, b"x", {}))
 >>> [message.topic for message in retained.match("house/+/temperature") if message is not None]
 ['house/attic/temperature', 'house/cellar/temperature']
 """
@@ -20,34 +19,34 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forelog.bounds import BYTES_MAX, COUNT_MAX
-from forelog.broker.flow.batches import Stored
+from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt.topics import has_wildcards
 
 __all__ = ["RetainedMessages"]
 
 _BLOCK_MAX = 1000
-"""Topics that lie together in one list: one that grows past it is cut into two."""
+"""Topics in one list; a longer list is split in two."""
 _MESSAGE_BYTES, _PAIR_BYTES = 700, 200
-"""What a message takes beside its texts and bytes, and what a pair of its properties does, about."""
+"""Memory of a message besides its texts and bytes, and of each user property."""
 _ONE_BYTES_MAX = 128 << 20
-"""Of one message: it is one event of a log, whose batches have at most twice as much."""
+"""The largest message: it is one event of a log whose batches have at most twice as much."""
 _BETWEEN, _AFTER = "\0", "\1"
-"""In keys: between two levels, less than any character of a topic; and what comes after all that is below one."""
+"""In keys: the separator of levels, lower than any character of a topic; and a suffix after all subtopics."""
 
 
 class RetainedMessages:
-    """The message of each topic that has one."""
+    """The retained message of each topic that has one."""
 
     def __init__(self, count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._count_max, self._bytes_max = count_max, bytes_max
         self.byte_count = 0
-        """About what all of them take."""
+        """Memory of all messages, estimated."""
         self._reserved: dict[str, int] = {}
-        """Of messages that are being written: bytes by topic."""
+        """Bytes by topic of messages that are being written."""
         self._reserved_bytes = 0
-        self._messages: dict[str, Stored] = {}
+        self._messages: dict[str, StoredMessage] = {}
         self._blocks: list[list[str]] = []
-        """The topics as sorted keys, a list of lists: to add one moves a few hundred, however many there are."""
+        """The topics as sorted keys in a list of lists, so that adding one moves only a few hundred."""
         self._lasts: list[str] = []
         """The last key of each block."""
 
@@ -58,20 +57,20 @@ class RetainedMessages:
         return topic in self._messages
 
     def __iter__(self) -> Iterator[str]:
-        """All topics, in no order. They may not change meanwhile."""
+        """All topics, unordered. They must not change meanwhile."""
         return iter(self._messages)
 
-    def get(self, topic: str) -> Stored | None:
-        """The message of a topic."""
+    def get(self, topic: str) -> StoredMessage | None:
+        """The message of a topic; None if it has none."""
         return self._messages.get(topic)
 
     # -- room
 
     def has_room(self, topic: str, payload: bytes, properties: Mapping[str, Any]) -> bool:
-        """Whether a message may be kept for a topic. An empty one takes none; what is kept already stays."""
+        """Whether there is room for a message. An empty message needs none."""
         if not payload:
             return True
-        size = _bytes_of(Stored(0, topic, payload, dict(properties)))
+        size = _bytes_of(StoredMessage(0, topic, payload, dict(properties)))
         before, reserved = self._messages.get(topic), self._reserved.get(topic, 0)
         count = len(self._messages) + len(self._reserved)
         if before is None and not reserved and count >= self._count_max:
@@ -79,20 +78,20 @@ class RetainedMessages:
         taken = self.byte_count + self._reserved_bytes - reserved - (0 if before is None else _bytes_of(before))
         return taken + size <= self._bytes_max and size <= _ONE_BYTES_MAX
 
-    def reserve(self, message: Stored) -> None:
-        """A message for its topic is being written: until that is done, its room is taken."""
+    def reserve(self, message: StoredMessage) -> None:
+        """Reserve room for a message while it is being written."""
         if message.payload:
             self.release(message.topic)
             self._reserved[message.topic] = size = _bytes_of(message)
             self._reserved_bytes += size
 
     def release(self, topic: str) -> None:
-        """It is written, or can't be."""
+        """Release what `reserve` took, once the message is written or has failed."""
         self._reserved_bytes -= self._reserved.pop(topic, 0)
 
     # -- messages
 
-    def add(self, message: Stored) -> Stored | None:
+    def add(self, message: StoredMessage) -> StoredMessage | None:
         """Keep a message for its topic; returns the one that it replaces."""
         before = self._messages.get(message.topic)
         self.byte_count += _bytes_of(message) - (0 if before is None else _bytes_of(before))
@@ -101,17 +100,17 @@ class RetainedMessages:
             self._insert(_key(message.topic))
         return before
 
-    def remove(self, topic: str) -> Stored | None:
-        """Keep none for a topic any more; returns the one that was kept."""
+    def remove(self, topic: str) -> StoredMessage | None:
+        """Remove the message of a topic; returns it."""
         before = self._messages.pop(topic, None)
         if before is not None:
             self.byte_count -= _bytes_of(before)
             self._delete(_key(topic))
         return before
 
-    def after(self, topic: str | None = None, count: int = 100) -> list[Stored]:
-        """The next messages in the order of topics, after a topic, or the first ones."""
-        found: list[Stored] = []
+    def after(self, topic: str | None = None, count: int = 100) -> list[StoredMessage]:
+        """The messages of the topics after a topic, or of the first ones, in the order of topics."""
+        found: list[StoredMessage] = []
         number, at = (0, 0) if topic is None else self._place(_key(topic) + _BETWEEN)
         while number < len(self._blocks) and len(found) < count:
             some = self._blocks[number][at : at + count - len(found)]
@@ -119,11 +118,11 @@ class RetainedMessages:
             number, at = number + 1, 0
         return found
 
-    def match(self, filter: str) -> Iterator[Stored | None]:  # noqa: A002
-        """The messages whose topics match, each as it is when the walk gets there.
+    def match(self, filter: str) -> Iterator[StoredMessage | None]:  # noqa: A002
+        """The messages whose topics match a filter; None for each step that finds nothing.
 
-        None stands for a step that found nothing. Between any two steps messages may come and go: a walk finds all
-        that are there throughout, and each topic at most once.
+        Messages may be added and removed between two steps. Each topic is found at most once, and a message that
+        stays throughout is found.
         """
         if not has_wildcards(filter):
             yield self._messages.get(filter)
@@ -143,7 +142,7 @@ class RetainedMessages:
     # -- keys
 
     def _first(self, key: str) -> str | None:
-        """The first key that is this one or comes after it."""
+        """The first key that isn't lower than this one."""
         number, at = self._place(key)
         return self._blocks[number][at] if number < len(self._blocks) else None
 
@@ -176,7 +175,7 @@ class RetainedMessages:
             del self._blocks[number], self._lasts[number]
 
 
-def _bytes_of(message: Stored) -> int:
+def _bytes_of(message: StoredMessage) -> int:
     properties = message.properties
     more = sum(
         _PAIR_BYTES + len(name) + len(value)
@@ -198,9 +197,9 @@ def _compare(key: str, wanted: list[str], is_open: bool) -> tuple[bool, str | No
     """Whether a topic matches, and the lowest key after it that could; None if there is no such key."""
     levels = key.split(_BETWEEN)
     if key.startswith("$") and (not wanted or wanted[0] == "+"):
-        return False, "%"  # what starts with $ is for filters that say so
+        return False, "%"  # a wildcard doesn't match a first level that starts with $
     for at, want in enumerate(wanted):
-        if at == len(levels):  # it is above what could match
+        if at == len(levels):  # its subtopics could match
             return False, f"{key}{_BETWEEN}{'' if want == '+' else want}"
         if want == "+" or want == levels[at]:
             continue
@@ -213,7 +212,7 @@ def _compare(key: str, wanted: list[str], is_open: bool) -> tuple[bool, str | No
 
 
 def _next_branch(levels: list[str], wanted: list[str]) -> str | None:
-    """The lowest key after all that lies below the last level for which a filter leaves a choice."""
+    """The lowest key after the branch of the last level that matched a +."""
     for at in range(len(wanted) - 1, -1, -1):
         if wanted[at] == "+":
             return _BETWEEN.join(levels[: at + 1]) + _AFTER

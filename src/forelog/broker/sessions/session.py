@@ -1,8 +1,8 @@
-"""What a broker knows of a client: what it wants, how far it has got, and what is under way to it.
+"""What the broker knows of a client: its subscriptions, its positions in the log, its messages in flight.
 
-A session has cursors, each with subscriptions and a position in the log: one for all that it subscribed to, and
-one for each replay. Up to its position a cursor has sent everything; what isn't acknowledged yet is in flight,
-each message with the packet id that it was sent under. That is all: a client that is a week behind is a position.
+A session has cursors, each with subscriptions and a position: one cursor for all plain subscriptions, and one for
+each replay. Everything before a cursor's position was sent. Messages that were sent and aren't acknowledged are in
+flight, by packet id. No message is queued for a client: one that is a week behind costs a position.
 """
 
 from __future__ import annotations
@@ -10,49 +10,56 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
 from forelog.broker.access.rights import NOTHING, Rights
-from forelog.broker.flow.batches import Stored
 from forelog.broker.limits import NEVER
-from forelog.broker.mqtt import PACKET_ID_MAX, PacketType, Shapes, Will, property_bytes
+from forelog.broker.log.batch import StoredMessage
+from forelog.broker.mqtt import (
+    PACKET_ID_MAX,
+    Connect,
+    OutboundAliases,
+    PacketType,
+    Shapes,
+    Will,
+    property_bytes,
+)
+from forelog.broker.notices import Visit
 from forelog.log.position import Position
 
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
-
-__all__ = ["Cursor", "Sent", "Session", "Sub", "Verdict"]
+__all__ = ["Cursor", "Link", "Sent", "Session", "Sub", "Verdict", "judge"]
 
 _CACHE_MAX = 1024
 _CACHED_BYTES_MAX = 256
-"""Of a topic and its identifiers: longer ones would be most of the memory, and hardly come twice."""
+"""The longest topic, with its identifiers, whose verdict is cached."""
 
 
 class Sub(NamedTuple):
-    """What a client wants of a filter."""
+    """A subscription to a filter."""
 
     qos: int
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
     since: Position = Position(0, 0)
-    """Where the log ended when it subscribed: it gets what comes after."""
+    """The end of the log when it was made. Messages from there on match."""
 
 
 class Verdict(NamedTuple):
-    """What becomes of a topic's messages, by all subscriptions of a cursor that match."""
+    """How a topic's messages are delivered, by all subscriptions of a cursor that match."""
 
     qos: int
     properties: bytes
-    """In MQTT 5: the identifiers of those subscriptions."""
+    """The identifiers of those subscriptions as an encoded property, for MQTT 5."""
     retain_as_published: bool
     no_local: bool
-    """Whether those of the client itself are left out."""
+    """Whether messages of the client itself are left out."""
 
 
 def judge(subs: list[Sub]) -> Verdict | None:
-    """Once, at the highest QoS, with all identifiers."""
+    """The verdict of subscriptions: once, at the highest QoS, with all identifiers. None without any."""
     if not subs:
         return None
     identifiers = sorted({sub.identifier for sub in subs if sub.identifier})
@@ -66,45 +73,45 @@ def judge(subs: list[Sub]) -> Verdict | None:
 
 
 class Cursor:
-    """A place in the log, and who is to get what from there on."""
+    """A position in the log, and the subscriptions that are served from there on."""
 
     def __init__(self, key: str, session: Session | None, position: Position) -> None:
         self.key = key
-        """Which of a session's it is: empty, or what was subscribed to for a replay or a group."""
+        """The filter of a replay or a group, as it was sent; empty for the plain subscriptions of a session."""
         self.session = session
         self.next = position
-        """What lies before it has been sent. Of a live cursor, where it became live, or later."""
+        """Everything before it was sent. For a live cursor: where it became live, or later."""
         self.live = False
-        """Whether it has everything, and gets what comes as it comes."""
+        """Whether it has been given everything, and is given new messages as they are written."""
         self.pumping = False
-        """Whether it is being read for, or about to be."""
+        """Whether messages are being read for it, or soon will be."""
         self.replays = bool(key) and session is not None
-        """Whether somebody asked for the past, and wants to know when its messages were logged."""
+        """Whether it replays the past, so that messages say when they were logged."""
         self.subs: dict[str, Sub] = {}
         self.noted: Position | None = None
-        """The position that the log of sessions has for it."""
+        """Its position in the log of sessions."""
         self.done: set[Position] = set()
-        """Messages of QoS 2 past its position that are through: after a crash they aren't sent again."""
+        """Messages of QoS 2 after its position that were received: they aren't sent again after a crash."""
         self._shapes = Shapes()
         self._cache: dict[bytes, Verdict | None] = {}
         self._begins: list[Position] = []
-        """Where subscriptions begin, sorted; also some that are gone."""
+        """The positions at which subscriptions start, sorted. May include subscriptions that are gone."""
 
     def add(self, filter: str, sub: Sub) -> Sub | None:  # noqa: A002
-        """Subscribe; what was there before."""
+        """Subscribe; returns the subscription that is replaced."""
         before = self.subs.get(filter)
         self.subs[filter] = sub
         if before is None:
             self._shapes.add(filter)
         if not self._begins or self._begins[-1] != sub.since:
             insort(self._begins, sub.since)
-            if len(self._begins) > 2 * len(self.subs) + 16:  # of subscriptions that are gone
+            if len(self._begins) > 2 * len(self.subs) + 16:  # drop those of subscriptions that are gone
                 self._begins = sorted({one.since for one in self.subs.values()})
         self._cache.clear()
         return before
 
     def remove(self, filter: str) -> Sub | None:  # noqa: A002
-        """Unsubscribe; what it was."""
+        """Unsubscribe; returns the subscription that was removed."""
         sub = self.subs.pop(filter, None)
         if sub is not None:
             self._shapes.remove(filter)
@@ -112,7 +119,7 @@ class Cursor:
         return sub
 
     def verdict(self, topic: bytes, position: Position) -> Verdict | None:
-        """What becomes of a message there; None if it isn't wanted."""
+        """How a message of a topic at a position is delivered; None if it isn't wanted."""
         if self._begins and position < self._begins[-1]:
             return self._judge(topic, position)
         if topic in self._cache:
@@ -120,7 +127,7 @@ class Cursor:
         found = self._judge(topic, position)
         if len(topic) + (0 if found is None else len(found.properties)) <= _CACHED_BYTES_MAX:
             most = _CACHE_MAX if self.session is None else _CACHE_MAX // len(self.session.cursors)
-            if len(self._cache) >= most:  # what a client's cursors remember together is bounded
+            if len(self._cache) >= most:  # a limit on all cursors of a client together
                 self._cache.clear()
             self._cache[topic] = found
         return found
@@ -133,50 +140,50 @@ class Cursor:
         return judge([sub for sub in found if sub.since <= position])
 
     def judge_again(self) -> None:
-        """Its client has other rights now."""
+        """Forget verdicts, because the rights of the client have changed."""
         self._cache.clear()
 
     def effort(self) -> int:
-        """How many filters have to be tried for a topic that wasn't seen before."""
+        """The number of lookups for a topic without a cached verdict."""
         return 1 + len(self._shapes)
 
     def next_change(self, position: Position) -> Position | None:
-        """Where, after a position, the next of its subscriptions begins; None if all have."""
+        """Where the next subscription starts after a position; None if all have started."""
         at = bisect_right(self._begins, position)
         return self._begins[at] if at < len(self._begins) else None
 
     def forget_before(self, position: Position) -> None:
-        """Everything before it has been acknowledged."""
+        """Forget what is before a position up to which everything is acknowledged."""
         if self.done:
             self.done = {one for one in self.done if one >= position}
 
     def fall_behind(self, position: Position) -> None:
-        """It doesn't get any more as it comes: the first that it hasn't got is here."""
+        """Stop being live: messages from a position on are read from the log."""
         self.live = False
         self.next = position
         if self.session is not None:
             self.session.behind[self] = None
 
     def go_live(self, end: Position) -> None:
-        """It has everything up to the end of the log, and gets what comes as it comes."""
+        """Become live: everything up to the end of the log was given."""
         self.live = True
         self.next = end
         if self.session is not None:
             self.session.behind.pop(self, None)
 
     def wants(self, topics: list[bytes]) -> bool:
-        """Whether any of these topics may be wanted."""
+        """Whether a subscription matches any of these topics."""
         subs, shapes = self.subs, self._shapes
         return any(name in subs for topic in topics for name in shapes.matching(topic.decode()))
 
 
 class Sent(NamedTuple):
-    """A message that is under way: where it is in the log, or itself, if it was retained."""
+    """A message in flight: its position in the log, or the message itself if it was a retained one."""
 
     position: Position
     qos: int
     cursor: Cursor | None
-    message: Stored | None = None
+    message: StoredMessage | None = None
 
 
 class Session:
@@ -185,53 +192,58 @@ class Session:
     def __init__(self, client_id: str, position: Position, in_flight_max: int) -> None:
         self.client_id = client_id
         self.owner: str | None = None
-        """The user whose client made it: empty for clients without a name, None if nobody checked names."""
+        """The user whose client created it: empty for clients without a name, None if names aren't checked."""
         self.rights: Rights = NOTHING
-        """What its client may do, by the rules of now. Nothing while it isn't here."""
-        self.connection: Connection | None = None
+        """What its client may do, by the current rules."""
+        self.connection: Link | None = None
         self.expiry_seconds = 0
         self.ended_ns: int | None = None
-        """When it was last disconnected, if it is."""
+        """When its client disconnected; None while it is connected."""
         self.main = Cursor("", self, position)
         self.cursors: dict[str, Cursor] = {"": self.main}
         self.groups: dict[str, Sub] = {}
-        """Shared subscriptions, by what was subscribed to."""
+        """Shared subscriptions, by filter as it was sent, `$share/` included."""
         self.in_flight: dict[int, Sent] = {}
         self.in_flight_max = in_flight_max
         self.released: dict[int, None] = {}
-        """Packet ids of QoS 2 that the client has received, and that it is to be told to forget."""
+        """Packet ids of QoS 2 that wait for PUBCOMP."""
         self.received: dict[int, int] = {}
-        """Packet ids of QoS 2 that the client has sent and not released, with the times of their messages."""
+        """Packet ids of QoS 2 that the client has published and not released, with the times of their messages."""
         self.will: Will | None = None
-        self.retained_left: dict[str, Iterator[Stored | None] | None] = {}
-        """Filters whose retained messages aren't all sent yet, and the walk through them, if it has begun."""
+        self.retained_left: dict[str, Iterator[StoredMessage | None] | None] = {}
+        """Filters whose retained messages aren't all sent, each with the walk through them once it has begun."""
         self.retained_sending = False
-        """Whether that is under way."""
+        """Whether retained messages are being sent."""
         self.behind: OrderedDict[Cursor, None] = OrderedDict()
-        """Its cursors that aren't live, beginning with the one whose turn it is to read on."""
+        """Its cursors that aren't live; the first is the next to be read for."""
         self.pumping = False
-        """Whether these are being read for, or about to be."""
+        """Whether messages are being read for them, or soon will be."""
         self.waiting: dict[Cursor, None] = {}
-        """Groups that have left it out because it had no room."""
+        """Groups that skip it until it has room."""
         self.shares: dict[Cursor, None] = {}
-        """Groups by which something is under way to it, or was until a moment ago."""
+        """Groups with messages in flight to it, or recently acknowledged by it."""
         self.held_by = ""
-        """Whose its bytes are; these, those of itself and its will alone, and whether it counts as durable."""
-        self.held_bytes = self.held_base = self.held_durable = 0
+        """The user whose quota it counts for."""
+        self.held_bytes = 0
+        """Bytes that count for the quota; `held_base` of them are for the session itself and its will."""
+        self.held_base = 0
+        self.held_durable = 0
+        """1 if it counts as a durable session."""
         self.resending = False
+        """Whether messages in flight are being sent again, and nothing else may be sent."""
         self.unordered = False
-        """Whether what is in flight may not be in the order of the log, as after a start."""
+        """Whether `in_flight` may be out of the log's order, as after a start."""
         self._waiter: asyncio.Future[None] | None = None
         self.last_id = 0
-        """The packet id that was given out last."""
+        """The packet id that was used last."""
 
     async def wait(self) -> None:
-        """Until something was acknowledged, or the connection is lost."""
+        """Wait until something is acknowledged, or the connection is lost."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def wake(self) -> None:
-        """That has come to pass."""
+        """End the wait."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -241,19 +253,19 @@ class Session:
         return self.expiry_seconds > 0
 
     def expires_ns(self) -> int | None:
-        """When it will be forgotten; None if it won't."""
+        """When it expires; None if it is connected or never expires."""
         if self.ended_ns is None or self.expiry_seconds == NEVER:
             return None
         return self.ended_ns + self.expiry_seconds * 10**9
 
     def subscriptions(self) -> int:
-        """How many it has."""
+        """The number of its subscriptions."""
         return len(self.main.subs) + len(self.cursors) - 1 + len(self.groups)
 
     # -- packet ids
 
     def room(self) -> int:
-        """How many messages of QoS 1 and 2 may be sent to it now, under ids that follow each other."""
+        """How many messages of QoS 1 and 2 may be sent now, with consecutive packet ids."""
         used = len(self.in_flight) + len(self.released)
         if not used:
             return self.in_flight_max
@@ -262,25 +274,25 @@ class Session:
         return int(max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0))
 
     def next_id(self) -> int:
-        """The packet id to be given out next; after 65,535 comes 1."""
+        """The packet id to use next; 1 follows 65,535."""
         return int(self.last_id % PACKET_ID_MAX + 1)
 
     def take_ids(self, count: int) -> None:
-        """So many ids, from the next one on, have been given out."""
+        """Note that the next so many packet ids were used."""
         if count:
             self.last_id = (self.last_id + count - 1) % PACKET_ID_MAX + 1
 
-    # -- what comes back
+    # -- acknowledgements
 
     def acknowledge(self, packet_id: int) -> Sent | None:
-        """A message of QoS 1 has arrived."""
+        """PUBACK: a message of QoS 1 was received."""
         sent = self.in_flight.get(packet_id)
         if sent is None or sent.qos != 1:
             return None
         return self.in_flight.pop(packet_id)
 
     def receive(self, packet_id: int) -> Sent | None:
-        """A message of QoS 2 has arrived, for the first time."""
+        """PUBREC: a message of QoS 2 was received. None if that was known."""
         sent = self.in_flight.get(packet_id)
         if sent is None or sent.qos != 2:
             return None
@@ -291,11 +303,11 @@ class Session:
         return sent
 
     def complete(self, packet_id: int) -> bool:
-        """And the client has forgotten its packet id."""
+        """PUBCOMP: the packet id of a message of QoS 2 is free. False if it was."""
         return self.released.pop(packet_id, 0) is None
 
     def places(self, end: Position) -> Iterator[tuple[Cursor, Position]]:
-        """The same as `at` for all of its cursors; what is in flight is looked at once, however many there are."""
+        """All cursors with their `at`, in one pass over the messages in flight."""
         if len(self.cursors) == 1:
             yield self.main, self.at(self.main, end)
             return
@@ -308,7 +320,7 @@ class Session:
             yield cursor, min(at, lowest.get(cursor, at))
 
     def at(self, cursor: Cursor, end: Position) -> Position:
-        """Up to where everything of a cursor has been acknowledged."""
+        """The position up to which everything of a cursor is acknowledged."""
         at = end if cursor.live else cursor.next
         for sent in self.in_flight.values():
             if sent.cursor is cursor and sent.message is None:
@@ -318,3 +330,71 @@ class Session:
         else:
             self.unordered = self.unordered and bool(self.in_flight)
         return at
+
+
+class Link(Protocol):
+    """An open connection of a client, as everything behind it sees it. `Connection` is the real one."""
+
+    transport: asyncio.Transport
+    version: int
+    """The version of MQTT that the client speaks; UNKNOWN before its CONNECT."""
+    session: Session | None
+    """None until its CONNECT is accepted."""
+    client_id: str
+    """Empty until its CONNECT is accepted."""
+    user: str | None
+    visit: Visit
+    ready: bool
+    """Whether it takes messages: its CONNECT was accepted, and its socket keeps up."""
+    own_packets: bool
+    """Whether its messages are encoded one by one, because it uses topic aliases or limits the size of packets."""
+    aliases: OutboundAliases | None
+    packet_bytes_max: int
+    """The largest packet that the client takes."""
+    keep_alive: int
+    heard: float
+    """When the client last sent something, by the monotonic clock."""
+    normal_end: bool
+    """Whether the client said goodbye, so that its will isn't published."""
+    publish_all: bool
+    """Whether the client may publish to every topic, so that no topic has to be checked."""
+    properties: tuple[bytes, bytes]
+    """The properties that the log keeps of its plain messages, at QoS 0 and 1."""
+
+    @property
+    def peer(self) -> str:
+        """The address and port of the client."""
+
+    @property
+    def peer_host(self) -> str:
+        """The address of the client, without its port."""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def send_packet(self, packet: Any) -> None:
+        """Send a packet, unless it is larger than the client takes."""
+
+    def refuse(self, reason: int, why: str) -> None:
+        """Disconnect the client because of what it did, with a reason code and an explanation."""
+
+    def fail(self, error: Exception) -> None:
+        """Disconnect the client because of an error of the broker."""
+
+    def close(self) -> None:
+        """Disconnect once everything is sent."""
+
+    def linger(self) -> None:
+        """Disconnect once everything is sent, and leave the client some time to read it."""
+
+    def abort(self) -> None:
+        """Disconnect at once."""
+
+    def hold(self, awaited: Future[Any]) -> None:
+        """Handle no more packets until `resume`. `awaited` is cancelled if the connection is lost before."""
+
+    def resume(self, work: Callable[[], None] | None = None) -> None:
+        """Do what `hold` waited for, then handle packets again."""
+
+    def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
+        """Serve a session from now on, as its CONNECT asks for."""

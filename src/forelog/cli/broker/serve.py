@@ -255,7 +255,7 @@ async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
         loop.add_signal_handler(signal.SIGHUP, _reload, broker, tls)
-        sessions, retained = len(broker.memory.sessions), len(broker.memory.retained)
+        sessions, retained = len(broker.store.sessions), len(broker.store.retained)
         say(f"{chosen.log}: {plural(sessions, 'session')}, {plural(retained, 'retained message')}")
         await _listen(broker, chosen, tls)
         metrics = _serve_metrics(broker, chosen)

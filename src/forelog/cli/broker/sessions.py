@@ -10,8 +10,8 @@ import os
 from typing import Any
 
 from forelog.broker.limits import NEVER, Limits
-from forelog.broker.sessions.memory import Memory
 from forelog.broker.sessions.session import Session
+from forelog.broker.sessions.store import SessionStore
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json, table
 from forelog.errors import BadEvent, UnknownFormat
@@ -32,19 +32,19 @@ def add_options(_: str, parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Show them."""
-    memory = read_memory(chosen.log, chosen.timeout)
+    store = read_store(chosen.log, chosen.timeout)
     stream = Stream.open(os.path.join(chosen.log, "messages"))
     if stream.format.name != Messages.name:
         raise UnknownFormat(f"{stream.path} isn't a log of messages: its format is {stream.format.name}")
     sizes = [(number, stream.segment_bytes(number) or 0) for number in stream.numbers()]
-    rows = [_row(session, memory, sizes) for session in memory.sessions.values()]
+    rows = [_row(session, store, sizes) for session in store.sessions.values()]
     rows.sort(key=lambda row: (-row["lag_bytes"], row["client_id"]))
     shown = rows if chosen.limit is None else rows[: chosen.limit]
     if chosen.json:
         for row in shown:
             print_json(row)
         return codes.FINE
-    retained = plural(len(memory.retained), "retained message")
+    retained = plural(len(store.retained), "retained message")
     print(f"{chosen.log}: {plural(len(rows), 'session')}, {retained}")
     if shown:
         lines = [("client", "user", "since", "position", ">lag", ">unacknowledged", "subscriptions")]
@@ -58,25 +58,25 @@ def run(chosen: argparse.Namespace) -> int:
     return codes.FINE
 
 
-def read_memory(log: str, timeout: float | None) -> Memory:
+def read_store(log: str, timeout: float | None) -> SessionStore:
     """What a broker knows, from its log of sessions; nothing there is changed or locked against it."""
     stream = open_source(os.path.join(log, "sessions"))
-    memory = Memory(stream.path, Limits())
+    store = SessionStore(stream.path, Limits())
     with reading(stream, timeout):
         for event in events_of(stream, span_of(stream)):
             said = parse_event(event.data)
             if said is None or not isinstance(said.value, list) or not said.value:
                 raise BadEvent(f"{stream.path} at {event.position}: it isn't an event of a broker")
             try:
-                memory.replay(said.value)
+                store.replay(said.value)
             except (LookupError, TypeError, ValueError) as error:
                 raise BadEvent(f"{stream.path} at {event.position}: not an event of a broker: {error}") from None
-    return memory
+    return store
 
 
-def _row(session: Session, memory: Memory, sizes: list[tuple[int, int]]) -> dict[str, Any]:
+def _row(session: Session, store: SessionStore, sizes: list[tuple[int, int]]) -> dict[str, Any]:
     places = [session.at(cursor, cursor.next) for cursor in session.cursors.values() if cursor.subs]
-    places += [memory.groups[key] for key in session.groups if key in memory.groups]
+    places += [store.groups[key] for key in session.groups if key in store.groups]
     position = min(places, default=session.main.next)
     names = [*session.main.subs, *filter(None, session.cursors), *session.groups]
     expires = session.expires_ns()

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from forelog.broker.flow.outgoing import LOGGED
+from forelog.broker.flow.translation import LOGGED
 from forelog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
 from forelog.cli import codes, options
 from forelog.cli.broker.mqtt_client import BrokerClient

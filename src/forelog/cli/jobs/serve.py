@@ -110,7 +110,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: Certificates | None) -> int:
-    journal = CommandLog(
+    log = CommandLog(
         chosen.cmdlog_path,
         sync=chosen.cmdlog_sync,
         sync_interval_ms=chosen.cmdlog_sync_int,
@@ -122,7 +122,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: 
     try:
         with Progress("replaying") as progress:
             server = Server(
-                journal,
+                log,
                 clients_max=chosen.max_clients,
                 strangers_max=chosen.max_strangers,
                 token=token,

@@ -258,7 +258,7 @@ class ReplicaServer:
             raise BadFrame(f"it speaks version {version} of the protocol: expected {VERSION}")
         place = _Place(hello.need("log"), hello.need("role"), hello.get("token", ""), guest.host)
         if not is_log_name(place.log):
-            raise BadFrame(f"{place.log!r:.40} is no name for a log: expected letters, digits, dots and dashes")
+            raise BadFrame(f"{place.log!r:.40} is not a name for a log: expected letters, digits, dots and dashes")
         if place.role not in ROLES:
             raise BadFrame(f"its role is {place.role!r:.40}: expected primary, follower or promote")
         if why := self._why_not(place):
@@ -300,8 +300,8 @@ class ReplicaServer:
 
     def _serve(self, link: Link, place: _Place, hello: Fields) -> None:
         began, reason, fine = time.monotonic(), "closed", True
-        told = {"from_": link.who, "role": place.role, "log": place.log}
-        self.notices.info("connected", place.host, **told)
+        fields = {"from_": link.who, "role": place.role, "log": place.log}
+        self.notices.info("connected", place.host, **fields)
         try:
             self._talk(link, place, hello)
         except (ForelogError, OSError) as error:
@@ -313,8 +313,8 @@ class ReplicaServer:
         finally:
             self._leave(link)
             link.close()
-            tell = self.notices.info if fine else self.notices.warning
-            tell("left", place.host, **told, seconds=round(time.monotonic() - began, 1), reason=reason)
+            note = self.notices.info if fine else self.notices.warning
+            note("left", place.host, **fields, seconds=round(time.monotonic() - began, 1), reason=reason)
 
     def _talk(self, link: Link, place: _Place, hello: Fields) -> None:
         if place.role == "primary":

@@ -83,11 +83,17 @@ class Part(NamedTuple):
     """Whole records of a segment, as an object."""
 
     segment: int
+    """The number of the segment."""
     offset: int
+    """Where it begins in the segment."""
     length: int
+    """Its size."""
     crc32c: int
+    """The checksum of its bytes."""
     term: int
+    """The term of the opening that wrote it."""
     run: int
+    """The run of the opening that wrote it."""
     opening: str
     """The word of the opening that wrote it."""
     word: str
@@ -114,9 +120,13 @@ class Named(NamedTuple):
     """The name of a manifest, parsed. The greatest one is the newest."""
 
     term: int
+    """The term of the opening that wrote it."""
     run: int
+    """The run of the opening that wrote it."""
     number: int
+    """Its number in the bucket."""
     word: str
+    """A random word, or zeros."""
 
     @property
     def epoch(self) -> tuple[int, int]:
@@ -133,10 +143,15 @@ class Manifest(NamedTuple):
     """The parts that a copy consists of."""
 
     number: int
+    """Its number in the bucket."""
     identity: Identity
+    """The opening that wrote it."""
     snapshot: Snapshot
+    """The last whole generation in the copy."""
     parts: tuple[Part, ...]
+    """The parts in the order of the log."""
     word: str
+    """A random word, or zeros."""
 
     @property
     def named(self) -> Named:

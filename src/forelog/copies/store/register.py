@@ -50,8 +50,11 @@ class Found(NamedTuple):
     """The objects of a log in a store."""
 
     manifests: dict[Named, int]
+    """The manifests, with their sizes."""
     openings: list[Identity]
+    """The announced openings."""
     parts: dict[str, int]
+    """The parts, with their sizes."""
     newest: list[Manifest]
     """The two newest valid manifests."""
 
@@ -108,7 +111,7 @@ class Register:
         if self.last is not None and self.last not in listed:
             raise ReplicaError(f"{self._bucket.where}: {self.last.name} was removed. The copy is checked again")
 
-    # -- who is there
+    # -- other openings
 
     def _find(self) -> Found:
         sizes, parts = self._bucket.sizes(), self._bucket.sizes(FOLDER)
@@ -192,6 +195,6 @@ class Twin(Superseded):
 
     def __init__(self, where: str, identity: Identity, name: str) -> None:
         super().__init__(
-            f"{where}: somebody else writes there as {identity.opening} too ({name}): was the log copied and "
+            f"{where}: another process writes there as {identity.opening} too ({name}): was the log copied and "
             "opened twice, or the machine cloned?"
         )

@@ -1,4 +1,4 @@
-"""Those who speak to a job server: clients and workers.
+"""Clients and workers of a job server.
 
 client.py              Client, for threads: made from async_client.py, do not edit
 async_client.py        AsyncClient, for tasks

@@ -4,6 +4,7 @@ cimport cython
 from forelog.jobs.machine.ledger cimport Ledger, memory_bytes
 from forelog.jobs.machine.limits cimport refuse
 from forelog.jobs.machine.queue cimport Job, Leaser, Queue, Waiter, new_job
+from forelog.jobs.machine.registry cimport Registry
 from forelog.jobs.machine.wheel cimport Timer, Wheel
 
 cdef int COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT
@@ -14,23 +15,21 @@ cdef long long NOT_SCHEDULED, _MS_NS
 cdef class Machine:
     cdef readonly Ledger ledger
     cdef public dict jobs
-    cdef public dict queues
+    cdef readonly Registry registry
+    cdef readonly dict queues
     cdef public Wheel wheel
     cdef public list ended
     cdef public Py_ssize_t evicted
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
+    cdef public long long waits
     cdef dict _waiters
-    cdef dict _idle
     cdef long long _order
     cdef bint _fails_are_final
 
-    @cython.locals(queue=Queue)
     cpdef Queue queue(self, bytes name)
     @cython.locals(queue=Queue)
     cpdef bytes shared(self, bytes name)
-    @cython.locals(idle=dict, old=Queue)
-    cdef _rest(self, Queue queue)
     cpdef Job new_job(
         self, bytes job_id, bytes name, unsigned int ttr_ms, long long ttl_ms, long long created_ns, bytes payload,
         int priority=*, unsigned char max_attempts=*, unsigned char max_fails=*, long long scheduled_ns=*

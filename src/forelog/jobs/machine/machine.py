@@ -34,14 +34,13 @@ from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_
 from forelog.jobs.machine.ledger import Changes, Ledger, memory_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
 from forelog.jobs.machine.queue import Job, Leaser, Queue, Waiter, new_job
+from forelog.jobs.machine.registry import Registry
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 from forelog.jobs.machine.wheel import Timer, Wheel
 
 __all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
 
 DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # the outcomes of complete, fail and delete
-QUEUES_IDLE_MAX = 10_000
-QUEUE_BYTES = 1024  # memory of a queue
 FROZEN_NS = 1_000_000_000  # how long a job stays as it is while the log cannot be written
 _MS_NS = 1_000_000
 _encode = kernel.job_encode
@@ -57,7 +56,8 @@ class Machine:
         """The changes that the log does not have yet, and where the log has each job."""
         self.jobs: dict[bytes, Job] = {}
         """By id."""
-        self.queues: dict[bytes, Queue] = {}
+        self.registry = Registry(self.ledger)
+        self.queues = self.registry.queues
         """By name."""
         self.wheel = Wheel(now_ns)
         self.ended: list[Timer] = []
@@ -68,38 +68,20 @@ class Machine:
         """How many jobs of the log were skipped because their ttl is over."""
         self.unknown = 0
         """How many commands of the log were about unknown jobs."""
+        self.waits = 0
+        """How many names all leasers wait for."""
         self._waiters: dict[bytes, dict[Waiter, None]] = {}
-        self._idle: dict[bytes, None] = {}
         self._order = 0
         self._fails_are_final = fails_are_final
 
     def queue(self, name: bytes) -> Queue:
-        """The queue of this name, created if needed. Only the newest empty queues stay: any client can name
-        one."""
-        queue = self.queues.get(name)
-        if queue is None:
-            queue = self.queues[name] = Queue(name)
-            self.ledger.memory_bytes += QUEUE_BYTES
-            self._rest(queue)
-        return queue
+        """The queue of this name, created if needed."""
+        return self.registry.queue(name)
 
     def shared(self, name: bytes) -> bytes:
         """The same name as the one object that all jobs of a queue share."""
         queue = self.queues.get(name)
         return name if queue is None else queue.name
-
-    def _rest(self, queue: Queue) -> None:
-        """The queue may be empty: remember it as one of those that may go."""
-        idle = self._idle
-        idle.pop(queue.name, None)
-        idle[queue.name] = None
-        while len(idle) > QUEUES_IDLE_MAX:
-            name = next(iter(idle))
-            del idle[name]
-            old = self.queues.get(name)
-            if old is not None and old.is_idle():
-                del self.queues[name]
-                self.ledger.memory_bytes -= QUEUE_BYTES
 
     def new_job(
         self,
@@ -156,6 +138,7 @@ class Machine:
             self._start(found, now_ns)
         elif wait_ms > 0:
             leaser.waiting = True
+            self.waits += len(leaser.names)
             for name in leaser.names:
                 self.queue(name).wait(leaser)
             self.wheel.set(leaser, now_ns + wait_ms * _MS_NS)
@@ -211,11 +194,13 @@ class Machine:
         """End a wait. If its client waited for a `run`, the job goes too."""
         self.wheel.cancel(waiting)
         if isinstance(waiting, Leaser):
+            if waiting.waiting:
+                self.waits -= len(waiting.names)
             waiting.waiting = False
             for name in waiting.names:
                 queue = self.queues.get(name)
                 if queue is not None:
-                    self._rest(queue)
+                    self.registry.rest(queue)
         elif isinstance(waiting, Waiter):
             self._forget(waiting)
             job = waiting.job
@@ -429,7 +414,8 @@ class Machine:
                 when_ns = ends_ns
         elif job.state == NEW or job.state == PENDING:
             if job.scheduled_ns > now_ns:
-                self.queues[job.name].scheduled[job.id] = job
+                queue = self.queues[job.name]
+                queue.schedule(job)
                 when_ns = job.scheduled_ns
             else:
                 queue = self.queues[job.name]
@@ -447,7 +433,7 @@ class Machine:
         if job.ready:
             self.queues[job.name].remove(job)
         elif job.scheduled_ns != NOT_SCHEDULED:
-            self.queues[job.name].scheduled.pop(job.id, None)
+            self.queues[job.name].unschedule(job.id)
 
     def _hand(self, queue: Queue, leaser: Leaser, now_ns: int) -> None:
         job = queue.pop()
@@ -481,7 +467,7 @@ class Machine:
         queue = self.queues[job.name]
         queue.jobs -= 1
         if queue.jobs == 0:
-            self._rest(queue)
+            self.registry.rest(queue)
 
     # -- waiting for a result
 
@@ -490,6 +476,7 @@ class Machine:
         if self._waiters:
             for waiter in self._waiters.pop(job.id, ()):
                 waiter.gone = gone
+                waiter.read = job.result  # the job may be unloaded before the client gets its reply
                 self.wheel.cancel(waiter)
                 self.ended.append(waiter)
 

@@ -59,11 +59,15 @@ cdef class Waiter(Timer):
     cdef public bint inspects
     cdef public bint refused
     cdef public bytes read
+    cdef public object asked
 
 
 cdef class _Shelf:
     cdef public object fresh
     cdef public list returned
+
+    @cython.locals(job=Job)
+    cpdef tidy(self)
 
 
 cdef class Queue:
@@ -72,6 +76,7 @@ cdef class Queue:
     cdef public Py_ssize_t ready
     cdef public dict scheduled
     cdef public object leasers
+    cdef object _agenda
     cdef Py_ssize_t _leasers_max
     cdef dict _shelves
     cdef list _priorities
@@ -83,6 +88,11 @@ cdef class Queue:
     @cython.locals(shelf=_Shelf, job=Job)
     cpdef Job pop(self)
     cpdef remove(self, Job job)
+    @cython.locals(shelf=_Shelf, job=Job, found=list)
+    cpdef list ready_jobs(self, long long offset, Py_ssize_t limit)
+    cpdef schedule(self, Job job)
+    @cython.locals(job=Job)
+    cpdef unschedule(self, bytes job_id)
     cpdef wait(self, Leaser leaser)
     @cython.locals(leaser=Leaser)
     cpdef Leaser next_leaser(self)

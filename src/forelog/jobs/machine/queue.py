@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from heapq import heappop, heappush, merge, nsmallest
-from itertools import chain, islice
+from heapq import heappop, heappush
 
 from forelog.formats.commands.fields import NOT_SCHEDULED
+from forelog.jobs.machine.ordered import Ordered
 from forelog.jobs.machine.states import COMPLETED, FAILED, NEW
 from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
 
@@ -177,7 +176,7 @@ class Leaser(Timer):
 class Waiter(Timer):
     """A client that waits for a job's result."""
 
-    __slots__ = ("client", "gone", "inspects", "job", "owner", "read", "refused")
+    __slots__ = ("asked", "client", "gone", "inspects", "job", "owner", "read", "refused")
 
     def __init__(self, client: object, job: Job, owner: bool) -> None:
         self.when_ns = NEVER
@@ -194,7 +193,9 @@ class Waiter(Timer):
         self.refused = False
         """Whether there is no job: the client sent a wrong token, and its refusal is delayed."""
         self.read: bytes | None = None
-        """The payload or result, if it was read from the log."""
+        """The payload or result, once it is there or was read from the log."""
+        self.asked: tuple[list[bytes], dict[bytes, bytes] | None] | None = None
+        """The arguments and flags of an `inspect` that waits for its turn."""
 
 
 class _Shelf:
@@ -208,19 +209,20 @@ class _Shelf:
         self.returned: list[tuple[int, Job]] = []
         """A heap of jobs that came back, or became due, behind younger ones."""
 
-    def jobs(self) -> Iterator[Job]:
-        """The jobs in order, each once: a job that came back may also still be at its old place."""
-        before = 0
-        for job in merge(self.fresh, [entry[1] for entry in sorted(self.returned)], key=_order):
-            if job.ready and job.order != before:
-                before = job.order
-                yield job
+    def tidy(self) -> None:
+        """Put all jobs in order, each once: a job that came back may also still be at its old place."""
+        jobs = [job for job in self.fresh if job.ready]
+        jobs += [entry[1] for entry in self.returned if entry[1].ready]
+        jobs.sort(key=_order)
+        self.fresh = deque(dict.fromkeys(jobs))
+        self.returned = []
 
 
 class Queue:
     """The jobs of one name."""
 
     __slots__ = (
+        "_agenda",
         "_entries",
         "_leasers_max",
         "_priorities",
@@ -240,6 +242,8 @@ class Queue:
         """How many can be leased."""
         self.scheduled: dict[bytes, Job] = {}
         """Jobs that are not due yet, by id."""
+        self._agenda: Ordered[Job] | None = None
+        """The same jobs in order: highest priority first, then the earliest."""
         self.leasers: deque[Leaser] = deque()
         """Leasers that wait here, and some that no longer do."""
         self._leasers_max = _STALE_MAX
@@ -295,22 +299,48 @@ class Queue:
     def _sweep(self) -> None:
         self._entries = 0
         for shelf in self._shelves.values():
-            shelf.fresh = deque(list(shelf.jobs()))
-            shelf.returned = []
+            shelf.tidy()
             self._entries += len(shelf.fresh)
 
     def ready_jobs(self, offset: int, limit: int) -> list[Job]:
         """A slice of the jobs that can be leased, in order."""
+        found: list[Job] = []
         if offset >= self.ready:
-            return []
-        shelves = [self._shelves[priority] for priority in sorted(self._shelves, reverse=True)]
-        return list(islice(chain.from_iterable(shelf.jobs() for shelf in shelves), offset, offset + limit))
+            return found
+        for priority in sorted(self._shelves, reverse=True):
+            shelf = self._shelves[priority]
+            if shelf.returned:
+                self._entries -= len(shelf.fresh) + len(shelf.returned)
+                shelf.tidy()
+                self._entries += len(shelf.fresh)
+            for job in shelf.fresh:
+                if not job.ready:
+                    continue
+                if offset > 0:
+                    offset -= 1
+                    continue
+                found.append(job)
+                if len(found) == limit:
+                    return found
+        return found
 
     def scheduled_jobs(self, offset: int, limit: int) -> list[Job]:
         """A slice of the jobs that are not due yet: highest priority first, then the earliest."""
-        if offset >= len(self.scheduled):
-            return []
-        return nsmallest(offset + limit, self.scheduled.values(), key=_schedule_order)[offset:]
+        return [] if self._agenda is None else self._agenda.some(offset, limit)
+
+    def schedule(self, job: Job) -> None:
+        """Put in a job that is not due yet."""
+        if self._agenda is None:
+            self._agenda = Ordered(_schedule_order)
+        self.scheduled[job.id] = job
+        self._agenda.add(job)
+
+    def unschedule(self, job_id: bytes) -> None:
+        """Take out a job that is due, or gone, if it is here."""
+        job = self.scheduled.pop(job_id, None)
+        if job is not None:
+            assert self._agenda is not None
+            self._agenda.remove(job)
 
     def wait(self, leaser: Leaser) -> None:
         """Let a leaser wait here. Leasers that no longer wait are swept out now and then."""

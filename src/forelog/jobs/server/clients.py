@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Hashable
 from typing import Protocol
 
 from forelog.jobs.server.door import STRANGERS_MAX, Door
 from forelog.jobs.server.replies import TOO_MANY
 from forelog.serving.notices import Notices
+from forelog.serving.shares import Shares
 
 __all__ = ["Clients", "Peer"]
 
 CLIENTS_MAX = 10_000
+BUFFERS_BYTES_MAX = 256 << 20
 _LATE_LOOK_SECONDS = 5.0
 _DOOR_LOOK_SECONDS = 1.0
 
 
-class Peer(Protocol):
-    """A connection, as it is seen here."""
+class Peer(Hashable, Protocol):
+    """A connection, as what knows no sockets sees it."""
 
     def address(self) -> str:
         """Its host and port."""
@@ -31,6 +34,9 @@ class Peer(Protocol):
 
     def abort(self) -> None:
         """End it at once."""
+
+    def try_writing(self) -> None:
+        """Write what its client has changed at once, to find out whether it can be written."""
 
 
 class Clients:
@@ -51,6 +57,8 @@ class Clients:
         self.notices = Notices("jobs")
         """Log lines, of which there are only so many for each address."""
         self.door: Door[Peer] = Door(strangers_max)
+        self.buffers: Shares[Peer] = Shares(BUFFERS_BYTES_MAX)
+        """Bytes of commands that are not complete or have to wait, and of replies that clients do not take."""
         self._connections: set[Peer] = set()
         self._clients_max = clients_max
         self._closing = False
@@ -89,8 +97,16 @@ class Clients:
         """Log that a client breaks the protocol."""
         self.notices.warning("protocol error", _host(connection), from_=connection.address(), reason=what)
 
+    def keep(self, connection: Peer, size: int) -> None:
+        """A connection holds so many bytes, in and out. If all hold too many, some have to go."""
+        self.buffers.set(connection, _host(connection), size)
+        while size and (other := self.buffers.surplus()) is not None:
+            self.buffers.drop(other)
+            self._end(other, "too many bytes wait for its address")
+
     def leave(self, connection: Peer) -> None:
         """A connection is gone."""
+        self.buffers.drop(connection)
         self._connections.discard(connection)
         self.door.leave(connection)
 

@@ -4,7 +4,7 @@ cimport cython
 from forelog.jobs.machine.wheel cimport Clock
 from forelog.jobs.server.session cimport Session
 
-cdef int _BUFFER_BYTES_MAX
+cdef int _BUFFER_BYTES_MAX, _SMALL_BYTES
 
 
 cdef class Round:
@@ -33,6 +33,7 @@ cdef class Connection:
     cdef object _buffered
     cdef int _file
     cdef bint _joined
+    cdef bint _counted
     cdef bint _dirty
     cdef bint _ended
     cdef bint _reading
@@ -41,6 +42,7 @@ cdef class Connection:
 
     @cython.locals(session=Session)
     cpdef data_received(self, bytes data)
+    @cython.locals(session=Session)
     cpdef bint eof_received(self)
     cpdef close(self)
     cpdef abort(self)
@@ -53,5 +55,7 @@ cdef class Connection:
     cdef _write(self, bytes data)
     @cython.locals(session=Session, before="Py_ssize_t", held=bint, most="Py_ssize_t")
     cdef _go_on(self)
+    @cython.locals(size="Py_ssize_t")
+    cdef _count(self)
     cdef _read(self, bint wanted)
     cpdef bint is_late(self, double now)

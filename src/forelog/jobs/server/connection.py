@@ -18,6 +18,7 @@ from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.wheel import Clock
 from forelog.jobs.server.archive import Archive
 from forelog.jobs.server.clients import Clients
+from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.session import Session
 
@@ -29,6 +30,7 @@ __all__ = ["Connection", "Round"]
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client that takes no replies
 SHARE_MIN = 8  # clients that get their replies together, if there are as many
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
+_SMALL_BYTES = 64 << 10  # of a client, in and out, that are not counted
 _socket_send = kernel.socket_send
 
 
@@ -89,6 +91,7 @@ class Connection:
     __slots__ = (
         "_buffered",
         "_clients",
+        "_counted",
         "_dirty",
         "_ended",
         "_file",
@@ -103,11 +106,17 @@ class Connection:
     )
 
     def __init__(
-        self, current: Round, clients: Clients, machine: Machine, outage: Outage, archive: Archive
+        self,
+        current: Round,
+        clients: Clients,
+        machine: Machine,
+        outage: Outage,
+        archive: Archive,
+        inspections: Inspections,
     ) -> None:
         self._round = current
         self._clients = clients
-        self.session = Session(machine, clients, outage, archive, self)
+        self.session = Session(machine, clients, outage, archive, inspections, self)
         self.transport: Any = None
         self._is_closing: Any = None
         self._buffered: Any = None
@@ -115,6 +124,8 @@ class Connection:
         """The socket's descriptor, if bytes can be written to it directly."""
         self._joined = False
         """Whether it is read together with others."""
+        self._counted = False
+        """Whether it holds so many bytes that they count among those of all clients."""
         self._dirty = False
         self._reading = True
         self._ended = False
@@ -190,11 +201,13 @@ class Connection:
         session.feed(data, current.now_ns)
         if session.buffered() > (_BUFFER_BYTES_MAX if session.known else 0) and session.is_held():
             self._read(False)  # a write may take long
+        self._count()
         self.touch()
 
     def eof_received(self) -> bool:
         """The client sends no more. If it is blocked in a wait, it counts as gone; else it gets its replies."""
-        if self._file < 0 or self.session.waiting is not None:
+        session = self.session
+        if self._file < 0 or (session.waiting is not None and not session.is_in_line()):
             return False
         self._ended = True
         self.touch()
@@ -242,7 +255,8 @@ class Connection:
             self._go_on()
         elif not self._paused:
             self._since = 0.0
-        if self._ended and not self._dirty and (not self._paused or session.waiting is not None):
+        over = self._ended and not self._dirty and not session.is_in_line()
+        if over and (not self._paused or session.waiting is not None):
             self.close()
 
     def _write(self, data: bytes) -> None:
@@ -255,8 +269,9 @@ class Connection:
             if sent == len(data):
                 return
             if sent > 0:
-                data = data[sent:]  # else the socket is full, or broken: the transport knows what to do
-        transport.write(data)
+                transport.write(memoryview(data)[sent:])
+                return
+        transport.write(data)  # if the socket is full or broken, the transport knows what to do
 
     def _go_on(self) -> None:
         """Look at the bytes that are left: commands that had to wait, or that are not complete."""
@@ -273,6 +288,16 @@ class Connection:
             self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
         most = _BUFFER_BYTES_MAX if session.known else 0
         self._read(not self._paused and not (held and session.buffered() > most))
+        self._count()
+
+    def _count(self) -> None:
+        """Note how many bytes it holds, if they are many."""
+        size = self.session.buffered()
+        if self._paused and self.transport is not None:
+            size += self._buffered()
+        if (size > _SMALL_BYTES or self._counted) and self.transport is not None and not self._is_closing():
+            self._counted = size > _SMALL_BYTES
+            self._clients.keep(self, size if self._counted else 0)
 
     def _read(self, wanted: bool) -> None:
         """Read from the client, or stop reading."""
@@ -300,10 +325,12 @@ class Connection:
         self._paused = True
         self._since = time.monotonic()
         self._read(False)
+        self._count()
 
     def resume_writing(self) -> None:
         """The client takes its replies again."""
         self._paused = False
         self._since = 0.0
         self._read(True)
+        self._count()
         self.touch()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forelog.jobs.machine.limits import is_name
 from forelog.jobs.machine.machine import Machine
-from forelog.jobs.machine.queue import Job
+from forelog.jobs.machine.queue import Job, Waiter
 from forelog.jobs.server.replies import (
     ARGS,
     BAD_ID,
@@ -24,12 +27,44 @@ from forelog.jobs.server.words import number, parse_id
 if TYPE_CHECKING:
     from forelog.jobs.server.clients import Clients
 
-__all__ = ["asked_for", "inspect"]
+__all__ = ["Inspections", "asked_for", "inspect", "takes_long"]
 
 REPLY_BYTES_MAX = 2 << 20
 """Of payloads in one reply: with more, it has fewer jobs than were asked for."""
 _OFFSET_MAX = 2**32 - 1
 _LIMIT_MAX = 100
+_QUICK_JOBS_MAX = 1000
+"""Ready jobs of a queue that are looked at without waiting for a turn."""
+
+
+class Inspections:
+    """Inspections that take long: one in each round of the event loop. `resume` is called when a wait is over."""
+
+    def __init__(self, machine: Machine, resume: Callable[[], None]) -> None:
+        self._machine = machine
+        self._resume = resume
+        self._waiters: deque[Waiter] = deque()
+
+    def wait(self, client: object, args: list[bytes], flags: dict[bytes, bytes] | None) -> Waiter:
+        """Let a client wait to inspect until others have had their turn."""
+        waiter = Waiter(client, Job(), False)
+        waiter.asked = args, flags
+        self._waiters.append(waiter)
+        if len(self._waiters) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+        return waiter
+
+    def _next(self) -> None:
+        self._machine.ended.append(self._waiters.popleft())
+        self._resume()
+        if self._waiters:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+def takes_long(machine: Machine, args: list[bytes]) -> bool:
+    """Whether an inspection has to look at many jobs: ready jobs may be anywhere in their queue."""
+    queue = machine.queues.get(args[1]) if len(args) == 4 and args[0] == b"jobs" else None
+    return queue is not None and queue.ready > _QUICK_JOBS_MAX
 
 
 def inspect(machine: Machine, clients: Clients, args: list[bytes], flags: dict[bytes, bytes] | None) -> bytes:
@@ -89,7 +124,7 @@ def _inspect_queues(machine: Machine, offset_word: bytes, limit_word: bytes) -> 
     if not 0 < limit <= _LIMIT_MAX:
         return BAD_LIMIT
     queues = machine.queues
-    names = sorted(queues)[offset : offset + limit]
+    names = machine.registry.names.some(offset, limit)
     return b"+OK %d\r\n" % len(names) + b"".join([queue_lines(queues[name]) for name in names])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.queue import Job, Queue, Waiter
@@ -10,7 +12,10 @@ from forelog.times import format_time
 
 _SECOND_NS = 1_000_000_000
 _KNOWN_MAX = 4096
+_SHARED_BYTES_MIN = 4096
 _known_numbers: dict[int, bytes] = {}
+_last_result: list[Any] = [None, None, False, b""]
+"""The last large result that was replied: it, its job's id, whether the job is completed, and the reply."""
 _text = kernel.uuid_text
 
 OK = b"+OK\r\n"
@@ -74,9 +79,17 @@ def _numbers(ttr_ms: int, size: int) -> bytes:
 
 
 def result_reply(job: Job, read: bytes | None = None) -> bytes:
-    """The reply with a job's result, which may have been read from the log."""
+    """The reply with a job's result, which may have been read from the log. All clients that wait for the same
+    large result share the bytes."""
     result = (job.result or b"") if read is None else read
-    return b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), job.state == COMPLETED, len(result), result)
+    completed = job.state == COMPLETED
+    last = _last_result
+    if last[0] is result and last[1] is job.id and last[2] == completed:
+        return cast(bytes, last[3])
+    reply = b"+OK 1\r\n%b %d %d\r\n%b\r\n" % (_text(job.id), completed, len(result), result)
+    if len(result) >= _SHARED_BYTES_MIN:
+        last[:] = result, job.id, completed, reply
+    return reply
 
 
 def queue_lines(queue: Queue) -> bytes:

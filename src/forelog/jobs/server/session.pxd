@@ -4,13 +4,13 @@ cimport cython
 from forelog.jobs.machine.machine cimport Machine
 from forelog.jobs.machine.queue cimport Job, Leaser, Waiter
 from forelog.jobs.machine.wheel cimport Timer
-from forelog.jobs.machine.limits cimport is_id, is_name
+from forelog.jobs.machine.limits cimport is_id
 from forelog.jobs.server.outage cimport Outage
-from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job
-from forelog.jobs.server.replies cimport lease_reply, result_reply
+from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job, refuse_run, refuse_wait
+from forelog.jobs.server.replies cimport lease_reply, read_reply, result_reply
 
-cdef long long TTR_MS_MAX, _WAIT_MS_MAX, _MS_NS, NOT_SCHEDULED
-cdef int _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
+cdef long long _WAITS_MAX, _MS_NS, NOT_SCHEDULED
+cdef int _NAMES_FEW, _OUT_BYTES_MAX, _LINE_BYTES_MAX, _STRANGE_BYTES_MAX, _CR, _LF, DONE, UNKNOWN
 
 
 cdef class Session:
@@ -18,6 +18,7 @@ cdef class Session:
     cdef object _clients
     cdef Outage _outage
     cdef object _archive
+    cdef object _inspections
     cdef public object connection
     cdef bytearray _buffer
     cdef Py_ssize_t _need
@@ -30,6 +31,7 @@ cdef class Session:
 
     cpdef Py_ssize_t buffered(self)
     cpdef bint is_held(self)
+    cpdef bint is_in_line(self)
     cpdef feed(self, bytes data, long long now_ns)
     cpdef resume(self, long long now_ns)
     cpdef tuple take(self)
@@ -51,6 +53,8 @@ cdef class Session:
     ) except? -1
     @cython.locals(job=Job)
     cdef _dispatch(self, bytes name, list args, dict flags, bytes payload, long long now_ns)
+    @cython.locals(job=Job)
+    cdef _inspect(self, list args, dict flags)
     @cython.locals(waiter=Waiter)
     cdef _fetch(self, Job job, bint inspects)
     cdef _reply(self, bytes reply)
@@ -68,11 +72,11 @@ cdef class Session:
     )
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", wait_ms="long long", refusal=bytes, job=Job)
     cdef _run(self, list args, dict flags, bytes payload, long long now_ns)
-    @cython.locals(names=list, wait_ms="long long", leaser=Leaser, job=Job)
+    @cython.locals(names=list, wait_ms="long long", leaser=Leaser, job=Job, refusal=bytes, crowded=bint)
     cdef _lease(self, list args, dict flags, long long now_ns)
     @cython.locals(job_id=bytes, outcome="int")
     cdef _finish(self, list args, dict flags, bytes result, bint success, long long now_ns)
     @cython.locals(job_id=bytes)
     cdef _delete(self, list args, dict flags)
-    @cython.locals(job_id=bytes, wait_ms="long long", job=Job)
+    @cython.locals(job_id=bytes, wait_ms="long long", job=Job, refusal=bytes)
     cdef _result(self, list args, dict flags, long long now_ns)

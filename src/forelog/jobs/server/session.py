@@ -11,25 +11,21 @@ CR LF ends the connection: the client speaks another protocol.
 from __future__ import annotations
 
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
-from forelog.jobs.machine.limits import LEASE_NAMES_MAX, TTR_MS_MAX, is_id, is_name
+from forelog.jobs.machine.limits import LEASE_NAMES_MAX, is_id
 from forelog.jobs.machine.machine import DONE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Job, Leaser, Waiter
-from forelog.jobs.server.inspection import asked_for, inspect
+from forelog.jobs.server.inspection import asked_for, inspect, takes_long
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.replies import (
     ARGS,
     BAD_ID,
-    BAD_NAME,
-    BAD_PRIORITY,
     BAD_RESULT_SIZE,
     BAD_SIZE,
     BAD_TIME,
-    BAD_TTR,
-    BAD_WAIT,
     DUPLICATE_JOB,
     DUPLICATE_RESULT,
     FLAGS,
@@ -46,19 +42,21 @@ from forelog.jobs.server.replies import (
     result_reply,
 )
 from forelog.jobs.server.words import (
-    is_signed,
     moment,
     number,
     parse_id,
     payload_size,
     refuse_flags,
     refuse_job,
+    refuse_run,
+    refuse_wait,
     split_flags,
 )
 
 if TYPE_CHECKING:
     from forelog.jobs.server.archive import Archive
-    from forelog.jobs.server.clients import Clients
+    from forelog.jobs.server.clients import Clients, Peer
+    from forelog.jobs.server.inspection import Inspections
 
 __all__ = ["Replies", "Session"]
 
@@ -67,7 +65,8 @@ _STRANGE_BYTES_MAX = 4 << 10
 """Of a line before the token is shown."""
 _OUT_BYTES_MAX = 1 << 20
 """Of replies not sent yet, and payloads not written yet: with more, the next commands wait."""
-_WAIT_MS_MAX = 24 * 3600 * 1000
+_WAITS_MAX, _NAMES_FEW = 250_000, 16
+"""Names that all leasers together wait for. Past it, no leaser waits for more than a few."""
 _MS_NS = 1_000_000
 _CR, _LF = 13, 10
 _next_line = kernel.next_line
@@ -93,6 +92,7 @@ class Session:
         "_archive",
         "_buffer",
         "_clients",
+        "_inspections",
         "_machine",
         "_need",
         "_outage",
@@ -106,14 +106,20 @@ class Session:
     )
 
     def __init__(
-        self, machine: Machine, clients: Clients, outage: Outage, archive: Archive, connection: Any
+        self,
+        machine: Machine,
+        clients: Clients,
+        outage: Outage,
+        archive: Archive,
+        inspections: Inspections,
+        connection: Peer,
     ) -> None:
         self._machine = machine
         self._clients = clients
         self._outage = outage
         self._archive = archive
+        self._inspections = inspections
         self.connection = connection
-        """The connection, of type `Peer`, which also has `try_writing`."""
         self._buffer = bytearray()
         """Bytes of a command that is not complete, or behind one that waits."""
         self._need = 0
@@ -138,6 +144,10 @@ class Session:
         """Whether the next commands have to wait: for the one before them, for replies to be sent, or for the
         changes of all clients to be written."""
         return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX or self._machine.ledger.is_full()
+
+    def is_in_line(self) -> bool:
+        """Whether the client only waits for its turn to inspect something."""
+        return isinstance(self.waiting, Waiter) and self.waiting.asked is not None
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """Take bytes from the client."""
@@ -170,6 +180,7 @@ class Session:
     def leave(self) -> None:
         """The client has gone."""
         self.closed = True
+        self._buffer, self.out = bytearray(), []  # now, and not when the garbage collector finds them
         if self.waiting is not None:
             self._machine.leave(self.waiting)
             self.waiting = None
@@ -180,7 +191,9 @@ class Session:
         if isinstance(waiting, Leaser):
             self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))
         elif waiting is not None:
-            if waiting.refused:
+            if waiting.asked is not None:
+                self._reply(inspect(self._machine, self._clients, *waiting.asked))
+            elif waiting.refused:
                 self._reply(NO_TOKEN)
                 self.closed = True
             elif waiting.gone:
@@ -286,15 +299,20 @@ class Session:
         elif name == b"schedule":
             self._schedule(args, flags, payload, now_ns)
         elif name == b"inspect":
-            job = asked_for(self._machine, args, flags)
-            if job is not None and job.is_unloaded:
-                self._fetch(job, True)
-            else:
-                self._reply(inspect(self._machine, self._clients, args, flags))
+            self._inspect(args, flags)
         elif name == b"auth" and self._clients.token is not None:
             self._authorize(name, args, now_ns)
         else:
             self._reply(UNKNOWN_COMMAND)
+
+    def _inspect(self, args: list[bytes], flags: dict[bytes, bytes] | None) -> None:
+        job = asked_for(self._machine, args, flags)
+        if job is not None and job.is_unloaded:
+            self._fetch(job, True)
+        elif takes_long(self._machine, args):
+            self.waiting = self._inspections.wait(self, args, flags)
+        else:
+            self._reply(inspect(self._machine, self._clients, args, flags))
 
     def _fetch(self, job: Job, inspects: bool) -> None:
         """Wait for the job's payload or result to be read from the log."""
@@ -386,25 +404,14 @@ class Session:
 
     def _run(self, args: list[bytes], flags: dict[bytes, bytes] | None, payload: bytes, now_ns: int) -> None:
         job_id, name, ttr_ms, wait_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])
-        refusal = None
-        if flags and len(flags) > 1:
-            refusal = ARGS
-        elif not is_id(job_id):
-            refusal = BAD_ID
-        elif not is_name(name):
-            refusal = BAD_NAME
-        elif not 0 < ttr_ms <= TTR_MS_MAX:
-            refusal = BAD_TTR
-        elif not 0 <= wait_ms <= _WAIT_MS_MAX:
-            refusal = BAD_WAIT
-        elif flags and not is_signed(flags.get(b"-priority", b"0")):
-            refusal = BAD_PRIORITY
-        elif job_id in self._machine.jobs:
-            refusal = DUPLICATE_JOB
-        elif self._outage.read_only:
-            refusal = READ_ONLY
-        elif self._machine.ledger.memory_bytes + len(payload) > self._machine.ledger.memory_bytes_max:
-            refusal = OUT_OF_MEMORY
+        refusal = refuse_run(job_id, name, ttr_ms, wait_ms, flags)
+        if refusal is None:
+            if job_id in self._machine.jobs:
+                refusal = DUPLICATE_JOB
+            elif self._outage.read_only:
+                refusal = READ_ONLY
+            elif self._machine.ledger.memory_bytes + len(payload) > self._machine.ledger.memory_bytes_max:
+                refusal = OUT_OF_MEMORY
         if refusal is not None:
             self._reply(refusal)
             return
@@ -419,20 +426,17 @@ class Session:
             self._reply(ARGS)
             return
         names, wait_ms = args[:-1], number(args[-1])
-        for name in names:
-            if not is_name(name):
-                self._reply(BAD_NAME)
-                return
-        if not 0 <= wait_ms <= _WAIT_MS_MAX:
-            self._reply(BAD_WAIT)
-            return
-        if self._outage.read_only:
-            self._reply(READ_ONLY)
+        refusal = refuse_wait(names, wait_ms) or (READ_ONLY if self._outage.read_only else None)
+        if refusal is not None:
+            self._reply(refusal)
             return
         leaser = Leaser(self, names)
-        job = self._machine.lease(leaser, now_ns, wait_ms)
+        crowded = len(names) > _NAMES_FEW and self._machine.waits > _WAITS_MAX
+        job = self._machine.lease(leaser, now_ns, 0 if crowded else wait_ms)
         if job is not None:
             self._change(lease_reply(job))
+        elif crowded and wait_ms > 0:
+            self._reply(OUT_OF_MEMORY)
         elif leaser.waiting:
             self.waiting = leaser
         else:
@@ -475,13 +479,11 @@ class Session:
             self._reply(ARGS)
             return
         job_id, wait_ms = parse_id(args[0]), number(args[1])
-        if job_id is None or not is_id(job_id):
-            self._reply(BAD_ID)
+        refusal = refuse_wait([], wait_ms) if is_id(job_id) else BAD_ID
+        if refusal is not None:
+            self._reply(refusal)
             return
-        if not 0 <= wait_ms <= _WAIT_MS_MAX:
-            self._reply(BAD_WAIT)
-            return
-        job = self._machine.jobs.get(job_id)
+        job = self._machine.jobs.get(job_id or b"")
         if job is None:
             self._reply(NOT_FOUND)
         elif job.is_unloaded:

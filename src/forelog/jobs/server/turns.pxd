@@ -3,12 +3,14 @@ cimport cython
 
 from forelog.jobs.machine.ledger cimport Ledger
 from forelog.jobs.machine.machine cimport Machine
-from forelog.jobs.machine.wheel cimport Clock
+from forelog.jobs.machine.queue cimport Leaser, Waiter
+from forelog.jobs.machine.wheel cimport Clock, Timer
 from forelog.jobs.server.connection cimport Connection, Round
 from forelog.jobs.server.outage cimport Outage
 from forelog.jobs.server.pace cimport Pace
+from forelog.jobs.server.session cimport Session
 
-cdef long long NEVER
+cdef long long NEVER, _ALL, _HANDED_BYTES_MAX
 
 
 cdef class Turns:
@@ -18,6 +20,8 @@ cdef class Turns:
     cdef public Pace pace
     cdef public Outage outage
     cdef public object archive
+    cdef object _inspections
+    cdef object _late
     cdef Ledger _ledger
     cdef public Round round
     cdef Clock _clock
@@ -36,7 +40,10 @@ cdef class Turns:
     cdef bint _take_in(self) except -1
     @cython.locals(when_ns="long long")
     cpdef turn(self)
-    cdef _end_waits(self)
+    @cython.locals(machine=Machine, ended=list, size="long long")
+    cdef _end_waits(self, long long most=*)
+    @cython.locals(session=Session, size="Py_ssize_t")
+    cdef Py_ssize_t _end_wait(self, Timer waiter) except -1
     @cython.locals(touched=list, changes=tuple, held=list, connection=Connection, began=double, took=double)
     cdef _write(self)
     cdef _succeed(self, tuple changes, list held, where)

@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from forelog import kernel
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Leaser, Waiter
-from forelog.jobs.machine.wheel import NEVER
+from forelog.jobs.machine.wheel import NEVER, Timer
 from forelog.jobs.server.archive import Archive
 from forelog.jobs.server.clients import Clients
 from forelog.jobs.server.connection import Connection, Round
+from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.pace import Pace
 from forelog.jobs.server.replies import READ_ONLY, UNKNOWN_OUTCOME
@@ -36,7 +38,9 @@ __all__ = ["Turns"]
 logger = logging.getLogger("forelog")
 
 EVENTS_PER_TURN = 500  # timers that ring at once
+_HANDED_BYTES_MAX = 4 << 20  # replies in a turn, past which clients that wait for results wait for the next one
 ALARM_SECONDS_MAX = 1.0  # until the clock is looked at again: it may have been set
+_ALL = 1 << 62
 _clock = time.perf_counter
 
 
@@ -59,6 +63,9 @@ class Turns:
         self._clock = self.round.clock
         self.outage = Outage(log, machine, self._clock, tasks, self._resume)
         self.archive = Archive(log, machine, tasks, self._resume)
+        self._inspections = Inspections(machine, self._resume)
+        self._late: deque[Waiter] = deque()
+        """Clients whose result is there, and that get it in one of the next turns."""
         self._in_flight: tuple[Changes, Held] | None = None
         """What the thread is writing, and the replies that wait for it."""
         self._handing = False
@@ -84,7 +91,7 @@ class Turns:
     async def finish(self, seconds: float) -> None:
         """Wait until everything is written and replied to, for so many seconds at most."""
         deadline = time.monotonic() + seconds
-        while (self.round.touched or self._in_flight) and time.monotonic() < deadline:
+        while (self.round.touched or self._in_flight or self._late) and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> list[bytes]:
@@ -101,7 +108,7 @@ class Turns:
 
     def connection(self) -> Connection:
         """Make the connection of a new client."""
-        return Connection(self.round, self.clients, self.machine, self.outage, self.archive)
+        return Connection(self.round, self.clients, self.machine, self.outage, self.archive, self._inspections)
 
     def _resume(self) -> None:
         """There is something to do outside of a turn."""
@@ -135,8 +142,8 @@ class Turns:
     def turn(self) -> None:
         """End the turn: write what was changed, then reply, and set the alarm for the next timer."""
         self.round.begun = False
-        if self.machine.ended:
-            self._end_waits()
+        if self.machine.ended or self._late:
+            self._end_waits(_HANDED_BYTES_MAX)
         if self._in_flight is None and (self.round.touched or self._ledger.records):
             while len(self.round.touched) < self.pace.crowd and self.pace.is_early():
                 if not self.round.sockets:  # the event loop has to read them
@@ -145,30 +152,45 @@ class Turns:
                 self._take_in()
                 self.round.begun = False
                 if self.machine.ended:
-                    self._end_waits()
+                    self._end_waits(_HANDED_BYTES_MAX)
             self._write()
+        if self._late:
+            self.round.begin()
         when_ns = self.machine.wheel.next_ns()
         if when_ns < self._alarm_ns:
             self._set_alarm(when_ns)
 
-    def _end_waits(self) -> None:
-        """Reply to clients whose wait is over, and do what they sent meanwhile. That may end other waits."""
-        machine = self.machine
+    def _end_waits(self, most: int = _ALL) -> None:
+        """Reply to clients whose wait is over, and do what they sent meanwhile. That may end other waits. After
+        replies of more than `most` bytes, clients that wait for a result have to wait for the next turn."""
+        machine, late = self.machine, self._late
+        size = 0
         self._handing = True
+        while late and size <= most:
+            size += self._end_wait(late.popleft())
         while machine.ended:
             ended, machine.ended = machine.ended, []
-            now_ns = self._clock.now()
             for waiter in ended:
-                assert isinstance(waiter, Leaser | Waiter)
-                session: Any = waiter.client
-                if not session.closed:
-                    try:
-                        session.end_wait()
-                        session.resume(now_ns)
-                        session.connection.touch()
-                    except Exception:
-                        self._end_alone(session.connection)
+                if size > most and isinstance(waiter, Waiter):
+                    late.append(waiter)
+                else:
+                    size += self._end_wait(waiter)
         self._handing = False
+
+    def _end_wait(self, waiter: Timer) -> int:
+        """Reply to a client whose wait is over. Returns how many bytes of replies it is sent."""
+        assert isinstance(waiter, Leaser | Waiter)
+        session: Any = waiter.client
+        size = 0
+        if not session.closed:
+            try:
+                session.end_wait()
+                size = session.out_bytes
+                session.resume(self._clock.now())
+                session.connection.touch()
+            except Exception:
+                self._end_alone(session.connection)
+        return size
 
     def _end_alone(self, connection: Connection) -> None:
         """A client's command has raised in here: end its connection, and no other."""
@@ -205,6 +227,7 @@ class Turns:
             try:
                 where = self.log.write(changes[0])
             except Exception as error:  # whatever it is: without a reply clients would wait for ever
+                self._end_waits()  # their replies report what is undone now
                 self._fail(changes, held, error)
             else:
                 took = _clock() - began

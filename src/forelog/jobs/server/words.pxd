@@ -4,7 +4,7 @@ cimport cython
 from forelog.jobs.machine.limits cimport is_id, is_name
 
 cdef int _ZERO, _NINE
-cdef long long ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TTL_MS_MAX, TTR_MS_MAX
+cdef long long _WAIT_MS_MAX, ATTEMPTS_MAX, PAYLOAD_BYTES_MAX, TTL_MS_MAX, TTR_MS_MAX
 
 
 @cython.locals(job_id=bytes)
@@ -17,3 +17,5 @@ cpdef long long payload_size(bytes word) except? -2
 cpdef bint is_signed(bytes word) except -1
 cpdef bytes refuse_job(bytes job_id, bytes name, long long ttr_ms, long long ttl_ms, dict flags)
 cpdef bytes refuse_flags(dict flags)
+cpdef bytes refuse_run(bytes job_id, bytes name, long long ttr_ms, long long wait_ms, dict flags)
+cpdef bytes refuse_wait(list names, long long wait_ms)

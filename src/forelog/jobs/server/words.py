@@ -22,9 +22,11 @@ from forelog.jobs.server.replies import (
     BAD_PRIORITY,
     BAD_TTL,
     BAD_TTR,
+    BAD_WAIT,
 )
 from forelog.times import parse_time
 
+_WAIT_MS_MAX = 24 * 3600 * 1000
 _ZERO, _NINE = b"09"
 _parse = kernel.uuid_parse
 
@@ -127,3 +129,30 @@ def refuse_flags(flags: dict[bytes, bytes] | None) -> bytes | None:
     if not 0 <= number(flags.get(b"-max-fails", b"0")) <= ATTEMPTS_MAX:
         return BAD_FAILS
     return None
+
+
+def refuse_run(
+    job_id: bytes | None, name: bytes, ttr_ms: int, wait_ms: int, flags: dict[bytes, bytes] | None
+) -> bytes | None:
+    """The reply to an invalid `run`, or None."""
+    if flags and len(flags) > 1:
+        return ARGS
+    if not is_id(job_id):
+        return BAD_ID
+    if not is_name(name):
+        return BAD_NAME
+    if not 0 < ttr_ms <= TTR_MS_MAX:
+        return BAD_TTR
+    if not 0 <= wait_ms <= _WAIT_MS_MAX:
+        return BAD_WAIT
+    if flags and not is_signed(flags.get(b"-priority", b"0")):
+        return BAD_PRIORITY
+    return None
+
+
+def refuse_wait(names: list[bytes], wait_ms: int) -> bytes | None:
+    """The reply to an invalid wait for these queues, or None."""
+    for name in names:
+        if not is_name(name):
+            return BAD_NAME
+    return None if 0 <= wait_ms <= _WAIT_MS_MAX else BAD_WAIT

@@ -34,7 +34,7 @@ def message_columns(buffer, array offsets not None, int64_t base, Py_ssize_t fir
 
 
 cdef int64_t skip_element(const unsigned char *buf, int64_t at, int64_t end) noexcept nogil:
-    """Where an element of msgpack ends, with all that is inside of it; -1 if it isn't whole or is none."""
+    """Where an element of msgpack ends, with all that it contains; -1 if it isn't whole or is no element."""
     cdef int64_t left = 1, children
     cdef int head
     while left:
@@ -111,7 +111,7 @@ cdef struct TopicSlot:
 
 
 cdef TopicSlot *grow_topics(TopicSlot *slots, uint64_t old_count, uint64_t count) noexcept:
-    """A larger table with the same topics in place of the old one; NULL, and the old one stays, without memory."""
+    """Replace the table by a larger one with the same topics. Returns NULL and keeps the old one if memory is short."""
     cdef TopicSlot *grown = <TopicSlot *>PyMem_RawRealloc(NULL, count * sizeof(TopicSlot))
     cdef uint64_t i, at
     if grown == NULL:
@@ -131,7 +131,7 @@ cdef int64_t find_topic(
     const unsigned char *buf, const int64_t *start, const int64_t *end, int64_t row, TopicSlot *slots, uint64_t mask,
     int64_t next_code
 ) noexcept nogil:
-    """The code of a row's topic; that is `next_code` if it is new. There must be an empty slot."""
+    """The code of a row's topic, `next_code` if the topic is new. There must be an empty slot."""
     cdef int64_t size = end[row] - start[row], other
     cdef uint64_t digest = keyed_hash(buf + start[row], size), at = digest & mask
     while slots[at].row:

@@ -1,10 +1,10 @@
-# Messages of a broker's log to what it sends. Included by _kernel.pyx.
+# Messages of a broker's log to packets. Included by _kernel.pyx.
 
 cdef int64_t GIL_BYTES = 262144  # it takes longer to get the GIL back than to go through fewer bytes
 
 
 cdef struct Delivery:
-    # One packet to write, checked; the places are copies, because a column could change while the GIL is away.
+    # One packet to write, checked. The places are copies: a column could change while the GIL is away.
     int64_t topic, topic_bytes, payload, payload_bytes, remaining
     uint32_t packet_id
     unsigned char first
@@ -13,7 +13,7 @@ cdef struct Delivery:
 cdef unsigned char *put_delivery(
     unsigned char *out, const unsigned char *buf, const Delivery *one, const unsigned char *properties, int64_t size
 ) noexcept nogil:
-    """One PUBLISH; the properties come with their length, and `size` is 0 in MQTT 3.1.1."""
+    """Put one PUBLISH. `properties` begin with their length; `size` is 0 in MQTT 3.1.1."""
     out[0] = one.first
     out = put_mqtt_number(out + 1, one.remaining)
     out[0] = <unsigned char>(one.topic_bytes >> 8)
@@ -48,7 +48,7 @@ cdef int64_t plan_deliveries(
     Delivery *deliveries, array rows, tuple columns, _View flags, _View view, int64_t qos_max, int64_t *packet_id,
     unsigned char first, int64_t properties_size
 ) except -1:
-    """How many bytes the packets take; `packet_id` becomes the next one."""
+    """Check the rows and fill `deliveries`. Returns how many bytes the packets take, and the next id in `packet_id`."""
     cdef int64_t *topic = items(columns[0])
     cdef int64_t *topic_end = items(columns[1])
     cdef int64_t *payload = items(columns[2])
@@ -80,7 +80,7 @@ cdef int64_t plan_deliveries(
 
 
 cdef bytes sized_properties(int version, bytes properties):
-    """With their length in front, as MQTT 5 has them; nothing in MQTT 3.1.1."""
+    """The properties after their length, as in MQTT 5; nothing in MQTT 3.1.1."""
     cdef unsigned char length[4]
     cdef int64_t size = PyBytes_GET_SIZE(properties)
     if version == 4:

@@ -1,4 +1,4 @@
-# What a broker receives, as messages of its log. Included by _kernel.pyx.
+# What clients publish, as messages of the log. Included by _kernel.pyx.
 
 cdef int64_t INBOX_RUN_BYTES_MAX = 16777216  # 16 MiB
 cdef int64_t INBOX_KEPT_BYTES = 1048576  # more isn't kept when the box is emptied
@@ -28,7 +28,7 @@ cdef void clear(Stretch *stretch) noexcept:
 
 
 cdef class Inbox:
-    """The interpreter's lock is held throughout each method: what it works on can't change meanwhile."""
+    """Each method holds the interpreter's lock throughout: nothing can change what it works on."""
     cdef readonly list runs
     cdef public int64_t last_ns
     cdef Stretch data, rows, flags, acks
@@ -138,13 +138,13 @@ cdef class Inbox:
         return Drained(data, starts, topic_starts, topic_ends, payload_starts, payload_ends, flags, runs)
 
     cdef void begin(self) noexcept:
-        """A run begins here."""
+        """Begin a run."""
         self.run_start = self.data.size
         self.run_row = self.flags.size
         clear(&self.acks)
 
     cdef void rewind(self) noexcept:
-        """As before the last run."""
+        """Go back to where the last run began."""
         self.data.size = self.run_start
         self.flags.size = self.run_row
         self.rows.size = self.run_row * <int64_t>sizeof(InboxRow)
@@ -152,7 +152,7 @@ cdef class Inbox:
     cdef int add_row(
         self, unsigned char flags, int64_t topic, int64_t topic_end, int64_t payload, int64_t payload_end
     ) noexcept:
-        """A message that is to begin at the end of the data; the places count from its beginning."""
+        """Note a message that will begin at the end of the data. Its places count from its beginning."""
         cdef int64_t at = self.data.size
         cdef InboxRow row
         row.start = at
@@ -164,7 +164,7 @@ cdef class Inbox:
         self, const unsigned char *buf, int64_t stop, int version, int64_t packet_bytes_max, int64_t packets_max,
         int64_t time_ns, bytes properties0, bytes properties1, Received *received
     ) noexcept:
-        """Why it stopped, or -1 if there is no memory."""
+        """Take messages. Returns why it stopped, or -1 if memory is short."""
         cdef MqttPublish publish
         cdef bytes properties
         cdef int64_t size, topic, topic_end, payload, payload_start, payload_end

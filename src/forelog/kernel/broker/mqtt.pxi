@@ -35,7 +35,7 @@ cdef struct MqttPublish:
 
 
 cdef inline int64_t mqtt_number(const unsigned char *buf, int64_t at, int64_t stop, int64_t *number) noexcept nogil:
-    """Where it ends; -1 if it is cut off, -2 if it has more than four bytes."""
+    """Read a number. Returns where it ends, -1 if it is cut off, -2 if it has more than four bytes."""
     cdef int i
     number[0] = 0
     for i in range(4):
@@ -48,14 +48,14 @@ cdef inline int64_t mqtt_number(const unsigned char *buf, int64_t at, int64_t st
 
 
 cdef inline bint is_shortest(int64_t number, int64_t byte_count) noexcept nogil:
-    """Whether the number needs so many bytes."""
+    """Whether the number needs as many bytes as it has."""
     return byte_count == 1 or number >= <int64_t>1 << (7 * (byte_count - 1))
 
 
 cdef inline int mqtt_frame(
     const unsigned char *buf, int64_t start, int64_t stop, int64_t packet_bytes_max, MqttFrame *frame
 ) noexcept nogil:
-    """0, or why there is no whole packet. There must be a byte at `start`."""
+    """Find a packet. Returns 0, or why there is no whole one. There must be a byte at `start`."""
     cdef int64_t length = 0
     frame.start = start
     frame.first = buf[start]
@@ -76,13 +76,13 @@ cdef inline int mqtt_frame(
 
 
 cdef inline bint has_byte(uint64_t word, unsigned char byte) noexcept nogil:
-    """Whether one of the word's eight bytes is this one."""
+    """Whether one of the word's eight bytes is this byte."""
     cdef uint64_t zeros = word ^ (EVERY_BYTE * byte)
     return ((zeros - EVERY_BYTE) & ~zeros & EVERY_HIGH_BIT) != 0
 
 
 cdef inline int utf8_length(const unsigned char *p, int64_t room) noexcept nogil:
-    """How many bytes the character here has that isn't ASCII, or 0 if it is none: Unicode's table 3-7."""
+    """How many bytes the character has that isn't ASCII; 0 if it is malformed, by Unicode's table 3-7."""
     cdef unsigned char low = 0x80, high = 0xBF
     cdef int length, i
     if 0xC2 <= p[0] <= 0xDF:
@@ -110,7 +110,7 @@ cdef inline int utf8_length(const unsigned char *p, int64_t room) noexcept nogil
 
 
 cdef bint is_mqtt_text(const unsigned char *buf, int64_t at, int64_t end, bint is_topic) noexcept nogil:
-    """Whether it is well-formed UTF-8 without U+0000; a topic has a character, and no wildcards."""
+    """Whether this is well-formed UTF-8 without U+0000. A topic isn't empty, and has no wildcards."""
     cdef uint64_t word
     cdef int length
     if is_topic and at == end:
@@ -138,7 +138,7 @@ cdef bint is_mqtt_text(const unsigned char *buf, int64_t at, int64_t end, bint i
 
 
 cdef inline int64_t mqtt_bytes(const unsigned char *buf, int64_t at, int64_t stop) noexcept nogil:
-    """Where bytes after a length of two bytes end, or -1 if there aren't as many."""
+    """Where a field ends that begins with its length in two bytes; -1 if it is cut off."""
     cdef int64_t end
     if stop - at < 2:
         return -1
@@ -147,7 +147,7 @@ cdef inline int64_t mqtt_bytes(const unsigned char *buf, int64_t at, int64_t sto
 
 
 cdef int check_publish_properties(const unsigned char *buf, int64_t at, int64_t stop) noexcept nogil:
-    """0 if a client's message may have them and needs nothing special for it."""
+    """0 if a client's message may have these properties and stays plain with them."""
     cdef uint64_t seen = 0
     cdef unsigned char name
     cdef int64_t end
@@ -188,7 +188,7 @@ cdef int check_publish_properties(const unsigned char *buf, int64_t at, int64_t 
 cdef int parse_publish(
     const unsigned char *buf, int64_t start, int64_t stop, int version, int64_t packet_bytes_max, MqttPublish *publish
 ) noexcept nogil:
-    """0 and a plain message, or why there is none. There must be a byte at `start`."""
+    """Read a plain message. Returns 0, or why there is none. There must be a byte at `start`."""
     cdef MqttFrame frame
     cdef int64_t at, end, length = 0
     cdef int reason, qos

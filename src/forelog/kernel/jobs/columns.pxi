@@ -104,7 +104,7 @@ cdef inline int get_job(const unsigned char *buf, int64_t *at, int64_t stop, Com
 
 
 cdef inline int get_command(const unsigned char *buf, int64_t start, int64_t stop, Command *command) noexcept nogil:
-    """0, or why it can't be read; then the command is half filled."""
+    """Read a command. Returns 0, or why it can't be read; then `command` is half filled."""
     cdef int64_t at = start + 1 + ID_BYTES
     cdef int error = 0
     memset(command, 0, sizeof(Command))
@@ -128,7 +128,7 @@ cdef inline void set_bit(unsigned char *bitmap, int64_t row) noexcept nogil:
 
 
 cdef inline unsigned char *writable(bytes column) noexcept:
-    """The memory of bytes that nobody has seen yet."""
+    """The memory of new bytes, which nothing else has a reference to yet."""
     return <unsigned char *>PyBytes_AS_STRING(column)
 
 
@@ -139,7 +139,7 @@ cdef bytes zeros(Py_ssize_t size):
 
 
 cdef class _CommandColumns:
-    """Commands as they are collected."""
+    """The columns while they are filled."""
     cdef bytes types, errors, ids, known, jobs, resulted, timed, dated
     cdef list wide, narrow
     cdef unsigned char *type_at
@@ -173,7 +173,7 @@ cdef class _CommandColumns:
             self.narrow_at[i] = <int32_t *>(<array>self.narrow[i]).data.as_ints
 
     cdef inline int64_t tick(self, Moment moment, unsigned char *bitmap, int64_t row) noexcept nogil:
-        """Ticks since 1970, and a bit; or 0 and none for the zero time and for one that doesn't fit."""
+        """Ticks since 1970, and set the row's bit. 0 and no bit for the zero time, and for one that doesn't fit."""
         cdef int64_t unix
         if moment.seconds == 0 and moment.nanos == 0 or moment.seconds < INT64_MIN + UNIX_EPOCH_SECONDS:
             return 0

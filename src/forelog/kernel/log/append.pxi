@@ -40,12 +40,12 @@ cdef extern from *:
 
 
 cdef inline uint64_t checked_offset(int64_t offset) noexcept:
-    """An offset as an end mark has it: log/directory/end.py."""
+    """An offset with the check of an end mark: see log/directory/end.py."""
     return <uint64_t>offset | ((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) & <uint64_t>0xFFFF000000000000)
 
 
 cdef inline object new_pair(object kind, object first, object second):
-    """An instance of a subclass of tuple, without the call of its constructor."""
+    """Make an instance of a subclass of tuple without calling its constructor."""
     pair = PyType_GenericAlloc(<PyTypeObject *>kind, 2)
     Py_INCREF(first)
     PyTuple_SET_ITEM(pair, 0, first)
@@ -70,7 +70,7 @@ cdef enum:
 
 
 cdef class AppendCore:
-    """Stamp, encode, hand to `write`, count: an append while nothing special is due, under its lock."""
+    """Stamp, encode, write and count a record, under a lock: an append while nothing special is due."""
     cdef cython.pymutex mutex
     cdef unsigned long owner
     cdef public bint torn
@@ -125,14 +125,14 @@ cdef class AppendCore:
         if self.clock is None:
             clock_gettime(CLOCK_REALTIME, &ts)
             if not -UNIX_SECONDS_MAX <= ts.tv_sec < UNIX_SECONDS_MAX:
-                read_clock(_time_ns)  # tells what is wrong with it
+                read_clock(_time_ns)  # raises
             now = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
         else:
             now = read_clock(self.clock)
         return now if now > self.time_ns + self.step_ns else self.time_ns + self.step_ns
 
     cdef int64_t hand_over(self, bytes frame) except -1:
-        """What os.write() does, without the way there: a third of the cost of an append."""
+        """Do what os.write() does. Calling that would add a third to the cost of an append."""
         cdef const char *data = PyBytes_AS_STRING(frame)
         cdef ssize_t size = PyBytes_GET_SIZE(frame), written
         if self.descriptor < 0:
@@ -157,7 +157,7 @@ cdef class AppendCore:
         return encode_record(time, payload)
 
     def share_end(self, shared, waits=False):
-        """Tell of each write through `shared`, where it will end and where it has; None to tell no more."""
+        """Tell other processes where each write will end, and where it has; None tells them no more."""
         self.end_words = NULL
         self.words = None if shared is None else shared.words()
         self.shared = shared
@@ -179,7 +179,7 @@ cdef class AppendCore:
         return 0 if self.waits else self.tell(END_COMMITTED, self.offset)
 
     cdef int put(self, bytes frame) except -1:
-        """Write all of it, or raise with nothing of it left."""
+        """Write the whole frame. If this raises, none of it is left in the file."""
         cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
         self.intend(self.offset + size)
         try:
@@ -189,7 +189,7 @@ cdef class AppendCore:
             written = 0
             failure = error
         if written != size:
-            # Until this is set right, also if an interrupt comes between, nothing may be appended.
+            # Nothing may be appended until `undo` is done, also if an interrupt ends it.
             self.torn = True
             self.rest_at = -1
             self.undo(frame, written, failure)
@@ -241,7 +241,7 @@ cdef class AppendCore:
             now = self.now()
             data, starts = captain_encode_many(given, now)
             if PyBytes_GET_SIZE(data) != size:
-                return None  # the clock is the caller's, and has changed the caller's list
+                return None  # the caller's clock has changed the caller's list
             self.put(data)
             self.time_ns = now
             self.offset = offset + size

@@ -28,8 +28,10 @@ cdef inline Py_ssize_t record_bytes(Py_ssize_t length) noexcept nogil:
 cdef inline unsigned char *put_record(
     unsigned char *out, const unsigned char *time, uint32_t time_crc, const unsigned char *payload, Py_ssize_t length
 ) noexcept nogil:
-    """`time_crc` is the checksum of TIME, the same for all records of a batch. The rest is summed from where
-    it came from: to read back what was just stored in smaller pieces would stall."""
+    """Put a record at `out`. `time_crc` is the checksum of TIME, the same for all records of a batch.
+
+    The payload is summed where it came from: reading back what was just stored in smaller pieces would stall.
+    """
     cdef unsigned char *p = out + TIME_BYTES
     cdef uint64_t rest = length
     cdef uint32_t crc
@@ -60,7 +62,7 @@ cdef inline void put_time(unsigned char *out, int64_t time_ns) noexcept nogil:
 
 
 cdef put_time_object(unsigned char *out, time_ns):
-    """A time that int64 nanoseconds can't hold, such as the year 9999."""
+    """Put a time that int64 nanoseconds can't hold, such as the year 9999."""
     seconds, nanos = divmod(time_ns, 1000000000)
     cdef int64_t on_disk = seconds + UNIX_EPOCH_SECONDS
     cdef uint32_t rest = nanos
@@ -112,7 +114,7 @@ def captain_encode(payload, time_ns):
 
 
 cdef list as_bytes(payloads):
-    """The payloads as a list of bytes: itself if it is one."""
+    """The payloads as a list of bytes: the same list if it is one already."""
     cdef list given = payloads if type(payloads) is list else list(payloads)
     for payload in given:
         if not PyBytes_CheckExact(payload):

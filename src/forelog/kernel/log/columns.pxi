@@ -245,7 +245,7 @@ cdef struct KeySlot:
 
 
 cdef class KeySet:
-    """An exact set of byte strings: open addressing over an arena that holds every key once."""
+    """A set of byte strings: open addressing over an arena that holds each key once."""
     cdef KeySlot *slots
     cdef unsigned char *arena
     cdef uint64_t slot_count, used, arena_bytes, arena_room

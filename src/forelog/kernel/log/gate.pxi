@@ -11,7 +11,7 @@ cdef extern from "pythread.h" nogil:
 
 
 cdef class Gate:
-    """Whoever waits has given up the interpreter before it lets the next one through, who needs it at once."""
+    """A waiting thread gives up the interpreter before it opens the next gate: the thread behind that needs it."""
     cdef PyThread_type_lock lock
 
     def __cinit__(self):

@@ -1,10 +1,10 @@
-# A keyed hash, for tables whose keys come from strangers. Included by _kernel.pyx.
+# A keyed hash, for tables whose keys come from clients. Included by _kernel.pyx.
 
 cdef uint64_t hash_key0, hash_key1
 
 
 cdef int seed_hash() except -1:
-    """Keys come from strangers: nobody may prepare those that meet in one slot."""
+    """Choose a key at random: otherwise a client could prepare keys that all fall into one slot."""
     global hash_key0, hash_key1
     import os
     seed = os.urandom(16)
@@ -32,7 +32,7 @@ cdef inline void sip_round(uint64_t *v) noexcept nogil:
 
 
 cdef uint64_t keyed_hash(const unsigned char *p, int64_t size) noexcept nogil:
-    """SipHash-1-3. A checksum would not do: which inputs collide in a CRC doesn't depend on where it starts."""
+    """SipHash-1-3. A CRC would not do: the same inputs collide in it whatever it starts with."""
     cdef uint64_t v[4]
     cdef uint64_t word
     cdef int64_t left = size

@@ -4,7 +4,7 @@ from collections import deque as _deque
 
 
 cdef class BoundedQueue:
-    """Each method is one step to all threads: it never gives up the interpreter's lock in between."""
+    """Each method is one step to all threads: it holds the interpreter's lock throughout."""
     cdef readonly int64_t writes_max, bytes_max, writes, bytes
     cdef object queue, append, popleft
 

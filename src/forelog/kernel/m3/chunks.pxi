@@ -33,13 +33,13 @@ cdef inline void store_u32_le(unsigned char *p, uint32_t value) noexcept nogil:
 
 
 cdef inline uint32_t size_checksum(const unsigned char *p) noexcept nogil:
-    """Adler-32 of four bytes, too few for its sums to be divided."""
+    """Adler-32 of four bytes. Its sums stay so small that nothing is divided."""
     cdef uint32_t sum = 1 + p[0] + p[1] + p[2] + p[3]
     return ((4 + 4 * p[0] + 3 * p[1] + 2 * p[2] + p[3]) << 16) | sum
 
 
 cdef inline int64_t get_varint(const unsigned char *p, int64_t at, int64_t stop, uint64_t *number) noexcept nogil:
-    """Where it ends; -1 if it goes on past `stop`, -2 if it is no 64 bit number."""
+    """Read a number. Returns where it ends, -1 if it goes on past `stop`, -2 if it doesn't fit into 64 bits."""
     cdef int i
     cdef unsigned char byte
     number[0] = 0
@@ -222,7 +222,7 @@ def m3_find(buffer, int64_t start, int64_t stop, bint final):
 # -- messages into chunks
 
 cdef class _Messages:
-    """Messages back to back, and their chunks."""
+    """Messages, back to back, and their chunks."""
     cdef Stretch bodies, ends, sizes
 
     def __dealloc__(self):
@@ -238,7 +238,7 @@ cdef class _Messages:
         return self.ends.size // <int64_t>sizeof(int64_t)
 
     cdef int close_message(self) except -1:
-        """What was put into `bodies` since the last one is a message."""
+        """End a message: what was put into `bodies` since the last one."""
         if extend(&self.ends, <const unsigned char *>&self.bodies.size, sizeof(int64_t)):
             raise MemoryError
         return 0
@@ -249,7 +249,7 @@ cdef class _Messages:
         return 0
 
     cdef int64_t plan(self, int64_t chunk_bytes, int64_t *place) except -1:
-        """The sizes of the chunks, and where that of each message starts; returns all chunks' bytes."""
+        """Plan the chunks: their sizes, and where each message's chunk starts. Returns how many bytes they take."""
         cdef int64_t total = 0, filled = 0, size, start = 0, i
         cdef int64_t *ends = <int64_t *>self.ends.data
         for i in range(self.count()):
@@ -274,7 +274,7 @@ cdef class _Messages:
         return total + (CHUNK_HEAD_BYTES + filled if filled else 0)
 
     cdef void write(self, unsigned char *out, int64_t *starts) noexcept nogil:
-        """All messages, cut to the planned sizes, each part under its head."""
+        """Put all messages, cut to the planned sizes, each part after its head."""
         cdef int64_t *ends = <int64_t *>self.ends.data
         cdef int64_t *sizes = <int64_t *>self.sizes.data
         cdef int64_t at = 0, start = 0, chunk = 0, filled = 0, i, part, rest
@@ -304,7 +304,7 @@ cdef class _Messages:
             start = ends[i]
 
     cdef tuple chunks(self, int64_t chunk_bytes):
-        """The bytes, the chunks' starts, and for each message that of its chunk."""
+        """The chunks' bytes, where they start, and for each message where its chunk starts."""
         if chunk_bytes < 1:
             raise ValueError(f"chunks of {chunk_bytes} bytes")
         cdef array places = new_column(self.count())

@@ -1,7 +1,7 @@
 # Messages of M3's commit log to columns. Included by _kernel.pyx.
 
 cdef class _Rows:
-    """Which row of the series an index in the file means: a table of open addresses, keys beside their rows."""
+    """Maps the file's numbers of series to rows: a table with open addressing, each key beside its row."""
     cdef uint64_t *keys
     cdef int64_t *rows
     cdef int64_t room, count
@@ -16,7 +16,7 @@ cdef class _Rows:
         PyMem_RawFree(self.rows)
 
     cdef inline int64_t slot(self, uint64_t key) noexcept nogil:
-        """Where the key is, or would be."""
+        """The key's slot, or the one where it belongs."""
         cdef int64_t at = <int64_t>((key * <uint64_t>0x9E3779B97F4A7C15) >> self.shift)
         while self.rows[at] >= 0 and self.keys[at] != key:
             at = (at + 1) & (self.room - 1)
@@ -62,7 +62,7 @@ cdef class _Rows:
 
 
 cdef class _EntryColumns:
-    """Entries as they are collected, with room for as many as the bytes could hold."""
+    """The columns while they are filled, with room for as many entries as the bytes could hold."""
     cdef array series, timestamps, created, offsets, values, annotation_offsets
     cdef bytearray units, annotated
     cdef Stretch annotations
@@ -120,7 +120,7 @@ cdef class _EntryColumns:
 
 
 cdef class M3Decoder:
-    """The entries of one file, from its first chunk on."""
+    """Decodes the entries of one file, from its first chunk on."""
     cdef readonly int64_t number, pending_offset
     cdef bint lenient, begun, entry_first, lost, busy
     cdef int64_t annotation_bytes_max, place, resume, stopped_at
@@ -244,7 +244,7 @@ cdef class M3Decoder:
     cdef int fresh(
         self, const unsigned char *data, int64_t size, int64_t *at, _EntryColumns columns
     ) noexcept nogil:
-        """A message that begins here."""
+        """Read a message that begins in this chunk."""
         cdef uint64_t length
         cdef int64_t body = get_varint(data, at[0], size, &length)
         cdef int reason
@@ -267,7 +267,7 @@ cdef class M3Decoder:
     cdef int collected(
         self, const unsigned char *data, int64_t size, int64_t *at, _EntryColumns columns
     ) noexcept nogil:
-        """A message that began in an earlier chunk: its length first, then the rest."""
+        """Read on in a message that began in an earlier chunk: its length first, then the rest."""
         cdef int64_t missing = self.missing(), part
         cdef uint64_t length
         cdef int reason
@@ -370,7 +370,7 @@ cdef class M3Decoder:
     cdef int learn(
         self, uint64_t index, const unsigned char *metadata, int64_t size, int64_t *row
     ) noexcept nogil:
-        """The row of a series whose metadata comes again mostly, and is the same; else a new one."""
+        """Find the row of a series, whose metadata has mostly come before and is the same; else make a new row."""
         cdef int64_t start
         cdef int reason = check_metadata(metadata, size)
         if reason != END:
@@ -389,7 +389,7 @@ cdef class M3Decoder:
 
 
 cdef class M3Checker:
-    """Where a file may be cut without leaving a message in half."""
+    """Finds where a file may be cut without leaving half a message."""
     cdef readonly int64_t end
     cdef int64_t left
     cdef bint foreign

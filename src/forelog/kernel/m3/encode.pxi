@@ -39,7 +39,7 @@ cdef inline unsigned char *put_int(unsigned char *p, int64_t number) noexcept no
 
 
 cdef inline unsigned char *put_bytes(unsigned char *p, data) noexcept:
-    """Bytes or None; the caller has made sure that it is one of them."""
+    """Put bytes or None. The caller has checked that it is one of them."""
     cdef int64_t size
     if data is None:
         p[0] = 0xC0
@@ -100,7 +100,7 @@ def m3_message(
 
 
 cdef class M3Encoder:
-    """The chunks of one file. What a batch adds to what is known is kept only once it is accepted."""
+    """Encodes the entries of one file. What a batch teaches it is kept once the batch is accepted."""
     cdef int64_t number, chunk_bytes
     cdef dict known, staged
     cdef bint begun, busy

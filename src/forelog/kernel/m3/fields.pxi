@@ -1,11 +1,11 @@
 # The fields of messages of M3's commit log. Included by _kernel.pyx.
 #
-# They are read at a place that moves on, `p[0]`, up to `stop`; 0 is fine, and anything else a reason.
+# Each function reads at `p[0]`, which it moves on, up to `stop`. It returns 0, or a reason.
 
 cdef inline int get_int(
     const unsigned char **p, const unsigned char *stop, uint64_t *number, bint *negative
 ) noexcept nogil:
-    """An integer of any width. `number` is its two's complement if it is negative."""
+    """Read an integer of any width. `number` is its two's complement if it is negative."""
     cdef const unsigned char *at = p[0]
     cdef unsigned char code
     cdef int64_t left = stop - at - 1
@@ -84,7 +84,7 @@ cdef inline int get_float(const unsigned char **p, const unsigned char *stop, do
 cdef inline int get_bytes(
     const unsigned char **p, const unsigned char *stop, const unsigned char **data, int64_t *size
 ) noexcept nogil:
-    """Bytes or text; NULL for nil."""
+    """Read bytes or a text. `data` is NULL for nil."""
     cdef const unsigned char *at = p[0]
     cdef int64_t left = stop - at - 1
     cdef unsigned char code

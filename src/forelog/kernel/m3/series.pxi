@@ -47,7 +47,7 @@ def m3_parse_metadata(data):
 
 
 cdef tuple get_tags(const unsigned char *tags, int64_t size):
-    """Pairs of bytes. The tags have been checked."""
+    """The tags as pairs. They have been checked."""
     cdef int64_t at = 4
     cdef list parts = []
     while at < size:

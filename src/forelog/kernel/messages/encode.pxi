@@ -1,7 +1,7 @@
 # Messages to bytes. Included by _kernel.pyx.
 
 cdef inline int64_t message_bytes(int64_t topic, int64_t payload, int64_t properties) noexcept nogil:
-    """How many bytes a message takes, by the sizes of its parts."""
+    """How many bytes a message takes whose parts have these sizes."""
     return (
         1 + 9
         + (1 if topic < 32 else 2 if topic < 256 else 3) + topic
@@ -11,7 +11,7 @@ cdef inline int64_t message_bytes(int64_t topic, int64_t payload, int64_t proper
 
 
 cdef inline unsigned char *put_size(unsigned char *out, unsigned char first, int64_t size) noexcept nogil:
-    """The head of a bin or str of 0 to 2^32 - 1 bytes; `first` is its marker with a size in one byte."""
+    """Put the head of a bin or str of at most 2^32 - 1 bytes. `first` is the marker with a size in one byte."""
     if size < 256:
         out[0] = first
         out[1] = <unsigned char>size
@@ -36,7 +36,7 @@ cdef unsigned char *put_message(
     const unsigned char *properties,
     int64_t properties_bytes,
 ) noexcept nogil:
-    """One message, into as many bytes as message_bytes() says; where it ends.
+    """Put one message, of message_bytes() bytes. Returns where it ends.
 
     Everything has been checked: the topic is UTF-8, the sizes are within their limits, and the properties are a
     map in msgpack, b"\\x80" if there are none.
@@ -57,7 +57,7 @@ cdef unsigned char *put_message(
     p += payload_bytes
     memcpy(p, properties, properties_bytes)
     p += properties_bytes
-    crc = crc32c_update(0, out + 1, p - out - 1)  # of all at once: most messages are small
+    crc = crc32c_update(0, out + 1, p - out - 1)  # all at once: most messages are small
     p[0] = 0xCE
     store_u32(p + 1, crc)
     return p + 5
@@ -73,7 +73,7 @@ cdef inline int add_message(
     const unsigned char *properties,
     int64_t properties_bytes,
 ) noexcept nogil:
-    """The same at the end of bytes that grow; -1 if there is no memory."""
+    """Append one message. Returns -1 if memory is short."""
     cdef int64_t size = message_bytes(topic_bytes, payload_bytes, properties_bytes)
     if reserve(out, size):
         return -1
@@ -85,7 +85,7 @@ cdef inline int add_message(
 
 
 cdef int64_t check_message(item, int64_t time_ns) except -1:
-    """How many bytes an item (topic, payload, properties) takes; an error if it can't be written."""
+    """How many bytes an item (topic, payload, properties) takes. Raises if it can't be written."""
     cdef int64_t end = 0, size
     if type(item) is not tuple or len(item) != 3:
         raise TypeError("a message is a tuple of topic, payload and properties, all bytes: see Messages.item()")

@@ -18,7 +18,7 @@ cdef int say(Stretch *out, const char *text, int64_t size) except -1:
 
 
 cdef int say_escaped(Stretch *out, const unsigned char *p, int64_t size) except -1:
-    """UTF-8 between quotation marks."""
+    """Put a text in UTF-8 between quotation marks."""
     cdef int64_t i, begun = 0
     cdef char escape[8]
     cdef const char *short
@@ -126,7 +126,7 @@ cdef int say_number(Stretch *out, const unsigned char *p) except -1:
 
 
 cdef int64_t say_value(Stretch *out, const unsigned char *buf, int64_t at, int64_t stop, bint in_key) except -1:
-    """One element, which is known to be well-formed and to end before `stop`; where it ends."""
+    """Put one element, which is well-formed and ends before `stop`. Returns where it ends."""
     cdef unsigned char marker = buf[at]
     cdef int64_t start = at + element_head(marker), end = start + element_content(buf + at)
     cdef int64_t children = element_children(buf + at), i

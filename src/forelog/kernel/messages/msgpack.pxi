@@ -1,4 +1,4 @@
-# Values in msgpack: many as one. Included by _kernel.pyx.
+# Many values in msgpack, joined to one array. Included by _kernel.pyx.
 
 cdef inline int64_t big_endian(const unsigned char *p, int size) noexcept nogil:
     cdef int64_t value = 0

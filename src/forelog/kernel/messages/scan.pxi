@@ -1,4 +1,4 @@
-# Records of the messages format: msgpack arrays. Included by _kernel.pyx.
+# Messages of a broker's log: msgpack arrays. Included by _kernel.pyx.
 
 cdef enum:
     BAD_TOPIC = 7
@@ -38,7 +38,7 @@ cdef inline uint64_t load_uint(const unsigned char *p, int size) noexcept nogil:
 cdef inline int get_any_uint(
     const unsigned char *buf, int64_t at, int64_t stop, int64_t *end, uint64_t *value
 ) noexcept nogil:
-    """A msgpack uint in any width: END and its end, TRUNCATED and where it would end, or BAD_LENGTH."""
+    """Read an unsigned number. Returns END, TRUNCATED or BAD_LENGTH; `end` is where it ends, or would end."""
     cdef int size
     end[0] = at + 1
     if at >= stop:
@@ -59,7 +59,7 @@ cdef inline int get_any_uint(
 cdef inline int get_sized(
     const unsigned char *buf, int64_t at, int64_t stop, int64_t largest, bint text, int64_t *start, int64_t *end
 ) noexcept nogil:
-    """Where a str's or bin's bytes start and end, by its head alone; for TRUNCATED `end` is where that ends."""
+    """Read the head of a str or bin: where its bytes start and end. For TRUNCATED `end` is where the head would end."""
     cdef int size, first = 0xD9 if text else 0xC4
     cdef uint64_t length
     end[0] = at + 1
@@ -84,7 +84,7 @@ cdef inline int get_sized(
 
 
 cdef inline int element_head(unsigned char marker) noexcept nogil:
-    """How many bytes an element has before its content; 0 for what is no element."""
+    """How many bytes an element has before its content; 0 if no element begins so."""
     if marker < 0xC0 or marker >= 0xE0 or marker == 0xC0 or marker == 0xC2 or marker == 0xC3:
         return 1
     if marker == 0xC4 or marker == 0xD9 or 0xD4 <= marker <= 0xD8:
@@ -125,7 +125,7 @@ cdef inline int64_t element_content(const unsigned char *p) noexcept nogil:
 
 
 cdef inline int64_t element_children(const unsigned char *p) noexcept nogil:
-    """How many elements a map or an array has inside, both keys and values; -1 for anything else."""
+    """How many elements a map or an array contains, keys and values; -1 for anything else."""
     cdef unsigned char marker = p[0]
     if 0x80 <= marker <= 0x8F:
         return 2 * (marker & 0x0F)
@@ -151,7 +151,7 @@ cdef inline bint is_text(unsigned char marker) noexcept nogil:
 
 
 cdef int skip_properties(const unsigned char *buf, int64_t at, int64_t stop, int64_t *end) noexcept nogil:
-    """Where a map with texts as keys ends; for TRUNCATED, where what is missing would."""
+    """Find where a map with texts as keys ends; for TRUNCATED, where the missing part would end."""
     cdef int64_t left[PROPERTIES_DEPTH_MAX]
     cdef int64_t place = at, limit = at + PROPERTIES_BYTES_MAX, children, after
     cdef int depth = -1, head
@@ -198,7 +198,7 @@ cdef int skip_properties(const unsigned char *buf, int64_t at, int64_t stop, int
 cdef int get_message_places(
     const unsigned char *buf, int64_t at, int64_t stop, MessagePlaces *m
 ) noexcept nogil:
-    """Reason (END if fine) and where the parts of a message are, its checksum not looked at."""
+    """Find the parts of a message. Returns a reason, END if they are right. The checksum isn't looked at."""
     cdef uint64_t value = 0
     cdef int64_t end = 0
     cdef int reason
@@ -290,7 +290,7 @@ cdef bint is_utf8(const unsigned char *p, int64_t size) noexcept nogil:
 
 
 cdef inline int get_message(const unsigned char *buf, int64_t at, int64_t stop, MessagePlaces *m) noexcept nogil:
-    """The same, and the checksum and the topic are right."""
+    """Find the parts of a message, and check its checksum and its topic."""
     cdef int reason = get_message_places(buf, at, stop, m)
     if reason != END:
         return reason
@@ -389,7 +389,6 @@ def messages_find(buffer, int64_t start, int64_t stop, bint final):
 
 
 def message_split(frame):
-    """Topic, payload and encoded properties of one message, which a scan has found right."""
     cdef _View view = _View(frame)
     cdef MessagePlaces m
     cdef const char *data = <const char *>view.data

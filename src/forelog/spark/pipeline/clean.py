@@ -109,9 +109,13 @@ class Cleaned:
     """What was removed from a log, or would be; `positions` is the number of records that the rule chose."""
 
     log: str
+    """The name of the log."""
     path: str
+    """Its directory."""
     positions: int
+    """The number of records that the rule chose."""
     report: CleanReport
+    """What the cleaner removed, or would remove."""
 
 
 def clean(

@@ -53,7 +53,7 @@ from forelog.spark.pipeline.ingest_plan import (
     shape_of,
     table_columns,
 )
-from forelog.spark.pipeline.ingest_run import Finished, Run, nobody, parallelism, run_on
+from forelog.spark.pipeline.ingest_run import Finished, Run, ignored, parallelism, run_on
 from forelog.spark.planning import Log, find_logs
 from forelog.spark.remote import is_remote
 from forelog.spark.tables.commits import DataFile, TableInfo
@@ -65,7 +65,7 @@ from forelog.spark.types import ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMMITS_TOLD_MAX = 1000
+COMMITS_MAX = 1000
 COMPACT_FILES_MIN = 8
 COMPACT_GROWTH = 8  # a merged file is at most this many times as large as a small one
 _TASKS_PER_CORE = 4  # in a commit, to keep all cores busy
@@ -75,12 +75,13 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommitReport:
     """A commit that added rows."""
 
     time_s: float
     """When it was done, in seconds since 1970."""
     rows: int
+    """Rows that it added."""
     bytes: int
     """Bytes of log that it covers."""
     seconds: float
@@ -92,7 +93,9 @@ class IngestReport:
     """What an ingest did."""
 
     rows: int = 0
+    """Rows that were added."""
     files: int = 0
+    """Files that were added."""
     bytes: int = 0
     """Bytes of the files that were written, without those of merges."""
     batches: int = 0
@@ -103,9 +106,10 @@ class IngestReport:
     """Damaged places that were skipped."""
     positions: dict[str, Position] = field(default_factory=dict)
     """The position that the table has reached in each log."""
-    commits: deque[Told] = field(default_factory=lambda: deque(maxlen=COMMITS_TOLD_MAX))
+    commits: deque[CommitReport] = field(default_factory=lambda: deque(maxlen=COMMITS_MAX))
     """The last commits that added rows."""
     seconds: float = 0.0
+    """Seconds that it took."""
 
 
 def ingest(
@@ -325,7 +329,7 @@ class Ingest:
                 return False
             rows = self._append(staging, results, {one.piece.log.name: one.after for one in group})
             if rows:
-                self._report.commits.append(Told(time.time(), rows, size, time.monotonic() - started))
+                self._report.commits.append(CommitReport(time.time(), rows, size, time.monotonic() - started))
             done += size
             self._progress(done, total)
         return True
@@ -339,13 +343,13 @@ class Ingest:
         self,
         tasks: Sequence[WriteTask | MergeTask],
         function: Callable[..., Written],
-        finished: Finished = nobody,
+        finished: Finished = ignored,
     ) -> list[Written]:
         results: list[Written] = self._run(tasks, function, finished)
         for result in results:
             result.check()
         if len(results) != len(tasks):
-            raise AssertionError(f"{len(results)} of {len(tasks)} tasks told what they did")
+            raise AssertionError(f"{len(results)} of {len(tasks)} tasks returned a result")
         return results
 
     def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> int:

@@ -25,11 +25,11 @@ Run = Callable[[Sequence[Any], Callable[[Any], Any], Finished], list[Any]]
 POLL_SECONDS = 0.2
 
 
-def nobody(_: int) -> None:
+def ignored(_: int) -> None:
     """Ignores the number of finished tasks."""
 
 
-def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
+def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = ignored) -> list[R]:
     """Run the tasks in this process."""
     results = []
     for task in tasks:
@@ -41,7 +41,7 @@ def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished 
 def run_on(spark: SparkSession) -> Run:
     """Run each task as a task of Spark. Only tasks and results pass through Spark, as bytes."""
 
-    def run(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = nobody) -> list[R]:
+    def run(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = ignored) -> list[R]:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 

@@ -171,7 +171,7 @@ def _columns() -> list[Column]:
         .when(F.col("latest.command") == "start-attempt", "leased")
         .otherwise("waiting")
     )
-    # A run is due when it is leased: nobody knows when it was asked for.
+    # A run is due when it is leased: the log doesn't have the time of the request.
     due = F.coalesce(F.greatest("scheduled", "add.time"), F.when(F.col("add").isNull(), F.col("first_lease")))
     waited = _ms_between(due, "first_lease")  # negative where a server's clock was set back
     finished = F.col("end.time")
@@ -260,7 +260,7 @@ def queue_rates(jobs: DataFrame, width: str = "1 minute") -> DataFrame:
 
 
 def stuck(jobs: DataFrame, now: TimeLike, *, patience: str = PATIENCE) -> DataFrame:
-    """Jobs that nobody gets on with as of `now`, with the reason in the column `why`.
+    """Jobs that wait or run for too long as of `now`, with the reason in the column `why`.
 
     - `lease over`: leased, and its ttr is over by more than `patience`, but no timeout was written: its server is
       down, or was.

@@ -1,11 +1,10 @@
 """The state as of any position or time.
 
-Of a command log: the jobs that its server would know, by the state machine of `jobs.log.replay` itself, one
-job's commands at a time; jobs don't know of each other, so that as many are replayed at once as there are tasks.
-Of a log of keyed records: the latest record of each key.
+For a command log, these are the jobs that its server would have, computed by its own state machine. Jobs don't
+depend on each other, so they are replayed in parallel, each with all of its commands. For a log of keyed records,
+it is the latest record of each key.
 
-As of a *position* is what came before it: a position lies between records. As of a *time* is what was written
-until then, and at it.
+As of a *position* means what came before it. As of a *time* means what was written up to and with that time.
 """
 
 from __future__ import annotations

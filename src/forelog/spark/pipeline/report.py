@@ -1,4 +1,4 @@
-"""Tables and plots as one HTML file that needs nothing else: no scripts, no fonts, nothing from elsewhere.
+"""Tables and plots as one HTML file, without scripts, fonts or other files.
 
 >>> page = Report("orders")
 >>> page.add_table("queues", ["name", "jobs"], [["mail", 3]])
@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 860, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 22, 28
 _COLORS = ("#3b82f6", "#d97706", "#10b981", "#ef4444", "#8b5cf6", "#06b6d4", "#db2777", "#84cc16")
 SERIES_MAX = len(_COLORS)
-"""Lines in a plot; what is beyond is left out, and said."""
+"""Lines in a plot; the plot says how many more were left out."""
 ROWS_MAX = 1000
 DOTS_MAX = 2000
 """Of one series; of more, every second one is drawn, or every third, and so on."""

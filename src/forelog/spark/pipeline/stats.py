@@ -1,12 +1,12 @@
-"""What a table of records looks like: rates, sizes, times, gaps, skew, duplicates.
+"""Statistics of a table of records: rates, sizes, times, gaps, skew, duplicates.
 
     stats(records)                  a row for each log
     windows(records, "1 minute")    a row for each log and window of time
     gaps(records, "15m")            the times in which nothing was written
     duplicates(records)             payloads that occur more than once
 
-They take the columns `time` and `length` of the codec `records` (and `segment`, `payload` where said), or a
-`payload` to measure instead of a `length`. Without the column `log` all rows are one log's.
+They need the columns `time` and `length` of the codec `records`, or a `payload` to measure in place of `length`;
+some also need `segment` or `payload`. Without the column `log`, all rows are of one log.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class Fleet:
     """The results by the name of the log."""
 
     reports: dict[str, VerifyReport]
+    """The report of each log."""
 
     @property
     def ok(self) -> bool:

@@ -36,15 +36,19 @@ class DataFile:
     path: str
     """The path below the table's folder."""
     rows: int
+    """The number of rows."""
     bytes: int
+    """The size of the file."""
     partition: str | None
     """The value of the partition column in all of its rows; None for null, and without such a column."""
     first: str | None
     """The positions of the first and the last row, if all rows are from one log."""
     last: str | None
+    """The position of the last row."""
     since_us: int | None
     """The times of the earliest and the latest row."""
     until_us: int | None
+    """The time of the latest row."""
 
     @property
     def folder(self) -> str:
@@ -56,14 +60,21 @@ class TableInfo:
     """What is the same in all commits of a table."""
 
     id: str
+    """The id of the table."""
     source: str
+    """The log, or the folder of logs."""
     recursive: bool
+    """Whether the source is a folder of logs."""
     codec: str
+    """The codec of the records."""
     format: str
+    """The format of the table."""
     partition_by: str | None
+    """The partition column; None without one."""
     columns: dict[str, str]
     """The columns with their Spark types; the partition column is the last one."""
     catalog: str | None = None
+    """The catalog of an Iceberg table."""
     name: str | None = None
     """The name of an Iceberg table in its catalog."""
 
@@ -73,10 +84,15 @@ class Commit:
     """One step of a table."""
 
     number: int
+    """The number of the commit."""
     kind: str
+    """What it does: append or compact."""
     about: TableInfo
+    """What is the same in all commits."""
     added: list[DataFile]
+    """The files that it adds."""
     removed: list[str]
+    """The paths of the files that it removes."""
     positions: dict[str, str]
     """The position that the table has reached in each log."""
     staging: str
@@ -92,9 +108,13 @@ class TableState:
     """A table after its last commit."""
 
     last: Commit | None = None
+    """The last commit; None for a new table."""
     files: dict[str, DataFile] = field(default_factory=dict)
+    """All files, by path."""
     positions: dict[str, Position] = field(default_factory=dict)
+    """The position reached in each log."""
     traces: dict[str, str] = field(default_factory=dict)
+    """The trace of each log there."""
     commits: list[int] = field(default_factory=list)
     """The numbers of the commits that this was read from."""
 

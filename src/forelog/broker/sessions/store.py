@@ -1,11 +1,12 @@
-"""What a broker must not forget besides messages: sessions, where they are, and retained messages.
+"""What the broker keeps besides messages: sessions, their positions, groups and retained messages.
 
-It is a state log: each change is an event before it matters to anyone, and the next start replays them. Messages
-aren't in it, only positions of them, except for retained ones, which may outlive the files that they came in.
+It is a state log. Every change is written as an event before it takes effect, and the next start replays the
+events. Messages appear in it only as positions. Retained messages are the exception: they may outlive the files of
+the log.
 
-How far it knows the messages is noted now and then. What came after that is read from the message log at the
-start, because it says itself which message was to be retained, and under which id a publisher has sent one of QoS
-2: there is no moment in which a message is in the log and its consequences are lost.
+The log of messages says of each message whether it is retained and, at QoS 2, under which packet id it was
+published. The store notes now and then how far it has taken this in. A start reads the messages after that again,
+so a message that is in the log never loses its consequences.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
-from forelog.broker.flow.batches import RETAIN, Batch, Stored
 from forelog.broker.limits import Limits
-from forelog.broker.sessions.events import change, restored, sub_entry, told
+from forelog.broker.log.batch import RETAIN, MessageBatch, StoredMessage
+from forelog.broker.sessions.events import (
+    ENTRY_BYTES,
+    EVENT_BYTES,
+    apply_change,
+    event_bytes,
+    latest,
+    restored,
+    snapshot,
+    sub_entry,
+    subject,
+)
 from forelog.broker.sessions.retained import RetainedMessages
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.errors import AppenderFailed, BadEvent, ForelogError, RecordTooLarge
@@ -30,73 +41,94 @@ from forelog.log.position import Position
 from forelog.state.enumeration import Enumeration
 from forelog.state.log import StateLog
 
-__all__ = ["Memory"]
+__all__ = ["SessionStore"]
 
 logger = logging.getLogger("forelog")
 
 HEAL_SECONDS, HEAL_SECONDS_MAX = 0.5, 30.0
-"""Between two attempts to write a log that couldn't be written; longer each time, up to the second."""
+"""The first pause between attempts to write a broken log, and the longest; each is twice the one before."""
 _BATCH_BYTES = 4 << 20
-"""Events that are written together, about: far below what a log takes at once."""
-_OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
-"""What an event is of, if it isn't of a session."""
+"""Bytes of events that are written together, about: far below the limit of a log."""
 _LOOKED_AT = 500
-"""Retained messages that are looked at together."""
-_EVENT_BYTES = 64
-_ENTRY_BYTES = 8
-_TOLD_MAX, _TOLD_BYTES_MAX = 100, 1 << 20
-"""Sessions and retained messages that are told of together when everything is written anew, and their bytes."""
+"""Retained messages that one call of `forget_expired` checks."""
+_STEP_MAX, _STEP_BYTES_MAX = 100, 1 << 20
+"""Things that a snapshot writes in one step, and their bytes."""
 _SUBS_MAX = 1000
 """Subscriptions in one event."""
 
 
-class Memory:
+class SessionStore:
     """Sessions, groups and retained messages, and the log that keeps them."""
 
-    def __init__(self, path: str, limits: Limits, *, files: Files | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        limits: Limits,
+        *,
+        written: Callable[[], int] | None = None,
+        delivered: Callable[[], Position] = lambda: Position(0, 0),
+        run: Callable[[Callable[[], None]], None] = lambda work: work(),
+        files: Files | None = None,
+        mode: int | None = None,
+        sync: Literal["os", "interval", "always"] = "os",
+        sync_interval_ms: int = 1000,
+        timeout: float | None = 0,
+    ) -> None:
+        """A store at a path; `open` restores what is there.
+
+        `written` returns the time of the last message that is in the log. `delivered` returns the position up to
+        which live cursors have been given everything. `run` runs a function where nothing else changes sessions:
+        on the event loop.
+        """
         self.sessions: dict[str, Session] = {}
         self.groups: dict[str, Position] = {}
-        """Where shared subscriptions have got to."""
+        """The positions of groups."""
         self.retained = RetainedMessages(limits.retained_max, limits.retained_bytes_max)
         self._looked_at: str | None = None
         self.known_ns = 0
-        """The time of the last message whose consequences are known."""
-        self.run_slice: Callable[[Callable[[], None]], None] = lambda work: work()
-        """Does some work where nothing else changes what is here: on the event loop."""
-        self.written: Callable[[], int] = lambda: self.known_ns
-        """The time of the last message that is in the log, and whose consequences are here."""
-        self.end: Callable[[], Position] = lambda: Position(0, 0)
-        """Up to where those who are live have been given everything."""
+        """The time of the last message whose consequences the log has."""
         self.taking: dict[Session, None] = {}
-        """Sessions that have published messages of QoS 2 which aren't noted."""
+        """Sessions that published messages of QoS 2 that aren't noted yet."""
         self.is_ill = False
-        """Whether nothing can be written before `heal`."""
+        """Whether the log is broken: nothing can be written before `heal`."""
+        self._written = written
+        self._delivered = delivered
+        self._run = run
+        self._has_learned = False
         self._starts_over = self._reopens = False
         self._limits = limits
         self._events: list[Any] = []
         self._pending_bytes = 0
         self._noted: set[str] = set()
-        """Sessions that the log has: only what changes of them is to be noted."""
+        """Sessions that the log has, so that only their changes are noted."""
         self._new: set[str] = set()
-        """Those of them that aren't written yet."""
+        """Those of them whose snapshots aren't written yet."""
         self._let_go: dict[tuple[str, int], int] = {}
         self._healing = threading.Lock()
         self._make_log = functools.partial(
-            StateLog, path, replay=self.replay, enumerate=self._enumerate, files=files, **options
+            StateLog,
+            path,
+            replay=self.replay,
+            enumerate=self._enumerate,
+            files=files,
+            mode=mode,
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            timeout=timeout,
         )
         self._log = self._make_log()
 
     def open(self) -> None:
-        """Restore everything."""
+        """Open the log and restore everything."""
         self._log.open()
-        for session in self.sessions.values():  # what is sent again under its id isn't sent as a new one, too
+        for session in self.sessions.values():  # a message that is resent isn't sent as a new one as well
             for sent in session.in_flight.values():
                 if sent.cursor is not None:
                     sent.cursor.done.add(sent.position)
             session.unordered = bool(session.in_flight)
 
     def close(self) -> None:
-        """Write what is left, sync, let go."""
+        """Write what is left, sync and close the log."""
         try:
             if self.is_ill:
                 self.heal()
@@ -105,31 +137,35 @@ class Memory:
             self._log.close()
 
     def health(self) -> Any:
-        """The log's."""
+        """The health of the log."""
         return self._log.health()
 
-    # -- noting; nothing counts until it is flushed
+    def written(self) -> int:
+        """The time of the last message that is in the log and whose consequences are here."""
+        return self._written() if self._written is not None and self._has_learned else self.known_ns
+
+    # -- noting changes; `flush` writes them
 
     def note(self, *event: Any) -> None:
-        """A change."""
+        """Note a change."""
         if event[0] == "end":
             self._noted.discard(event[1])
-            if event[1] in self._new:  # the log has never heard of it, or of its end
+            if event[1] in self._new:  # the log never had it, so it needs no end either
                 self._new.discard(event[1])
                 own = ("session", event[1])
-                self._events = [one for one in self._events if one[0] == "end" or _subject(one) != own]
+                self._events = [one for one in self._events if one[0] == "end" or subject(one) != own]
                 return
-        # Where a group is goes before subscriptions, so that those that follow each other stay one event.
+        # A group's position goes before subscriptions, so that consecutive subscriptions stay one event.
         is_between = event[0] == "group" and self._events and self._events[-1][0] == "subs"
         self._events.insert(len(self._events) - bool(is_between), list(event))
-        self._pending_bytes += _EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
+        self._pending_bytes += EVENT_BYTES + sum(len(part) for part in event if isinstance(part, str | bytes))
 
     def flush(self) -> None:
-        """Write what was noted, as durably as the policy says."""
+        """Write what was noted, as durably as the sync policy says."""
         if self._events:
             if self.is_ill:
                 self._bound_pending()
-                raise OSError(errno.EAGAIN, "the log of sessions couldn't be written, and is being written anew")
+                raise OSError(errno.EAGAIN, "the log of sessions failed, and is being written anew")
             events, self._events, self._pending_bytes = self._events, [], 0
             at = 0
             try:
@@ -141,10 +177,10 @@ class Memory:
                 raise
 
     def _write(self, events: list[Any], at: int) -> int:
-        """Some events, together; where the rest begins. One that can never be written doesn't keep the others."""
+        """Write some events; returns the index of the rest. An event that can never be written is left out."""
         end, size = at, 0
         while end < len(events) and size < _BATCH_BYTES:
-            size += _bytes_of(events[end])
+            size += event_bytes(events[end])
             end += 1
         try:
             self._log.update_many(events[at:end])
@@ -153,40 +189,42 @@ class Memory:
                 for one in range(at, end):
                     self._write(events[: one + 1], one)
             else:
-                logger.error("broker: a change of %.100r can't be written, ever: %s", events[at][1:2], error)
+                logger.error("broker: a change of %.100r can never be written: %s", events[at][1:2], error)
         return end
 
     def _not_written(self, events: list[Any], error: BaseException) -> None:
-        """Nothing of it may be forgotten; of positions the last one is enough."""
-        self._events = _latest(events + self._events)
-        self._pending_bytes = sum(map(_bytes_of, self._events))
+        """Keep events that couldn't be written; of several positions of a cursor only the last one."""
+        self._events = latest(events + self._events)
+        self._pending_bytes = sum(map(event_bytes, self._events))
         if isinstance(error, AppenderFailed):
             self.is_ill = True
         self._bound_pending()
 
     def _bound_pending(self) -> None:
         if self._pending_bytes > self._limits.pending_bytes_max:
-            # All that there is will be written instead, once there is room: that is in memory anyway. What isn't
-            # there any more has to be remembered, as far as the log has it.
+            # `heal` will write everything that exists, which is in memory anyway. Only the ends of things that the
+            # log has must be kept.
             ends = [event for event in self._events if event[0] in ("end", "unretain", "ungroup")]
-            self._events = [event for event in ends if not self._is_there(*_subject(event))]
+            self._events = [event for event in ends if not self._exists(*subject(event))]
             self._pending_bytes = 0
             self.is_ill = self._starts_over = True
 
-    def _is_there(self, kind: str, key: str) -> bool:
+    def _exists(self, kind: str, key: str) -> bool:
         if kind == "session":
             return (session := self.sessions.get(key)) is not None and session.durable
         return key in (self.retained if kind == "retain" else self.groups)
 
     def try_flush(self) -> None:
-        """The same, where nobody could be told that it failed: then it is written with what comes next."""
+        """`flush` where a failure has no client to report to: it is logged, and the next flush tries again."""
         try:
             self.flush()
         except (OSError, ForelogError) as error:
-            logger.error("broker: what has changed couldn't be written, and is kept for now: %s", error)
+            logger.error(
+                "broker: changes of sessions can't be written, and are kept for the next attempt: %s", error
+            )
 
     def heal(self) -> None:
-        """Open the log again after a failure that was final, or write everything anew. Not on the event loop."""
+        """Open the log again after a final failure, or write everything anew. Blocks: not for the event loop."""
         with self._healing:
             self._heal()
 
@@ -205,10 +243,10 @@ class Memory:
             except BaseException:
                 self._starts_over = True
                 raise
-        self.is_ill = self._starts_over  # again, if too much has changed meanwhile
+        self.is_ill = self._starts_over  # set again if too much has changed meanwhile
 
     async def tend(self) -> None:
-        """Look now and then whether a log that couldn't be written can be again."""
+        """Heal the log whenever it is broken, until cancelled."""
         pause = HEAL_SECONDS
         while True:
             await asyncio.sleep(pause)
@@ -219,19 +257,19 @@ class Memory:
                 await asyncio.to_thread(self.heal)
             except (OSError, ForelogError) as error:
                 pause = min(2 * pause, HEAL_SECONDS_MAX)
-                logger.error("broker: the log of sessions can't be written yet: %s", error)
+                logger.error("broker: the log of sessions still can't be written: %s", error)
             else:
                 logger.warning("broker: the log of sessions can be written again")
 
     def note_known(self) -> None:
-        """Up to where a start needn't read the messages any more."""
+        """Note up to which message a start needn't read the log of messages."""
         known_ns, written_ns = self.known_ns, self.written()
         if written_ns > known_ns:
             taking, self.taking = self.taking, {}
             for session in taking:
                 new = [[one, time_ns] for one, time_ns in session.received.items() if time_ns > known_ns]
                 written = [pair for pair in new if pair[1] <= written_ns]
-                if len(written) < len(new):  # those that aren't in the log may still fail
+                if len(written) < len(new):  # the others may still fail to be written
                     self.taking[session] = None
                 known = self.sessions.get(session.client_id) is session and session.client_id in self._noted
                 if written and known:
@@ -240,38 +278,38 @@ class Memory:
             self.note("known", written_ns)
 
     def note_session(self, session: Session) -> None:
-        """A session, as far as it has changed; if it doesn't outlive its connection, that there is none."""
+        """Note what has changed of a session, or its end if it doesn't outlive its connection."""
         client_id = session.client_id
         if not session.durable:
             self.note("end", client_id)
         elif client_id not in self._noted:
             self._new.add(client_id)
-            self.note("session", told(session, self.end(), self.written()))
-            self._has(session)
+            self.note("session", snapshot(session, self._delivered(), self.written()))
+            self._note_snapshot(session)
         else:
             self.note("is", client_id, session.owner, session.expiry_seconds, session.ended_ns, session.last_id)
             self.note_places(session)
 
-    def _has(self, session: Session) -> None:
-        """The log has a session as it is now."""
+    def _note_snapshot(self, session: Session) -> None:
+        """Remember that the log has a session as it is now."""
         self._noted.add(session.client_id)
-        for cursor, at in session.places(self.end()):
+        for cursor, at in session.places(self._delivered()):
             cursor.noted = at
 
     def note_places(self, session: Session) -> None:
-        """How far a session has got."""
-        for cursor, at in session.places(self.end()):
+        """Note the positions of a session that have changed."""
+        for cursor, at in session.places(self._delivered()):
             if at != cursor.noted:
                 self.note_at(session, cursor, at)
 
     def note_at(self, session: Session, cursor: Cursor, position: Position) -> None:
-        """How far one of its cursors has got."""
+        """Note the position of a cursor."""
         self.note("at", session.client_id, cursor.key, *position)
         cursor.noted = position
         cursor.forget_before(position)
 
     def note_sub(self, session: Session, name: str, sub: Sub, *, shared: bool = False) -> None:
-        """It has subscribed. Subscriptions that follow each other become one event."""
+        """Note a subscription. Consecutive subscriptions become one event."""
         if session.client_id not in self._noted:
             return
         begins = ["subs", session.client_id, shared, list(sub.since)]
@@ -280,10 +318,10 @@ class Memory:
             last[4].append(sub_entry(name, sub))
         else:
             self.note(*begins, [sub_entry(name, sub)])
-        self._pending_bytes += len(name) + _ENTRY_BYTES
+        self._pending_bytes += len(name) + ENTRY_BYTES
 
     def note_replay(self, session: Session, cursor: Cursor) -> None:
-        """It has subscribed to the past."""
+        """Note a subscription to the past."""
         if session.client_id in self._noted:
             begins = ["replays", session.client_id, list(cursor.next)]
             last = self._events[-1] if self._events else []
@@ -293,11 +331,11 @@ class Memory:
                     last[3].append(entry)
                 else:
                     self.note(*begins, [entry])
-                self._pending_bytes += len(cursor.key) + _ENTRY_BYTES
+                self._pending_bytes += len(cursor.key) + ENTRY_BYTES
             cursor.noted = cursor.next
 
     def note_unsub(self, session: Session, name: str) -> None:
-        """It has unsubscribed."""
+        """Note the end of a subscription."""
         if session.client_id not in self._noted:
             return
         last = self._events[-1] if self._events else []
@@ -305,17 +343,17 @@ class Memory:
             last[2].append(name)
         else:
             self.note("unsub", session.client_id, [name])
-        self._pending_bytes += len(name) + _ENTRY_BYTES
+        self._pending_bytes += len(name) + ENTRY_BYTES
 
-    def note_retained(self, topic: str, message: Stored | None) -> None:
-        """The message that who subscribes gets at once."""
+    def note_retained(self, topic: str, message: StoredMessage | None) -> None:
+        """Note the retained message of a topic, or that it has none."""
         if message is None:
             self.note("unretain", topic)
         else:
             self.note("retain", topic, message.time_ns, message.payload, message.properties)
 
-    def learn(self, batch: Batch) -> None:
-        """Take in the consequences of messages that were written before a crash."""
+    def learn(self, batch: MessageBatch) -> None:
+        """Take in the consequences of messages that the log of messages had at the start."""
         for row in range(len(batch)):
             if batch.flags[row] & (RETAIN | 3) <= 1:
                 continue
@@ -331,13 +369,14 @@ class Memory:
                 self.taking[session] = None
 
     def learned(self) -> None:
-        """That was all of them."""
+        """Note that all messages were learned."""
         self._let_go.clear()
+        self._has_learned = True
 
-    def retain(self, message: Stored) -> Stored | None:
-        """Keep a message for its topic, or, if it is empty, none. What is kept now.
+    def retain(self, message: StoredMessage) -> StoredMessage | None:
+        """Retain a message, or remove the one of its topic if it is empty; returns what is retained.
 
-        Whether there is room was asked before it was written: the log says of each message whether it is retained.
+        Whether there is room was checked before the message was written as one to retain.
         """
         self.retained.release(message.topic)
         if not message.payload:
@@ -346,8 +385,8 @@ class Memory:
         self.retained.add(message)
         return message
 
-    def forget_expired(self, seconds_left: Callable[[Stored], int | None]) -> None:
-        """Look at some retained messages, and at others the next time: those that have expired make room."""
+    def forget_expired(self, seconds_left: Callable[[StoredMessage], int | None]) -> None:
+        """Remove retained messages that have expired. Each call checks the next few."""
         some = self.retained.after(self._looked_at, _LOOKED_AT)
         self._looked_at = some[-1].topic if len(some) == _LOOKED_AT else None
         for message in some:
@@ -358,26 +397,26 @@ class Memory:
     # -- the state log's side
 
     def _enumerate(self, log: Enumeration) -> None:
-        """Everything, a little at a time, so that the event loop isn't held up."""
+        """Write a snapshot of everything, in small parts, so that the event loop isn't blocked."""
 
-        def tell(kind: str, key: Any) -> None:
+        def write(kind: str, key: Any) -> None:
             if kind == "session" and (session := self.sessions.get(key)) is not None and session.durable:
-                log.update(["session", told(session, self.end(), self.written())])
-                self._has(session)
+                log.update(["session", snapshot(session, self._delivered(), self.written())])
+                self._note_snapshot(session)
                 self._new.discard(key)
             elif kind == "retain" and (message := self.retained.get(key)) is not None:
                 log.update(["retain", key, message.time_ns, message.payload, message.properties])
             elif kind == "group" and (position := self.groups.get(key)) is not None:
                 log.update(["group", key, *position])
 
-        def tell_all(some: list[tuple[str, Any]]) -> None:
+        def write_all(some: list[tuple[str, Any]]) -> None:
             if not self.is_ill:
-                self.flush()  # what was noted before comes before
-            else:  # it is part of what is told now
-                now = {one for one in some if self._is_there(*one)}
-                self._events = [event for event in self._events if _subject(event) not in now]
+                self.flush()  # earlier changes come first
+            else:  # the snapshot includes them
+                now = {one for one in some if self._exists(*one)}
+                self._events = [event for event in self._events if subject(event) not in now]
             for kind, key in some:
-                tell(kind, key)
+                write(kind, key)
 
         keys: list[tuple[str, Any]] = []
 
@@ -388,41 +427,41 @@ class Memory:
             known.append(self.written())
 
         def end() -> None:
-            """Last, so that nobody believes it before everything else is there."""
+            """Write how far messages are known: last, when everything else is written."""
             if not self.is_ill:
                 self.flush()
                 known.append(self.known_ns)
             log.update(["known", max(known)])
 
         known: list[int] = []
-        self.run_slice(list_all)
+        self._run(list_all)
         for some in self._in_parts(keys):
-            self.run_slice(functools.partial(tell_all, some))
-        self.run_slice(end)
+            self._run(functools.partial(write_all, some))
+        self._run(end)
 
     def _in_parts(self, keys: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
-        """As much as is told of in one slice: not many, and not much."""
+        """The keys of a snapshot, in parts that one step writes."""
         some: list[tuple[str, Any]] = []
         size = 0
         for one in keys:
             some.append(one)
             size += self._weight(*one)
-            if len(some) == _TOLD_MAX or size > _TOLD_BYTES_MAX:
+            if len(some) == _STEP_MAX or size > _STEP_BYTES_MAX:
                 yield some
                 some, size = [], 0
         yield some
 
     def _weight(self, kind: str, key: str) -> int:
-        """About how many bytes have to be written to tell of something."""
+        """Estimated bytes of a thing in a snapshot."""
         if kind == "session":
             return 0 if (session := self.sessions.get(key)) is None else session.held_bytes
         message = self.retained.get(key) if kind == "retain" else None
         return 0 if message is None else len(message.payload)
 
     def replay(self, event: list[Any]) -> None:
-        """Take a change in that was noted before."""
+        """Apply an event of the log."""
         kind, *rest = event
-        if kind == "let go":  # also of a session that is told of later
+        if kind == "let go":  # also if the session's snapshot comes later
             self._let_go[rest[0], rest[1]] = rest[2]
         if kind == "session":
             session = restored(rest[0], self._limits.in_flight_max)
@@ -433,7 +472,7 @@ class Memory:
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
         elif kind == "retain":
-            self.retained.add(Stored(rest[1], rest[0], rest[2], rest[3]))
+            self.retained.add(StoredMessage(rest[1], rest[0], rest[2], rest[3]))
         elif kind == "unretain":
             self.retained.remove(rest[0])
         elif kind == "group":
@@ -443,42 +482,12 @@ class Memory:
         elif kind == "known":
             self.known_ns = rest[0]
         elif (found := self.sessions.get(rest[0])) is not None:
-            change(found, kind, rest[1:])
+            apply_change(found, kind, rest[1:])
             if kind == "subs":
                 self._begin_groups(found, (entry[0] for entry in rest[3]))
 
     def _begin_groups(self, session: Session, names: Iterable[str]) -> None:
-        """A group begins where the first of its members has subscribed, unless it is known to be elsewhere."""
+        """A group starts where its first member subscribed, unless its position is known."""
         for name in names:
             if name in session.groups:
                 self.groups.setdefault(name, session.groups[name].since)
-
-
-def _subject(event: list[Any]) -> tuple[str, str]:
-    """What an event is of."""
-    if event[0] == "session":
-        return "session", event[1]["id"]
-    return _OTHERS.get(event[0], "session"), str(event[1])
-
-
-def _latest(events: list[Any]) -> list[Any]:
-    """Events without positions that a later one replaces."""
-    kept, seen = [], set()
-    for event in reversed(events):
-        key = tuple(event[:3]) if event[0] == "at" else tuple(event[:2]) if event[0] == "group" else None
-        if key is None or key not in seen:
-            kept.append(event)
-            seen.add(key)
-    return kept[::-1]
-
-
-def _bytes_of(event: list[Any]) -> int:
-    """About how many bytes an event takes in the log."""
-    size = _EVENT_BYTES
-    for part in event:
-        if isinstance(part, str | bytes):
-            size += len(part)
-        elif isinstance(part, list):
-            names = (one[0] if isinstance(one, list) and one else one for one in part)
-            size += sum(_ENTRY_BYTES + len(name) for name in names if isinstance(name, str))
-    return size

@@ -1,7 +1,7 @@
-"""The log, for those who are behind: its end from memory, the rest from its files.
+"""Reads the log for subscribers that are behind: its tail from memory, the rest from its files.
 
-A file that is finished gets a list of the topics in it beside it, if they aren't too many: who wants none of them
-passes the file over without reading it.
+A finished file gets a list of its topics beside it, unless there are too many. A subscriber that wants none of
+them skips the file without reading it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import json
 import logging
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Executor
 
-from forelog.broker.flow.batches import Batch
-from forelog.broker.sessions.session import Cursor
+from forelog.broker.log.batch import MessageBatch
 from forelog.files import Files, OSFiles, removed_on_failure, write_all
 from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
@@ -25,13 +25,17 @@ __all__ = ["History"]
 logger = logging.getLogger("forelog")
 
 TOPICS_MAX = 10_000
-"""In a file's list. With more of them there is none."""
+"""Topics in the list of a file. A file with more has no list."""
 _TOPICS_BYTES_MAX = 4 << 20
 _LIST_BYTES, _ENTRY_BYTES = 300, 50
+"""Memory that a list takes, and each topic in it, besides the topics' own bytes."""
+
+Wants = Callable[[list[bytes]], bool]
+"""Whether a subscriber may want any of some topics."""
 
 
 class History:
-    """What has been published, from any position on."""
+    """The published messages, from any position on."""
 
     def __init__(
         self,
@@ -39,27 +43,34 @@ class History:
         tail_bytes_max: int,
         executor: Executor,
         *,
+        lists_bytes_max: int = 32 << 20,
         files: Files | None = None,
     ) -> None:
         self._stream = stream
         self._files = files or OSFiles()
         self._executor = executor
-        self._tail: deque[Batch] = deque()
+        self._tail: deque[MessageBatch] = deque()
         self._tail_bytes = 0
         self._tail_bytes_max = tail_bytes_max
         self.end = Position(0, 0)
-        """Where what has been published ends."""
+        """The end of the log."""
+        self.delivering: Position | None = None
+        """The first message that isn't delivered to all live cursors yet; None if there is none."""
         self._segment = 0
         self._topics: set[bytes] | None = set()
         self._topics_bytes = self._lists_bytes = 0
-        self.lists_bytes_max = 32 << 20
-        """Of lists that are kept in memory."""
+        self._lists_bytes_max = lists_bytes_max
         self._lists: dict[int, list[bytes] | None] = {}
 
-    # -- the end of it
+    @property
+    def delivered(self) -> Position:
+        """The position up to which every live cursor has been given its messages."""
+        return self.end if self.delivering is None else self.delivering
 
-    def add(self, batch: Batch) -> None:
-        """Messages that were just written."""
+    # -- the tail, in memory
+
+    def add(self, batch: MessageBatch) -> None:
+        """Add messages that were just written."""
         self._tail.append(batch)
         self._tail_bytes += batch.weight
         while self._tail_bytes > self._tail_bytes_max and len(self._tail) > 1:
@@ -76,8 +87,8 @@ class History:
             if len(self._topics) > TOPICS_MAX or self._topics_bytes > _TOPICS_BYTES_MAX:
                 self._topics = None
 
-    def recent(self, position: Position) -> Batch | None:
-        """The batch that a position is in or before, if memory has it."""
+    def recent(self, position: Position) -> MessageBatch | None:
+        """The batch that contains a position or follows it, if it is in memory."""
         tail = self._tail
         if not tail or position < Position(tail[0].segment, tail[0].base):
             return None
@@ -87,15 +98,15 @@ class History:
             return tail[found + 1] if found + 1 < len(tail) else None
         return batch
 
-    # -- the rest; on other threads
+    # -- the rest, from files; called on other threads
 
-    def read(self, cursor: Cursor, position: Position) -> tuple[Batch | None, Position]:
-        """The next messages from a position on, and where to go on after them: where nothing is wanted, none.
+    def read(self, wants: Wants, position: Position) -> tuple[MessageBatch | None, Position]:
+        """The next messages from a position on, and where to continue; None if only unwanted files were skipped.
 
-        What memory has isn't read: the end, then, is where memory begins.
+        Reads no further than to where the tail in memory starts.
         """
         limit = Position(self._tail[0].segment, self._tail[0].base) if self._tail else self.end
-        position = self._pass_over(cursor, position, limit)
+        position = self._skip(wants, position, limit)
         if position >= limit:
             return None, limit
         blocks = self._stream.blocks(start=position, until=limit, on_corruption="skip")
@@ -103,25 +114,31 @@ class History:
             block = next(blocks, None)
             if block is None:
                 return None, limit
-            batch = Batch.of_block(block)
+            batch = MessageBatch.of_block(block)
             return batch, Position(batch.segment, batch.end)
         finally:
             blocks.close()  # type: ignore[attr-defined]
 
-    def read_from(self, position: Position) -> Batch | None:
-        """The messages from a position on, as many as are read together."""
+    def read_from(self, position: Position) -> MessageBatch | None:
+        """The messages from a position on, as many as one read returns."""
         blocks = self._stream.blocks(start=position, on_corruption="skip")
         try:
             block = next(blocks, None)
-            return None if block is None else Batch.of_block(block)
+            return None if block is None else MessageBatch.of_block(block)
         finally:
             blocks.close()  # type: ignore[attr-defined]
 
-    def _pass_over(self, cursor: Cursor, position: Position, limit: Position) -> Position:
-        """The first position whose file may have what is wanted."""
+    def position_of(self, time_ns: int) -> Position:
+        """The position of the first message at or after a time."""
+        for block in self._stream.blocks(since=time_ns, on_corruption="skip"):
+            return Position(block.segment, block.offsets[block.first])
+        return self.end
+
+    def _skip(self, wants: Wants, position: Position, limit: Position) -> Position:
+        """The first position, from this one on, whose file may have wanted topics."""
         while (number := self._stream.following(position.segment - 1)) is not None and number < limit.segment:
             topics = self._list_of(number)
-            if topics is None or cursor.wants(topics):
+            if topics is None or wants(topics):
                 return max(position, Position(number, 0))
             position = Position(number + 1, 0)
         return position
@@ -130,9 +147,9 @@ class History:
         if number not in self._lists:
             found = self._read_list(number)
             size = _LIST_BYTES + sum(_ENTRY_BYTES + len(topic) for topic in found or ())
-            if self._lists_bytes + size > self.lists_bytes_max:
+            if self._lists_bytes + size > self._lists_bytes_max:
                 self._lists, self._lists_bytes = {}, 0
-            if size > self.lists_bytes_max:
+            if size > self._lists_bytes_max:
                 return found
             self._lists[number] = found
             self._lists_bytes += size
@@ -151,10 +168,10 @@ class History:
             logger.warning("%s can't be read and isn't used: %s", path, error)
             return None
         try:
-            told = json.loads(read_exactly(file, found[0], 0))
-            if told["bytes"] != segment_bytes:
-                return None  # of a file that has been written to since, or that isn't the same any more
-            return [topic.encode() for topic in told["topics"]]
+            content = json.loads(read_exactly(file, found[0], 0))
+            if content["bytes"] != segment_bytes:
+                return None  # the file has changed since the list was written
+            return [topic.encode() for topic in content["topics"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("%s is damaged and isn't used: %s", path, error)
             return None
@@ -162,25 +179,25 @@ class History:
             file.close()
 
     def forget_file(self, path: str) -> None:
-        """A file is gone: so is its list, and what a killed broker has left of one."""
+        """Remove the list of a removed file, and an unfinished list that a killed broker may have left."""
         for suffix in (".topics", ".topics.new"):
             self._files.remove(path.removesuffix(".dat") + suffix)
 
     def _finish_list(self) -> None:
-        """Leave a list beside the file that was finished. Without it everything works, only slower."""
+        """Write the list of the finished file. Without a list the file is read, which is only slower."""
         if self._topics and self._segment:
             self._executor.submit(self._write_list, self._segment, sorted(self._topics))
 
     def _write_list(self, number: int, topics: list[bytes]) -> None:
         try:
             path = self._list_path(number)
-            told = {"bytes": self._stream.segment_bytes(number), "topics": [topic.decode() for topic in topics]}
+            content = {"bytes": self._stream.segment_bytes(number), "topics": [topic.decode() for topic in topics]}
             self._files.remove(path)
             new = f"{path}.new"
             with removed_on_failure(self._files, new):
                 with contextlib.closing(self._files.open_append(new)) as file:
                     file.truncate(0)
-                    write_all(file, json.dumps(told).encode())
+                    write_all(file, json.dumps(content).encode())
                 self._files.rename(new, path)
         except OSError as error:
             logger.warning("%s: no list of topics for file %d: %s", self._stream.path, number, error)

@@ -1,7 +1,7 @@
-"""What sessions take of the memory: their ids, wills and subscriptions, in bytes, each and all together.
+"""How much memory sessions take: their ids, wills and subscriptions, in bytes, each session and all together.
 
-What was promised stays: a session that has much gets no more, and an owner gets more only while more than it has
-itself is free (`Quota`). Bytes are about what the objects take, not only their texts.
+Nothing that was granted is taken back. A session at its limit gets no more, and a user gets more only while more
+than the user already has is free (see `Quota`). Sizes are estimates of whole objects, not of their texts alone.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from forelog.broker.mqtt import Will
 from forelog.broker.sessions.session import Session
 from forelog.serving.shares import Quota
 
-__all__ = ["Holdings"]
+__all__ = ["SessionQuotas"]
 
 SESSION_BYTES = 3000
-"""Of a session without anything."""
+"""Memory of an empty session."""
 SUBSCRIPTION_BYTES = 1000
-"""Of a subscription, beside its filter."""
+"""Memory of a subscription, besides its filter."""
 
 
-class Holdings:
-    """Who holds how much."""
+class SessionQuotas:
+    """The quotas of all users, for the bytes and for the number of their sessions."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -29,18 +29,18 @@ class Holdings:
 
     @property
     def byte_count(self) -> int:
-        """What all sessions take."""
+        """Bytes of all sessions."""
         return self._bytes.total
 
     def restore(self, session: Session) -> None:
-        """A session from before: it stays, whatever the limits are now."""
+        """Count a session that was restored; it stays, whatever the limits are now."""
         names = [*session.main.subs, *filter(None, session.cursors), *session.groups]
         session.held_by, session.held_base = session.owner or "", _base(session)
         self._change(session, session.held_base + sum(map(_bytes_of, names)))
         self.settle(session)
 
     def begin(self, session: Session, owner: str, will: Will | None, *, durable: bool) -> bool:
-        """A client is here; False if there is no room for its session."""
+        """Count a session whose client connects; False if there is no room for it."""
         more = _base(session) + _will_bytes(will) - session.held_base
         if not self._bytes.has_room(owner, max(more, 0)):
             return False
@@ -57,13 +57,13 @@ class Holdings:
         return True
 
     def settle(self, session: Session) -> None:
-        """Whether a session outlives its connection is known now, or has changed."""
+        """Count a session as durable or not, when that was set or has changed."""
         durable = int(session.durable)
         self._durable.add(session.held_by, durable - session.held_durable)
         session.held_durable = durable
 
     def subscribe(self, session: Session, name: str) -> bool:
-        """One more subscription; False if there is no room for it."""
+        """Count a subscription; False if there is no room for it."""
         size = _bytes_of(name)
         if session.held_bytes + size > self._limits.session_bytes_max:
             return False
@@ -73,11 +73,11 @@ class Holdings:
         return True
 
     def unsubscribe(self, session: Session, name: str) -> None:
-        """One less."""
+        """Count a subscription no longer."""
         self._change(session, -_bytes_of(name))
 
     def end(self, session: Session) -> None:
-        """There is no such session any more."""
+        """Count a session no longer."""
         self._change(session, -session.held_bytes)
         self._durable.add(session.held_by, -session.held_durable)
         session.held_durable = session.held_base = 0

@@ -1,17 +1,16 @@
-"""Who may come in, and what they may publish and subscribe to.
+"""Access control: which clients may come in, and what they may publish and subscribe to.
 
-Without a file of users anyone on this machine may come in, and from elsewhere only if that is said; names count
-for nothing then. With one, whoever comes needs a name and its password, unless `anonymous` says otherwise. Without
-rules, whoever is in may do anything.
+Without a file of users, every client on this machine may come in, and clients from elsewhere only with
+`anonymous`. Names are ignored then, and sessions have no owner. With a file of users, a client needs a name and
+its password; with `anonymous` it may also come without a name. Without rules, every client may do everything.
 
-A session belongs to the user whose client made it: another user's client can't have the same id. Clients without
-a name are one user of their own. Without a file of users nobody's name is known, and nobody owns a session.
-
-Checking passwords is in `logins`, and what rules mean in `rights`.
+A session belongs to the user whose client created it. A client of another user can't use its id. All clients
+without a name count as one user.
 """
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 
 from forelog.broker.access.logins import Logins
@@ -24,54 +23,55 @@ __all__ = ["Access"]
 
 
 class Access:
-    """Who may do what. `users` and `rules` are files; `reload` reads them again.
+    """What clients may do, by a file of users and a file of rules.
 
-    With `user_from_certificate` a client that shows a certificate is the user whom its subject names. That user
-    must be in the file, and no password is asked for. With `shared_client_ids` a client takes over the session of
-    its id whoever it belongs to, as MQTT has it.
+    With `anonymous`, clients without a name may come in, from anywhere. With `user_from_certificate`, a client
+    with a TLS certificate is the user that the certificate's subject names. The user must be in the file, and
+    needs no password. With `shared_client_ids`, a client takes over the session of its id even if that is another
+    user's, as the standard says.
     """
 
     def __init__(
         self,
         *,
-        users: str | None = None,
-        rules: str | None = None,
+        users: str | os.PathLike[str] | None = None,
+        rules: str | os.PathLike[str] | None = None,
         anonymous: bool = False,
         shared_client_ids: bool = False,
         user_from_certificate: bool = False,
     ) -> None:
         if user_from_certificate and users is None:
-            raise ValueError("user_from_certificate needs users: the names in certificates are looked up there")
+            raise ValueError("user_from_certificate needs users: names in certificates are looked up there")
         self.user_from_certificate = user_from_certificate
         self._anonymous = anonymous
-        self._paths = users, rules
+        self._users_path = None if users is None else os.fspath(users)
+        self._rules_path = None if rules is None else os.fspath(rules)
         self._shared_client_ids = shared_client_ids
         self._logins = None if users is None else Logins()
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again. If one makes no sense that is raised, and everything stays as it was.
+        """Read the files again. Raises BadAccessFile if one is invalid; then nothing changes.
 
-        Rights that were given out before are those of before: `Broker.reload` gives every client new ones.
+        Connected clients keep their rights until `Broker.reload`, which calls this, gives them new ones.
         """
-        users_path, rules_path = self._paths
-        users = None if users_path is None else read_users(users_path)
-        rules = None if rules_path is None else Rules.read(rules_path)
+        users = None if self._users_path is None else read_users(self._users_path)
+        rules = None if self._rules_path is None else Rules.read(self._rules_path)
         self._users, self._rules = users, rules
         self._rulesets: dict[str | None, Ruleset] = {}
         self.verdicts = Verdicts()
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Stop the thread that checks passwords."""
         if self._logins is not None:
             self._logins.close()
 
-    # -- coming in
+    # -- logins
 
     def admit(
         self, user: str | None, password: bytes | None, host: str
     ) -> ReasonCode | Future[ReasonCode | None] | None:
-        """Why a client may not come in; None if it may. If that takes a while to find out: what will tell it."""
+        """The reason to refuse a client, or None; or a future of that while its password is checked."""
         if user is None or self._users is None:
             if self._anonymous or (self._users is None and _is_loopback(host)):
                 return None
@@ -82,17 +82,17 @@ class Access:
         return self._logins.check(user, password, self._users.get(user), host)
 
     def password_of(self, user: str | None) -> Password | None:
-        """What the file of users has for a user now. While it stays the same, whoever came in with it may stay."""
+        """The entry of a user in the file of users. A client is disconnected when its user's entry changes."""
         return None if user is None or self._users is None else self._users.get(user)
 
     def knows(self, user: str | None) -> bool:
-        """Whether a client of this user could come in today, as far as the name goes."""
+        """Whether clients of this user may come in, with the right password."""
         return self._users is None or (self._anonymous if user is None else user in self._users)
 
     # -- sessions
 
     def owner(self, user: str | None) -> str | None:
-        """Whose a session is that this user makes: empty for clients without a name, None if it is nobody's."""
+        """The owner of sessions that this user creates: empty without a name, None if names are ignored."""
         return None if self._users is None else user or ""
 
     def may_take(self, user: str | None, owner: str | None) -> bool:
@@ -100,16 +100,16 @@ class Access:
         return self._shared_client_ids or None in (owner, self._users) or self.owner(user) == owner
 
     def is_orphan(self, owner: str | None) -> bool:
-        """Whether a session's owner can't come back any more."""
+        """Whether the owner of a session can't come in any more."""
         return owner is not None and not self.knows(owner or None)
 
-    # -- and then
+    # -- rights
 
     def rights(self, user: str | None, client_id: str) -> Rights:
-        """What a client may do, by the rules of now."""
+        """The rights of a client, by the current rules."""
         if self._rules is None:
             return EVERYTHING
-        name = None if self._users is None else user  # nobody has checked a name where there are no users
+        name = None if self._users is None else user  # without users, names aren't checked
         if not self.knows(name):
             return Rights()
         own = self._rulesets.get(name)
@@ -121,25 +121,21 @@ class Access:
         return Rights(own, Ruleset(patterns) if patterns else None)
 
     def rights_of_owner(self, owner: str | None, client_id: str) -> Rights:
-        """What the client of a session will be able to do when it comes back; anything, if that can't be known."""
+        """The rights that the client of a session will have when it comes back; all rights if that isn't known."""
         if owner is None and self._users is not None:
             return EVERYTHING
         return self.rights(owner or None, client_id)
-
-    def may_publish_all(self, user: str | None, client_id: str) -> bool:
-        """Whether a client may publish to every topic: then none has to be looked at."""
-        return self.rights(user, client_id).publishes_all
 
     def may_publish(self, user: str | None, client_id: str, topic: str) -> bool:
         """Whether a client may publish to a topic."""
         return self.rights(user, client_id).may_publish(topic)
 
     def may_read(self, user: str | None, client_id: str, topic: str) -> bool:
-        """Whether a client may get messages of a topic."""
+        """Whether a client may receive messages of a topic."""
         return self.rights(user, client_id).may_read(topic)
 
     def may_subscribe(self, user: str | None, client_id: str, filter: str) -> bool:  # noqa: A002
-        """Whether there may be something that a client gets by a subscription."""
+        """Whether a client may subscribe to a filter: whether it may receive some topic that matches."""
         return self.rights(user, client_id).may_subscribe(filter)
 
 

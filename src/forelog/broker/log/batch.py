@@ -1,4 +1,4 @@
-"""Messages as columns: what was just written to the log, or was read from it."""
+"""Messages as columns: a batch that was just written to the log, or was read from it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from forelog.formats import Block
 from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position
 
-__all__ = ["RETAIN", "SLOW", "Batch", "Stored"]
+__all__ = ["RETAIN", "SLOW", "MessageBatch", "StoredMessage"]
 
 RETAIN, SLOW = 4, 8
-"""Flags of a message beside its QoS, as the kernel's `messages_flags` tells them."""
+"""Flags of a message besides its QoS, as the kernel's `messages_flags` sets them."""
 _CHECKSUM_BYTES = 5
 _BATCH_BYTES, _ROW_BYTES = 1000, 120
-"""What a batch takes beside its data, about, and what each of its messages does."""
+"""Memory of a batch besides its data, and of each message, about."""
 
 
-class Stored(NamedTuple):
-    """One message, as an object: for whatever isn't plain."""
+class StoredMessage(NamedTuple):
+    """One message as an object, for messages that aren't sent in bulk."""
 
     time_ns: int
     topic: str
@@ -30,12 +30,12 @@ class Stored(NamedTuple):
 
     @property
     def qos(self) -> int:
-        """As it was published."""
+        """The QoS that it was published with."""
         return int(self.properties.get("qos", 0))
 
 
-class Batch:
-    """Some messages that lie behind each other in one file of the log."""
+class MessageBatch:
+    """Consecutive messages of one file of the log."""
 
     __slots__ = (
         "_codes",
@@ -76,13 +76,13 @@ class Batch:
         for flag in set(flags):
             self.flags_all |= flag
         self.sender = sender
-        """Who published them, if it was one client."""
+        """The id of the client that published all of them; None if there were several."""
         self.segment = self.base = self.end = 0
         self._codes: tuple[array[int], list[bytes]] | None = None
 
     @classmethod
-    def of_block(cls, block: Block) -> Batch:
-        """From the log."""
+    def of_block(cls, block: Block) -> MessageBatch:
+        """The messages of a block that was read from the log."""
         first, last = block.first, block.last
         begin = block.scan.offsets[first] - block.base
         end = block.scan.offsets[last - 1] - block.base + block.frame_bytes(last - 1)
@@ -95,7 +95,7 @@ class Batch:
         return batch
 
     def placed(self, segment: int, base: int) -> None:
-        """It is in the log, from here on."""
+        """Set the position at which the log has it."""
         self.segment, self.base, self.end = segment, base, base + len(self.data)
 
     def __len__(self) -> int:
@@ -103,23 +103,23 @@ class Batch:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory: of small messages more than the data."""
+        """Memory that it takes, estimated: with small messages much more than the data."""
         return len(self.data) + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
 
     @property
     def topics(self) -> tuple[array[int], list[bytes]]:
-        """For each message the number of its topic, and the topics."""
+        """The distinct topics, and for each message the number of its topic."""
         if self._codes is None:
             self._codes = kernel.topic_codes(self.data, self.topic_starts, self.topic_ends)
         return self._codes
 
     def position(self, row: int) -> Position:
-        """Where a message is; that of the row after the last is the end."""
+        """The position of a message; for the row after the last, the end of the batch."""
         offset = self.base + self.starts[row] if row < len(self.starts) else self.end
         return Position(self.segment, offset)
 
     def covers(self, position: Position) -> bool:
-        """Whether a position lies within it, or is its beginning."""
+        """Whether a position lies within the batch."""
         return position.segment == self.segment and self.base <= position.offset < self.end
 
     def row_of(self, position: Position) -> int:
@@ -128,15 +128,15 @@ class Batch:
             return 0 if position.segment < self.segment else len(self.starts)
         return bisect_left(self.starts, position.offset - self.base)
 
-    def message(self, row: int) -> Stored:
-        """One message, as an object."""
+    def message(self, row: int) -> StoredMessage:
+        """One message as an object."""
         data, start = self.data, self.starts[row]
         if self.property_starts is None or self.property_ends is None:
             after = self.starts[row + 1] if row + 1 < len(self.starts) else len(data)
             properties = data[self.payload_ends[row] : after - _CHECKSUM_BYTES]
         else:
             properties = data[self.property_starts[row] : self.property_ends[row]]
-        return Stored(
+        return StoredMessage(
             time_of(data, start),
             data[self.topic_starts[row] : self.topic_ends[row]].decode(),
             data[self.payload_starts[row] : self.payload_ends[row]],
@@ -145,7 +145,7 @@ class Batch:
 
 
 def time_of(data: bytes, start: int) -> int:
-    """The time of the message that begins there."""
+    """The time of the message that starts at an offset of the data."""
     marker = data[start + 1]
     if marker < 0x80:
         return marker

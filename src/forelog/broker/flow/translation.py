@@ -1,33 +1,31 @@
-"""A message from the log as a PUBLISH packet, with everything that MQTT 5 has to say about it.
+"""Messages of the log as PUBLISH packets, and the properties that the log keeps of a PUBLISH.
 
-What a publisher said of a message is kept with it, under names that any reader of the log understands::
+The log keeps the properties of a message under these names::
 
     qos, retain                     as it was published
-    from                            the client that published it
-    id                              of QoS 2: under which packet id, to know it again
+    from                            the id of the client that published it
+    id                              at QoS 2: its packet id, to recognize it when it is sent again
     format, expiry, content_type, response_topic, correlation, user         properties of MQTT 5
 
-Messages of the past, which a client asked for by `$replay/`, have a user property more in MQTT 5: `forelog-time`,
-the time at which they were logged.
+In MQTT 5 a message that is replayed by `$replay/` also has the user property `forelog-time`, the time at which it
+was logged.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from forelog.broker.flow.batches import Stored
-from forelog.broker.flow.clock import MessageClock
+from forelog.broker.log.batch import StoredMessage
+from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt import MQTT_5_0, PacketType, Properties, Publish, encode, parse_properties
+from forelog.broker.sessions.session import Link
 from forelog.times import format_time
-
-if TYPE_CHECKING:
-    from forelog.broker.connections.connection import Connection
 
 __all__ = ["LOGGED", "kept_properties", "packet_of"]
 
 LOGGED = "forelog-time"
-"""The user property that says when a replayed message was logged, as in 2026-11-15T18:00:00.123456789Z."""
-NAMES = {
+"""The user property with the time at which a replayed message was logged, as 2026-11-15T18:00:00.123456789Z."""
+_NAMES = {
     "payload_format_indicator": "format",
     "message_expiry_interval": "expiry",
     "content_type": "content_type",
@@ -40,7 +38,7 @@ NAMES = {
 def kept_properties(
     properties: Properties, qos: int, *, sender: str | None, retain: bool = False, packet_id: int = 0
 ) -> dict[str, Any]:
-    """What the log keeps of a message besides topic and payload."""
+    """The properties that the log keeps of a message."""
     kept: dict[str, Any] = {}
     if qos:
         kept["qos"] = qos
@@ -50,31 +48,31 @@ def kept_properties(
         kept["retain"] = True
     if packet_id:
         kept["id"] = packet_id
-    for name, short in NAMES.items():
+    for name, short in _NAMES.items():
         if name in properties:
             kept[short] = properties[name]  # type: ignore[literal-required]
     return kept
 
 
-def told_properties(message: Stored, clock: MessageClock, *, again: bool = False) -> Properties | None:
-    """What a subscriber is told of it; None if it has expired, unless it is sent again."""
-    told: dict[str, Any] = {}
-    for name, short in NAMES.items():
+def sent_properties(message: StoredMessage, clock: MessageClock, *, again: bool = False) -> Properties | None:
+    """The properties that a subscriber gets. None if the message has expired, unless it is sent again."""
+    found: dict[str, Any] = {}
+    for name, short in _NAMES.items():
         if short in message.properties:
-            told[name] = message.properties[short]
-    if "user_properties" in told:
-        told["user_properties"] = [tuple(pair) for pair in told["user_properties"]]
-    if "message_expiry_interval" in told:
+            found[name] = message.properties[short]
+    if "user_properties" in found:
+        found["user_properties"] = [tuple(pair) for pair in found["user_properties"]]
+    if "message_expiry_interval" in found:
         left = clock.seconds_left(message)
         if not left and not again:
             return None
-        told["message_expiry_interval"] = left or 0
-    return told  # type: ignore[return-value]
+        found["message_expiry_interval"] = left or 0
+    return found  # type: ignore[return-value]
 
 
 def packet_of(
-    connection: Connection,
-    message: Stored,
+    connection: Link,
+    message: StoredMessage,
     qos: int,
     packet_id: int,
     clock: MessageClock,
@@ -84,8 +82,8 @@ def packet_of(
     identifiers: bytes = b"",
     logged: bool = False,
 ) -> bytes | None:
-    """The packet for a connection; None for a message that has expired, or is larger than the client takes."""
-    properties = told_properties(message, clock, again=dup)
+    """The packet for a connection; None if the message has expired or is larger than the client takes."""
+    properties = sent_properties(message, clock, again=dup)
     if properties is None:
         return None
     topic, alias = message.topic, 0
@@ -109,4 +107,4 @@ def packet_of(
     finally:
         if alias and topic and (data is None or len(data) > connection.packet_bytes_max):
             assert connection.aliases is not None
-            connection.aliases.withdraw(topic)  # the client doesn't get to know it
+            connection.aliases.withdraw(topic)  # the client won't learn it

@@ -1,0 +1,176 @@
+"""Shared subscriptions: clients join and leave groups, and groups keep their positions."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from forelog.broker.flow.catchup import CatchUp
+from forelog.broker.flow.delivery import Delivery
+from forelog.broker.flow.routes import Routes
+from forelog.broker.log.history import History
+from forelog.broker.mqtt import parse_filter
+from forelog.broker.sessions.group import Group
+from forelog.broker.sessions.presence import Presence
+from forelog.broker.sessions.session import Cursor, Session, Sub
+from forelog.broker.sessions.store import SessionStore
+from forelog.log.position import Position
+
+__all__ = ["Groups"]
+
+MOVED_MAX = 1000
+"""Groups whose positions are noted together. After a crash the others send some messages again."""
+
+
+class Groups:
+    """Creates groups, changes their members, and notes their positions."""
+
+    def __init__(
+        self,
+        presence: Presence,
+        store: SessionStore,
+        history: History,
+        routes: Routes,
+        delivery: Delivery,
+        catchup: CatchUp,
+        moved: dict[Group, None],
+    ) -> None:
+        """`moved` has the groups whose positions may have changed since they were last noted."""
+        self.all = presence.groups
+        self._store = store
+        self._history = history
+        self._routes = routes
+        self._delivery = delivery
+        self._catchup = catchup
+        self._moved = moved
+
+    def restore(self) -> None:
+        """After a start, create the groups that sessions share. Those that no session has are dropped."""
+        store = self._store
+        for session in store.sessions.values():
+            for key in session.groups:
+                self._group(key, parse_filter(key).filter).holders.add(session)
+        for key in [key for key in store.groups if key not in self.all]:
+            del store.groups[key]
+            store.note("ungroup", key)
+
+    def _group(self, key: str, name: str) -> Group:
+        group = self.all.get(key)
+        if group is None:
+            kept = self._store.groups.get(key)
+            group = self.all[key] = Group(key, name, self._history.end if kept is None else kept)
+            group.live = kept is None
+            self._routes.add(group, name, Sub(2))
+            if kept is None:  # noted once it moves: until then it is where the first member subscribed
+                self._store.groups[key] = group.next
+        return group
+
+    def share(self, session: Session, key: str, name: str, sub: Sub) -> None:
+        """A client subscribes."""
+        group = self._group(key, name)
+        group.holders.add(session)
+        group.add_member(session, sub)
+        session.groups[key] = sub
+        at = self._store.groups[key]
+        if session.durable and at != sub.since:  # the other members' sessions may not survive a crash
+            self._store.note("group", key, *at)
+        if not group.live:
+            self._catchup.resume(group)
+
+    def join(self, session: Session, key: str, sub: Sub) -> None:
+        """A client that has the subscription connects."""
+        group = self._group(key, parse_filter(key).filter)
+        group.holders.add(session)
+        group.add_member(session, sub)
+        if not group.live:
+            self._catchup.resume(group)
+
+    def unsubscribe(self, session: Session, key: str) -> None:
+        """A connected client unsubscribes."""
+        del session.groups[key]
+        group = self.all.get(key)
+        if group is not None:
+            positions = _taken_back(session, {group}).get(group, [])
+            group.remove_member(session)
+            self.give_back(group, positions)
+            self._forget(session, group)
+
+    def take_back(self, session: Session) -> dict[Cursor, list[Position]]:
+        """Take back what a client that leaves hasn't acknowledged, for other members of its groups."""
+        return _taken_back(session, None)
+
+    def give_back(self, group: Cursor, positions: list[Position]) -> None:
+        """Have another member get messages that a member left unacknowledged."""
+        assert isinstance(group, Group)
+        for position in positions:
+            heappush(group.returned, position)
+        self._moved[group] = None
+        self._settle(group)
+
+    def leave(self, session: Session, key: str) -> None:
+        """A member disconnects."""
+        group = self.all.get(key)
+        if group is not None:
+            group.remove_member(session)
+            self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        """Read from the log what members left, and what comes while no member is connected."""
+        if group.live and (group.returned or not group.members):
+            group.fall_behind(self._delivery.given(group))
+        if group.members and not group.live:
+            self._catchup.resume(group)
+
+    def forget(self, session: Session, key: str) -> None:
+        """A session that has the subscription ends."""
+        group = self.all.get(key)
+        if group is not None:
+            self._forget(session, group)
+
+    def _forget(self, session: Session, group: Group) -> None:
+        group.holders.discard(session)
+        group.judge_again()
+        if group.holders:
+            self._settle(group)
+        else:
+            self._routes.remove(group, group.filter)
+            self.all.pop(group.key, None)
+            self._moved.pop(group, None)
+            if self._store.groups.pop(group.key, None) is not None:
+                self._store.note("ungroup", group.key)
+
+    def judge_again(self) -> None:
+        """Check again which members may read what, because rights have changed."""
+        for group in self.all.values():
+            group.judge_again()
+            if not group.live:
+                self._catchup.resume(group)
+
+    def acknowledged(self, session: Session) -> None:
+        """Note that a client has acknowledged messages, which groups may have sent."""
+        for group in session.shares:
+            assert isinstance(group, Group)
+            self._moved[group] = None
+        if len(session.shares) > len(session.in_flight):
+            found = {sent.cursor: None for sent in session.in_flight.values()}
+            session.shares = {cursor: None for cursor in found if isinstance(cursor, Group)}
+
+    def note_moved(self, end: Position) -> None:
+        """Note the positions of groups that have changed, for after a crash."""
+        store = self._store
+        for _ in range(min(len(self._moved), MOVED_MAX)):
+            group = next(iter(self._moved))
+            del self._moved[group]
+            at = group.at(end)
+            if store.groups.get(group.key) != at and group.key in self.all:
+                store.groups[group.key] = at
+                store.note("group", group.key, *at)
+
+
+def _taken_back(session: Session, groups: set[Group] | None) -> dict[Cursor, list[Position]]:
+    """Remove messages of QoS 1 that groups have in flight to a client; QoS 2 stays with the client."""
+    returned: dict[Cursor, list[Position]] = {}
+    for packet_id, sent in list(session.in_flight.items()):
+        if sent.qos == 1 and isinstance(sent.cursor, Group) and (groups is None or sent.cursor in groups):
+            del session.in_flight[packet_id]
+            returned.setdefault(sent.cursor, []).append(sent.position)
+    return returned

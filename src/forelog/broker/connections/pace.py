@@ -1,0 +1,63 @@
+"""Decides when a client's next packets are handled: after those of other clients, if it has sent many.
+
+A client waits for its turn if it has sent packets that take time, and all clients together have used up the time
+that a round of the event loop has for them. It also waits while the messages that it published last are being
+delivered. Meanwhile its bytes stay where they are; most of them stay in its socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from forelog.broker.flow.delivery import Delivery
+from forelog.broker.flow.slices import Slices
+
+__all__ = ["RUNS_MAX", "Pace"]
+
+RUNS_MAX = 100
+"""Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
+_PUBLISH = 0x30
+
+
+class Held(Hashable, Protocol):
+    """A client that can be told to wait."""
+
+    def hold(self, awaited: Future[Any]) -> None:
+        """Handle no more packets until `resume`."""
+
+    def resume(self) -> None:
+        """Handle what has come meanwhile."""
+
+
+class Pace:
+    """The pace of one client."""
+
+    __slots__ = ("_client", "_delivery", "_slices", "_turn")
+
+    def __init__(self, client: Held, slices: Slices, delivery: Delivery) -> None:
+        self._client = client
+        self._slices = slices
+        self._delivery = delivery
+        self._turn = 0
+        """The turn in which its last messages are written."""
+
+    def must_wait(self, first: int, runs: int) -> bool:
+        """Whether a packet with this first byte has to wait after so many runs. If so, the client is held."""
+        if runs >= RUNS_MAX and not self._slices.has_time():
+            self._client.hold(Future())
+            self._later()
+            return True
+        if first & 0xF0 == _PUBLISH:
+            delivery = self._delivery
+            if delivery.owes(self._turn):
+                self._client.hold(Future())
+                delivery.when_delivered(self._later)
+                return True
+            self._turn = delivery.turn
+        return False
+
+    def _later(self) -> None:
+        """Resume the client when others have had their turn."""
+        self._slices.later(self._client, self._client.resume)

@@ -1,0 +1,82 @@
+"""What the broker does now and then: notes positions, closes what is overdue, forgets what has expired."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from forelog.broker.clients.acknowledgements import Acknowledgements
+from forelog.broker.clients.groups import Groups
+from forelog.broker.clients.lifecycle import Clients
+from forelog.broker.connections.admission import Admission
+from forelog.broker.flow.turns import Turns
+from forelog.broker.log.clock import MessageClock
+from forelog.broker.log.history import History
+from forelog.broker.notices import ClientNotices
+from forelog.broker.sessions.store import SessionStore
+from forelog.errors import ForelogError
+
+__all__ = ["Upkeep"]
+
+TICK_SECONDS = 0.1
+SWEEP_SECONDS = 1.0
+KNOWN_SECONDS = 5.0
+"""Between two notes of how far the messages of the log are known."""
+
+
+class Upkeep:
+    """Runs every tenth of a second."""
+
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        history: History,
+        clock: MessageClock,
+        turns: Turns,
+        acknowledgements: Acknowledgements,
+        groups: Groups,
+        clients: Clients,
+        admission: Admission,
+        notices: ClientNotices,
+    ) -> None:
+        self._store = store
+        self._history = history
+        self._clock = clock
+        self._turns = turns
+        self._acknowledgements = acknowledgements
+        self._groups = groups
+        self._clients = clients
+        self._admission = admission
+        self._notices = notices
+        self._swept = self._known = 0.0
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._turns.now = time.monotonic()
+            with contextlib.suppress(OSError, ForelogError):  # reported when a client depends on it
+                self.note_progress()
+            if now - self._swept >= SWEEP_SECONDS:
+                self._swept = now
+                self._admission.sweep(now)
+                self._notices.sweep()
+                self._clients.sweep(now)
+            self._store.forget_expired(self._clock.seconds_left)
+            if now - self._known >= KNOWN_SECONDS:
+                self._known = now
+                self._store.note_known()
+
+    def note_progress(self) -> None:
+        """Note the positions of sessions and groups. After a crash, messages after them are sent again."""
+        moved = self._acknowledgements.take_moved()
+        end = self._history.delivered
+        for session in moved:
+            if session.durable and session.client_id in self._store.sessions:
+                self._store.note_places(session)
+            if session.shares:
+                self._groups.acknowledged(session)
+        self._groups.note_moved(end)
+        self._store.flush()
