@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from forelog import AppenderFailed, Position, Stream, WriteFailed
+from forelog.files import OSFiles
+from forelog.files.watches import PollWatch
 from forelog.formats import Captain
 from forelog.log.directory.end import NAME, checked_offset, read_end
 from forelog.testing import CrashDisk
@@ -213,3 +215,25 @@ def test_who_waits_for_the_sync_may_ask_that_readers_do_too():
         assert payloads(stream) == [b"x"]
     with pytest.raises(ValueError, match="visible is 'soon'"):
         stream.appender(visible="soon")
+
+
+def test_a_follower_looks_again_soon_when_the_mark_has_moved_behind_it(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(PollWatch, "wait", lambda _, timeout: bool(waits.append(timeout)))
+    monkeypatch.setattr(OSFiles, "watch", lambda *_: PollWatch())
+    stream = Stream(tmp_path)
+    with stream.appender() as log, stream.cursor(follow=True) as cursor:
+        look = cursor._load
+
+        def look_too_early() -> bool:
+            found = look()
+            if not found and payloads:
+                log.append(payloads.pop())
+            return found
+
+        monkeypatch.setattr(cursor, "_load", look_too_early)
+        for payload in (b"one", b"two"):
+            payloads = [payload]
+            assert cursor.read().payload == payload
+    assert len(waits) == 2
+    assert max(waits) < 0.01

@@ -29,6 +29,7 @@ from forelog.files.forks import let_go_in_children
 from forelog.formats import Block
 from forelog.kernel.types import TIME_MAX, TIME_MIN
 from forelog.log.directory.directory import Directory
+from forelog.log.directory.end import NO_END, read_end
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position, Record, make_position, make_record
 from forelog.log.seek import chunk_bounds, find_segment
@@ -36,6 +37,7 @@ from forelog.log.walk import Defect, OnCorruption, Walk, check_on_corruption
 
 _OUTSIDE = (TIME_MIN, TIME_MAX)
 _WAIT_SECONDS_MAX = 1.0  # how long a follower relies on the watch before it looks again anyway
+_PAUSE_SECONDS_MIN = 0.0005  # while something is being written
 
 
 class Cursor:
@@ -72,6 +74,9 @@ class Cursor:
         self._lock: Lock | None = None
         self._watch: Watch | None = None
         self._closed = False
+        self._end = NO_END
+        """What the end mark said before the last wait."""
+        self._pause = _WAIT_SECONDS_MAX
         directory.check()  # a missing log is reported here, not at the first record
         check_on_corruption(on_corruption)  # so is a wrong option
         let_go_in_children(self)
@@ -174,7 +179,7 @@ class Cursor:
                 return self.__next__()
             if not self._follow or self._ended():
                 raise StopIteration
-            self._watching().wait(_WAIT_SECONDS_MAX)
+            self._watching().wait(self._patience())
 
     def read(self, timeout: float | None = None) -> Record | None:
         """The next record, or None at the end; a follower waits for one, `timeout` seconds at most."""
@@ -221,7 +226,18 @@ class Cursor:
         if not self._follow or self._ended():
             return None
         rest = _WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
-        return min(rest, _WAIT_SECONDS_MAX) if rest > 0 else None
+        return min(rest, self._patience()) if rest > 0 else None
+
+    def _patience(self) -> float:
+        """How long to rely on the watch. It reports a write before the end mark has it, and not the mark."""
+        before, self._end = self._end, read_end(self._directory)
+        if self._end != before:
+            self._pause = _PAUSE_SECONDS_MIN
+        elif self._end.intended > self._end.committed:
+            self._pause = min(self._pause * 2, _WAIT_SECONDS_MAX)
+        else:
+            self._pause = _WAIT_SECONDS_MAX
+        return self._pause
 
     def _ended(self) -> bool:
         return self._closed or (self._walk is not None and self._walk.done)
