@@ -23,6 +23,7 @@ from forelog import (
 )
 from forelog.files import OSFiles
 from forelog.files.watches import PollWatch
+from forelog.log.directory.segment import SegmentWriter
 from forelog.testing import CrashDisk
 
 SECOND = 10**9
@@ -362,6 +363,36 @@ def test_a_follower_can_be_asked_with_a_timeout(tmp_path):
         assert cursor.read(timeout=0.01) is None
     with stream.cursor() as cursor:
         assert cursor.read() == records[0]
+
+
+def test_a_follower_in_step_asks_the_disk_for_little():
+    calls = []
+    disk = CrashDisk()
+    stream = Stream("log", files=disk)
+    with stream.appender() as log, stream.cursor(follow=True) as cursor:
+        for _ in range(3):
+            log.append(b"a record")
+            calls.clear()
+            seen = disk.fail(lambda call: bool(calls.append(call.kind)))
+            assert cursor.read(0).payload == b"a record"
+            seen.stop()
+    assert calls == ["lock", "stat", "open_read", "read", "size", "read", "read"]
+
+
+def test_a_follower_in_step_gets_every_run_of_wanted_times(tmp_path):
+    wanted, stream = [], Stream(tmp_path)
+    writer = SegmentWriter(stream.directory)
+    stream.directory.files.make_dir(stream.path)
+    writer.begin(1)
+    with stream.cursor(follow=True, since=3) as cursor:
+        for step in range(3):
+            payloads = [b"%d-%d" % (step, i) for i in range(9)]
+            writer.write(payloads, [1, 5, 5, 1, 5, 1, 1, 5, 1])
+            wanted += [payloads[i] for i in (1, 2, 4, 7)]
+            for payload in wanted[-4:]:
+                assert cursor.read(0).payload == payload
+            assert cursor.read(0) is None
+    writer.finish()
 
 
 def test_a_follower_in_another_process_sees_each_record_whole(tmp_path):

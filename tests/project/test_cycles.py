@@ -16,13 +16,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 KNOWN: set[frozenset[str]] = {
     frozenset(
         {
-            "forelog.cli.log.datapoints",
-            "forelog.cli.log.dump",
-            "forelog.cli.log.messages",
-        }
-    ),
-    frozenset(
-        {
             "forelog.commitlog.aio",
             "forelog.commitlog.log",
         }

@@ -204,9 +204,9 @@ HISTORIES: dict[str, History] = {
 }
 MENDINGS = {
     "segments are listed twice": Mending(one_listing, "rolls", ["follower", "segments", "backup"], "gap"),
-    "files by time are listed twice": Mending(one_listing, "messages", ["follower"], "gap"),
+    "files by time are listed twice": Mending(one_listing, "messages", ["follower"], "gap", limit=600),
     "the next segment is looked for by its name": Mending(
-        following_by_a_listing, "rolls", ["follower"], "gap", limit=900
+        following_by_a_listing, "rolls", ["follower"], "gap", limit=1800
     ),
     "the next file by time is the one after all that are listed": Mending(
         following_by_a_listing, "messages", ["follower"], "gap", limit=900
@@ -238,7 +238,7 @@ MENDINGS = {
         one_look_at_a_defect, "shared with another", ["follower"], "raised", limit=6000, words="damaged record"
     ),
     "the mark is read before and after the size": Mending(
-        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=3000
+        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=4500
     ),
     "a segment that has grown was not rewritten": Mending(
         stale_size_of_a_foreign_segment, "rolls", ["cursor", "follower"], "gap", limit=300

@@ -7,11 +7,11 @@
     draw.py       pictures of numbers in a terminal
     serving.py    what commands that serve share: addresses, TLS, signals
     aside.py      log lines of servers, written by a thread of their own
-    log           append, dump, verify, repair, backup, stats, clean, convert, bench
-    pipeline      subcommands that run on Spark
-    jobs          subcommands that serve jobs, or talk to a job server
-    broker        subcommands that serve MQTT, or talk to a broker
-    state         subcommands that read state logs
+    log/          append, dump, verify, repair, backup, stats, clean, convert, bench
+    pipeline/     subcommands that run on Spark
+    jobs/         subcommands that serve jobs, or talk to a job server
+    broker/       subcommands that serve MQTT, or talk to a broker
+    state/        subcommands that read state logs
     replica.py    a server that keeps copies of state logs
     doctor.py     what forelog runs on, and what is missing
 

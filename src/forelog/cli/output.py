@@ -85,3 +85,22 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in cells
     ]
+
+
+def as_text(payload: bytes) -> str:
+    r"""A payload as text on one line. What isn't printable UTF-8 is escaped, so its bytes can be recovered.
+
+    >>> as_text("größer".encode()), as_text(b"two\nlines"), as_text(b"\x00\xff\\")
+    ('größer', 'two\\nlines', '\\x00\\xff\\\\')
+    """
+    text = payload.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    if char.isascii():
+        return repr(char)[1:-1]
+    # Not as \x85, which is the byte 85, not UTF-8.
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"

@@ -64,11 +64,12 @@ def make_directory(path: str, mode: int) -> None:
 def open_or_create(path: str, flags: int, mode: int) -> int:
     """Open a file, or create it with the mode of the log that it lies in; with `mode` if it is the first one."""
     for _ in range(_ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):
+        try:
             return os.open(path, flags | os.O_CLOEXEC)
-        # Exclusively: what a name leads to elsewhere is neither made nor given away.
-        with contextlib.suppress(FileExistsError):
-            return _create(path, flags, mode)
+        except FileNotFoundError:
+            # Exclusively: what a name leads to elsewhere is neither made nor given away.
+            with contextlib.suppress(FileExistsError):
+                return _create(path, flags, mode)
     return os.open(path, flags | os.O_CLOEXEC)
 
 

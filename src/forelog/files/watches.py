@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import struct
 import time
 
 __all__ = ["InotifyWatch", "PollWatch"]
+
+_READ_BYTES = 65_536
+_EVENT_BYTES_MAX = struct.calcsize("iIII") + 256
 
 
 class PollWatch:
@@ -58,9 +60,11 @@ class InotifyWatch:
         return self._fd
 
     def drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while len(os.read(self._fd, 65_536)) > 65_536 - struct.calcsize("iIII") - 256:
+        try:
+            while len(os.read(self._fd, _READ_BYTES)) > _READ_BYTES - _EVENT_BYTES_MAX:
                 pass
+        except BlockingIOError:
+            return  # nothing has changed
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -1,11 +1,10 @@
 """The kernel: loops over bytes, compiled. It does no I/O but writes of an append, and knows no policy.
 
-    _kernel        the functions: from _kernel.pyx, and the *.pxi that it includes, in a folder for each owner
+    _kernel.pyx    the functions; it includes the *.pxi, which lie in log/, m3/, messages/, jobs/ and broker/
     _kernel.pyi    their signatures, and what each of them does
-    types          what they take and return
-    zipped         loads the kernel where the package is a zip
-    include/       checksums and epoll, in C
-    log/ m3/ messages/ jobs/ broker/    the *.pxi
+    types.py       what they take and return
+    zipped.py      loads the kernel where the package is a zip
+    include        checksums and epoll, in C
 
 Whatever the bytes say, nothing outside of a buffer is read, and nothing larger than it is allocated.
 `tests/kernel/oracle` has all of it again in plain Python: an independent opinion for the tests.

@@ -155,15 +155,21 @@ class Walk:
             return
         if reader.replaced():
             self._close_reader()
-        else:
+        elif self._rest is None:  # or the buffer has rows that come first
+            reader.refresh()
             self._check_known(reader)
 
     def _check_known(self, reader: SegmentReader) -> None:
+        """Raise BadPosition if what was read last is different by now. What follows it is read with it."""
         if self._known is None or reader.rewritten or self._known[0] != reader.position(self._at):
             return
-        known = self._known[1]
-        if read_exactly(reader.file, len(known), self._at - len(known)) != known:
+        known = self._known[1][-self._block_bytes :]
+        want = min(self._block_bytes, len(known) + max(self._stop_offset(reader) - self._at, 0))
+        whole = self._read(reader, want, self._at - len(known))
+        if self._buffer[: min(len(known), self._filled)] != known:
             raise self._cut(reader)
+        if not whole:
+            self._filled = 0  # the next look finds out that the file has less than it said
 
     def close(self) -> None:
         self._close_reader()
@@ -297,13 +303,16 @@ class Walk:
 
     def _fill(self, reader: SegmentReader, stop: int, need: int) -> bool:
         """Read what comes next; False if the file has less of it than it said."""
-        want = min(max(self._block_bytes, need), max(stop - self._at, 0))
+        return self._read(reader, min(max(self._block_bytes, need), max(stop - self._at, 0)), self._at)
+
+    def _read(self, reader: SegmentReader, want: int, place: int) -> bool:
+        """Have so many bytes from a place in the buffer; False if there are fewer."""
         if len(self._storage) != max(want, self._block_bytes):
             self._buffer.release()
             self._storage = bytearray(max(want, self._block_bytes))
             self._buffer = memoryview(self._storage)
-        self._base = self._at
-        self._filled = reader.file.read_into(self._buffer[:want], self._at)
+        self._base = place
+        self._filled = reader.file.read_into(self._buffer[:want], place)
         return self._filled == want
 
     def _trim(self, reader: SegmentReader, scan: Scan, row: int) -> Block | None:
@@ -317,15 +326,16 @@ class Walk:
         return self._block(reader, scan, first, last)
 
     def _block(self, reader: SegmentReader, scan: Scan, first: int, last: int) -> Block | None:
-        self._at = self._base + scan.end
+        before, self._at = self._at, self._base + scan.end
         offsets = reader.index.logical_column(scan.offsets) if reader.index else scan.offsets
-        logical_end = offsets[last] if last < len(offsets) else reader.logical(self._at)
-        self.position = Position(reader.number, logical_end)
-        self._known = reader.position(self._at), bytes(self._buffer[max(scan.end - TAIL_BYTES, 0) : scan.end])
-        self._metrics.add(records_read=last - first, bytes_read=0 if self._rest else scan.end)
+        place = reader.position(self._at)
+        self.position = Position(reader.number, offsets[last]) if last < len(offsets) else place
+        self._known = place, bytes(self._buffer[max(scan.end - TAIL_BYTES, 0) : scan.end])
+        self._metrics.add(records_read=last - first, bytes_read=self._at - before)
         if first == last:
             return None
-        return Block(reader.number, reader.path, self._buffer, self._base, scan, offsets, first, last, logical_end)
+        end = self.position.offset
+        return Block(reader.number, reader.path, self._buffer, self._base, scan, offsets, first, last, end)
 
     # -- ends and defects
 

@@ -2,9 +2,9 @@
 
 The modules:
 
-    control    Access: the whole of it, as the rest of the broker asks for it
-    passwords  the file of users and password hashes
-    logins     Logins: checks passwords on a thread, and slows down guessing
-    rules      Rules: the file of rules
-    rights     Rights: what the rules mean for one client
+    control.py    Access: the whole of it, as the rest of the broker asks for it
+    passwords.py  the file of users and password hashes
+    logins.py     Logins: checks passwords on a thread, and slows down guessing
+    rules.py      Rules: the file of rules
+    rights.py     Rights: what the rules mean for one client
 """

@@ -2,10 +2,10 @@
 
 The modules:
 
-    lifecycle         Clients: CONNECT, takeover, DISCONNECT, expiry
-    wills             Wills: published when a client is lost
-    publications      Publications: messages that aren't plain
-    acknowledgements  Acknowledgements: PUBACK, PUBREC, PUBREL, PUBCOMP
-    subscriptions     Subscriptions: SUBSCRIBE, UNSUBSCRIBE, and sessions that come back
-    groups            Groups: shared subscriptions
+    lifecycle.py         Clients: CONNECT, takeover, DISCONNECT, expiry
+    wills.py             Wills: published when a client is lost
+    publications.py      Publications: messages that aren't plain
+    acknowledgements.py  Acknowledgements: PUBACK, PUBREC, PUBREL, PUBCOMP
+    subscriptions.py     Subscriptions: SUBSCRIBE, UNSUBSCRIBE, and sessions that come back
+    groups.py            Groups: shared subscriptions
 """

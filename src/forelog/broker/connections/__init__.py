@@ -2,12 +2,12 @@
 
 The modules:
 
-    listeners   where clients connect: sockets, TLS handshakes
-    admission   Admission: connections whose CONNECT isn't accepted yet, and those being closed
-    connection  Connection: bytes to packets, and what each packet asks for
-    websocket   WebSocket: a connection inside of WebSocket frames
-    pace        Pace: when the next packets of a client are handled
-    services    Services: the parts of the broker that a connection uses
-    buffers     SharedBuffers: limits on bytes that all connections share
-    peer        Peer: the address of a client
+    listeners.py   where clients connect: sockets, TLS handshakes
+    admission.py   Admission: connections whose CONNECT isn't accepted yet, and those being closed
+    connection.py  Connection: bytes to packets, and what each packet asks for
+    websocket.py   WebSocket: a connection inside of WebSocket frames
+    pace.py        Pace: when the next packets of a client are handled
+    services.py    Services: the parts of the broker that a connection uses
+    buffers.py     SharedBuffers: limits on bytes that all connections share
+    peer.py        Peer: the address of a client
 """

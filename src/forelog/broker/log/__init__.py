@@ -2,7 +2,7 @@
 
 The modules:
 
-    batch     MessageBatch: consecutive messages of one file, as columns
-    clock     MessageClock: how old a message is
-    history   History: the log's tail in memory, the rest from its files
+    batch.py    MessageBatch: consecutive messages of one file, as columns
+    clock.py    MessageClock: how old a message is
+    history.py  History: the log's tail in memory, the rest from its files
 """

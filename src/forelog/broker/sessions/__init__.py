@@ -2,11 +2,11 @@
 
 The modules:
 
-    session    Session: subscriptions, positions in the log, messages in flight; Link: its connection
-    group      Group: a shared subscription
-    presence   Presence: open connections and groups
-    quotas     SessionQuotas: how much memory each user's sessions take
-    retained   RetainedMessages: retained messages, found by filter
-    events     a session as events of a log
-    store      SessionStore: sessions, groups and retained messages, and the log that keeps them
+    session.py   Session: subscriptions, positions in the log, messages in flight; Link: its connection
+    group.py     Group: a shared subscription
+    presence.py  Presence: open connections and groups
+    quotas.py    SessionQuotas: how much memory each user's sessions take
+    retained.py  RetainedMessages: retained messages, found by filter
+    events.py    a session as events of a log
+    store.py     SessionStore: sessions, groups and retained messages, and the log that keeps them
 """

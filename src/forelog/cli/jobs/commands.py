@@ -12,8 +12,7 @@ from typing import IO, Any
 from uuid import UUID
 
 from forelog.cli import codes, options
-from forelog.cli.log.dump import as_text
-from forelog.cli.output import plural, print_json
+from forelog.cli.output import as_text, plural, print_json
 from forelog.errors import BatchFailed
 from forelog.jobs.client import requests
 from forelog.jobs.client.client import Client

@@ -7,8 +7,7 @@ from typing import Any
 
 from forelog.cli import codes, options
 from forelog.cli.jobs.commands import in_json
-from forelog.cli.log.dump import as_text
-from forelog.cli.output import human_count, print_json, table
+from forelog.cli.output import as_text, human_count, print_json, table
 from forelog.jobs.client.client import Client
 from forelog.jobs.client.values import JobInfo
 from forelog.times import format_time

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from forelog.cli import codes
-from forelog.cli.log.dump import as_text
-from forelog.cli.output import human_count, plural
+from forelog.cli.output import as_text, human_count, plural
 from forelog.commitlog.check import EntriesReport
 from forelog.commitlog.entries import EntryWalk, entries_of
 from forelog.formats.m3 import Entry, Series

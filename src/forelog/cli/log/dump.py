@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from forelog.cli import codes, options
+from forelog.cli.output import as_text
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position, Record
 from forelog.times import format_time
@@ -117,25 +118,6 @@ def _layout(chosen: argparse.Namespace) -> Callable[[Record], bytes]:
 
 def _line(record: Record, payload: str) -> bytes:
     return f"{record.position}\t{format_time(record.time_ns, aligned=True)}\t{payload}\n".encode()
-
-
-def as_text(payload: bytes) -> str:
-    r"""A payload as text on one line. What isn't printable UTF-8 is escaped, so its bytes can be recovered.
-
-    >>> as_text("größer".encode()), as_text(b"two\nlines"), as_text(b"\x00\xff\\")
-    ('größer', 'two\\nlines', '\\x00\\xff\\\\')
-    """
-    text = payload.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def _escaped(char: str) -> str:
-    if char.isprintable():
-        return char
-    if char.isascii():
-        return repr(char)[1:-1]
-    # Not as \x85, which is the byte 85, not UTF-8.
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def as_json(record: Record) -> bytes:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from forelog import kernel
 from forelog.cli import codes
-from forelog.cli.log.dump import as_text
+from forelog.cli.output import as_text
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position, Record
 from forelog.log.stream import Stream

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from forelog.cli.log.dump import as_text
-from forelog.cli.output import human_bytes, human_count, human_duration, plural, table
+from forelog.cli.output import as_text, human_bytes, human_count, human_duration, plural, table
 from forelog.cli.pipeline.values import keyed, rows_shown
 from forelog.log.position import Position
 from forelog.times import format_time

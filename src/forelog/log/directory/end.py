@@ -74,6 +74,8 @@ class End(NamedTuple):
 
 
 NO_END = End(0, 0, 0, 0)
+_CHANGING = -1
+_NOT_YET = End(0, _CHANGING, 0, 0)
 
 
 class EndMark:
@@ -129,51 +131,80 @@ class EndMark:
 
 def read_end(directory: Place) -> End:
     """What the end mark of a log says now."""
-    try:
-        file = directory.files.open_read(f"{directory.path}/{NAME}")
-    except (FileNotFoundError, NotADirectoryError):
+    file = _open(directory)
+    if file is None:
         return NO_END
     try:
-        return _read(file, boot_digest(directory.files.boot_id()))
+        boot, end = boot_digest(directory.files.boot_id()), _NOT_YET
+        for _ in range(_LOOKS_MAX):
+            before, end = end, _look(file, boot)
+            if _agree(before, end):
+                return end
+        # The appender was stopped while it changed the segment. Nothing is being written then: the files count.
+        return End(end.sequence, 0, 0, 0)
     finally:
         file.close()
 
 
-def _read(file: File, boot: bytes) -> End:
+def _open(directory: Place) -> File | None:
+    try:
+        return directory.files.open_read(f"{directory.path}/{NAME}")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _look(file: File, boot: bytes) -> End:
+    """What a mark says at one look, with `_CHANGING` for the segment while that is changed."""
     buffer = bytearray(_LAYOUT.size)
-    before = None
-    for _ in range(_LOOKS_MAX):
-        if file.read_into(memoryview(buffer), 0) != len(buffer):
-            return NO_END
-        magic, found, last, segment, committed, intended, first = _LAYOUT.unpack(buffer)
-        if magic != _MAGIC_BYTES:
-            return NO_END
-        if first == last and before == (first, segment):  # twice: a copy of memory has no order
-            offsets = committed & _OFFSET_MASK, intended & _OFFSET_MASK
-            if found != boot or (committed, intended) != tuple(map(checked_offset, offsets)):
-                segment = 0
-            return End(first, segment, offsets[0], max(offsets)) if segment else End(first, 0, 0, 0)
-        before = (first, segment) if first == last else None
-    # The appender was stopped while it changed the segment. Nothing is being written then: the files count.
-    return End(first, 0, 0, 0)
+    count = file.read_into(memoryview(buffer), 0)
+    return _end_in(bytes(buffer), boot) if count == len(buffer) else NO_END
+
+
+@functools.lru_cache(maxsize=16)  # two looks mostly show the same
+def _end_in(words: bytes, boot: bytes) -> End:
+    magic, found, last, segment, committed, intended, first = _LAYOUT.unpack(words)
+    if magic != _MAGIC_BYTES:
+        return NO_END
+    if first != last:
+        return End(first, _CHANGING, 0, 0)
+    end, goal = committed & _OFFSET_MASK, intended & _OFFSET_MASK
+    if not segment or found != boot or checked_offset(end) != committed or checked_offset(goal) != intended:
+        return End(first, 0, 0, 0)
+    return End(first, segment, end, max(end, goal))
+
+
+def _agree(before: End, end: End) -> bool:
+    """Whether two looks show the same segment. One isn't enough: a copy of memory has no order."""
+    return before.sequence == end.sequence and before.segment == end.segment != _CHANGING
 
 
 def visible_bytes(directory: Place, number: int, file: File) -> int:
     """How many bytes of a segment's file count now."""
-    end = read_end(directory)
-    while True:
-        size, before, end = file.size(), end, read_end(directory)
-        if end.segment == number:
-            if size > end.intended:
-                return size  # no appender of ours writes past what it intends to: another program did
-            if before.segment == number and before.sequence == end.sequence:
-                return min(size, before.committed)  # the mark's from before: the file had as much by then
-        if end.segment == 0:
-            if end == before:
-                return size  # nobody has appended between the two looks
-        elif end.segment < number or before.segment > number:
-            # Begun after the mark was stored, by another program or without records yet; or finished before.
+    mark = _open(directory)
+    if mark is None:
+        size = file.size()
+        mark = _open(directory)
+        if mark is None:
             return size
+    try:
+        return _visible_bytes(mark, boot_digest(directory.files.boot_id()), number, file)
+    finally:
+        mark.close()
+
+
+def _visible_bytes(mark: File, boot: bytes, number: int, file: File) -> int:
+    """The same, with the mark open. The size is taken between two looks at it."""
+    end, looks = _look(mark, boot), 0
+    while True:
+        size, before, end = file.size(), end, _look(mark, boot)
+        if _agree(before, end):
+            # No appender of ours writes past what it intends to: where the file is longer, another program did.
+            if end.segment != number or size > end.intended:
+                return size  # or nobody appends to it: it is finished, or begun after the mark was stored
+            return min(size, before.committed)  # the mark's from before: the file had as much by then
+        looks = looks + 1 if before == end else 0  # in the middle of the same change
+        if looks == _LOOKS_MAX:
+            return size  # the appender was stopped while it changed the segment
 
 
 @functools.lru_cache(maxsize=16)

@@ -24,7 +24,7 @@ from forelog.log.directory.end import visible_bytes
 from forelog.log.directory.foreign import foreign_index
 from forelog.log.directory.index import SegmentIndex, read_index
 from forelog.log.directory.place import read_exactly
-from forelog.log.position import Position
+from forelog.log.position import Position, make_position
 
 __all__ = ["SegmentReader", "SegmentWriter"]
 
@@ -41,6 +41,8 @@ class SegmentReader:
         self.number = number
         self.path = directory.segment_path(number)
         self.file = directory.open_segment(number)
+        self._identity: object = None
+        """The file's, as soon as it was asked for."""
         try:
             self.header_bytes = directory.format.header_bytes
             self._look()
@@ -99,7 +101,9 @@ class SegmentReader:
     def replaced(self) -> bool:
         """Whether the file under this name is another one by now, or gone."""
         found = self.directory.files.stat(self.path)
-        return found is None or found[1] != self.file.identity()
+        if self._identity is None:
+            self._identity = self.file.identity()
+        return found is None or found[1] != self._identity
 
     def physical(self, logical: int) -> int:
         place = max(logical, self.header_bytes)
@@ -109,7 +113,7 @@ class SegmentReader:
         return self.index.logical(physical) if self.index else physical
 
     def position(self, physical: int) -> Position:
-        return Position(self.number, self.logical(physical))
+        return make_position((self.number, self.logical(physical)))
 
     def end(self) -> int:
         """The logical offset of the end."""
