@@ -120,6 +120,7 @@ def scan(path: str) -> dict[str, Any]:
 if __name__ == "__main__":
     commands: dict[str, Callable[..., dict[str, Any]]] = {
         "cursor": cursor,
+        "plain_cursor": plain_cursor,
         "append": append,
         "bare": bare,
         "verify": verify,
