@@ -81,7 +81,7 @@ def test_the_daemon_ends_its_own_workers_and_nobody_else():
         )
     )
     try:
-        with pytest.raises(ProcessLookupError, match="no worker"):
+        with pytest.raises(ProcessLookupError, match="not a worker"):
             ours.kill(stranger, signal.SIGKILL)
         os.kill(stranger, 0)  # it is there
         thread = next(int(name) for name in os.listdir("/proc/self/task"))
