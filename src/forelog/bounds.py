@@ -13,16 +13,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "AGE_SECONDS_MAX",
-    "BYTES_MAX",
-    "COUNT_MAX",
-    "TIMER_MS_MAX",
-    "TIMER_SECONDS_MAX",
-    "check_number",
-    "check_whole",
-]
-
 BYTES_MAX = 1 << 48
 """256 TiB. No segment is larger: a repair gives out positions from here on."""
 COUNT_MAX = 2**31 - 1

@@ -12,8 +12,6 @@ import threading
 
 from forelog.serving.notices import one_line
 
-__all__ = ["Aside", "OneLine"]
-
 LINES_MAX = 4096
 CLOSE_SECONDS = 2.0
 

@@ -44,8 +44,6 @@ from forelog.times import TimeLike, in_column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EntryWalk", "entries_of", "read_entries", "scan_datapoints"]
-
 logger = logging.getLogger("forelog")
 
 

@@ -25,8 +25,6 @@ from forelog.copies.targets import DirectoryTarget, ServerTarget
 from forelog.copies.wire import parse_address
 from forelog.files import OSFiles, disk
 
-__all__ = ["make_target", "source_directory"]
-
 
 def make_target(
     where: str | os.PathLike[str],

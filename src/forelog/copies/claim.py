@@ -27,8 +27,6 @@ from forelog.errors import ReplicaError, Superseded
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.stream import Stream
 
-__all__ = ["Claim", "Known", "refuse_other"]
-
 _TO_KEEP = (
     "Keep the copy by promoting it, or keep this log by opening it with promote=True, which replaces the copy; "
     "`forelog state diff` shows how they differ"

@@ -26,8 +26,6 @@ from forelog.copies.store.bucket import shown
 from forelog.errors import ForelogError, NotReplicated, Superseded
 from forelog.log.position import Position
 
-__all__ = ["CopyOptions", "DestinationHealth", "Destinations", "Health"]
-
 logger = logging.getLogger("forelog")
 
 ACK_SECONDS = 10.0

@@ -25,8 +25,6 @@ from typing import NamedTuple, Self
 
 from forelog.errors import ReplicaError
 
-__all__ = ["EPOCH_MAX", "IDENTITY_BYTES", "TERM_STEP_MAX", "WORD_BYTES", "Identity", "check_term", "new_word"]
-
 WORD_BYTES = 8
 _LAYOUT = struct.Struct(f">16sQQ{WORD_BYTES}s")
 IDENTITY_BYTES = _LAYOUT.size

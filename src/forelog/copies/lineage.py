@@ -33,8 +33,6 @@ from typing import NamedTuple
 from forelog.copies.identity import IDENTITY_BYTES, Identity
 from forelog.log.position import Position
 
-__all__ = ["OPENINGS_MAX", "Lineage", "Opening", "decode", "is_encoded", "merged"]
-
 OPENINGS_MAX = 4096
 """Openings that a log remembers. If a copy missed more of them, the primary is refused until a promotion."""
 _OPENING = struct.Struct(">Q8sQQ")

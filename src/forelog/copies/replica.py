@@ -31,8 +31,6 @@ from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import LOG_START
 
-__all__ = ["Replica"]
-
 logger = logging.getLogger("forelog")
 
 _CHECK_BYTES = 4 << 20

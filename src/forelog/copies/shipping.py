@@ -25,8 +25,6 @@ from forelog.log.directory.place import tail_before
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
-__all__ = ["Chunk", "Owner", "Source", "Target", "View", "holds", "ship"]
-
 logger = logging.getLogger("forelog")
 
 BURST_BYTES = 4 << 20  # sent before an acknowledgement is asked for

@@ -27,17 +27,6 @@ from forelog.log.directory.directory import APPEND_LOCK, Directory, segments_els
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.position import Position
 
-__all__ = [
-    "SLOTS",
-    "Slots",
-    "copies_around",
-    "directory_of",
-    "read_identity",
-    "refuse_a_log",
-    "take_copies",
-    "whole_slot",
-]
-
 SLOTS = ("a", "b")
 _IDENTITY = "identity"
 

@@ -19,19 +19,6 @@ from forelog.files import Files, removed_on_failure, write_all
 from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 
-__all__ = [
-    "REPLACED",
-    "SNAPSHOT",
-    "Resume",
-    "Snapshot",
-    "Whole",
-    "read_file",
-    "read_snapshot",
-    "replace_file",
-    "stamp_snapshot",
-    "write_snapshot",
-]
-
 logger = logging.getLogger("forelog")
 
 SNAPSHOT = "snapshot"

@@ -27,8 +27,6 @@ from forelog.errors import BadFrame, LockTimeout, ReplicaError
 from forelog.files import Files
 from forelog.log.position import Position
 
-__all__ = ["DirectoryTarget", "LinkTarget", "ServerTarget"]
-
 
 class DirectoryTarget:
     """A directory on this machine, also of a mounted file system."""

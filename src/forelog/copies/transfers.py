@@ -25,8 +25,6 @@ from forelog.errors import ReplicaError
 from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 
-__all__ = ["NOWHERE", "Transfer", "Transfers"]
-
 NOWHERE = Position(0, 0)
 TRANSFERS_MAX = 64  # remembered by an opening, of destinations that come and go
 

@@ -41,21 +41,6 @@ from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
 from forelog.serving.tls import explain, tls_hint
 
-__all__ = [
-    "FRAME_BYTES_MAX",
-    "PORT",
-    "Address",
-    "Frame",
-    "Kind",
-    "Link",
-    "as_tls",
-    "as_token",
-    "connect",
-    "is_log_name",
-    "need_msgspec",
-    "parse_address",
-]
-
 VERSION = 2
 PORT = 7070
 HELLO_BYTES_MAX = 4096

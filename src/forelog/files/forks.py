@@ -18,8 +18,6 @@ import threading
 from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["Inherited", "forking", "let_go_in_children"]
-
 
 class Inherited(Protocol):
     """What a child inherits and must not keep."""

@@ -14,8 +14,6 @@ from forelog.files.forks import forking, let_go_in_children
 from forelog.files.modes import open_or_create
 from forelog.files.protocol import Lock
 
-__all__ = ["OSLock", "take_lock"]
-
 logger = logging.getLogger("forelog")
 
 _SILENT_SECONDS = 2.0  # a longer wait for a lock is logged

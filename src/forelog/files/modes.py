@@ -22,8 +22,6 @@ import contextlib
 import os
 import stat
 
-__all__ = ["PRIVATE", "check_mode", "directory_mode", "make_directory", "mode_like", "open_or_create"]
-
 PRIVATE = 0o600
 """Files that only their user may read and write."""
 SHARED_BY_READERS = "read.lock"

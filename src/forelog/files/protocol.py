@@ -14,21 +14,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-__all__ = [
-    "BLOCK_BYTES",
-    "File",
-    "Files",
-    "Lock",
-    "Shared",
-    "Watch",
-    "built_beside",
-    "in_the_way",
-    "removed_on_failure",
-    "replace_file",
-    "sync_file",
-    "write_all",
-]
-
 BLOCK_BYTES = 4096
 """What disks write at once, and a page of memory."""
 

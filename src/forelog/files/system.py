@@ -19,8 +19,6 @@ from forelog.files.protocol import BLOCK_BYTES, File, Files, Lock, Shared, Watch
 from forelog.files.watches import InotifyWatch, PollWatch
 from forelog.files.words import OSShared
 
-__all__ = ["OSFile", "OSFiles", "disk"]
-
 _SETTLED_NS = 2_000_000_000  # a directory's time of change may be as coarse as this
 _SYNCED: int | None = getattr(os, "RWF_DSYNC", None)
 _DIRECT: int | None = getattr(os, "O_DIRECT", None)

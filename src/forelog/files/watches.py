@@ -7,8 +7,6 @@ import select
 import struct
 import time
 
-__all__ = ["InotifyWatch", "PollWatch"]
-
 _READ_BYTES = 65_536
 _EVENT_BYTES_MAX = struct.calcsize("iIII") + 256
 

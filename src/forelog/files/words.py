@@ -8,8 +8,6 @@ import os
 
 from forelog.files.modes import PRIVATE, open_or_create
 
-__all__ = ["OSShared"]
-
 _WORD_BYTES = 8
 
 

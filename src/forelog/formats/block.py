@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from forelog.kernel.types import Scan
 
-__all__ = ["Block"]
-
 
 class Block(NamedTuple):
     """Some records of one segment, as columns. The buffer is valid until the next block is asked for."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from forelog.errors import MissingExtra
 
-__all__ = ["check_columns", "load_pyarrow", "segment_column"]
-
 
 def load_pyarrow() -> ModuleType:
     """pyarrow, or an error that says how to get it."""

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Protocol
 
 from forelog.kernel.types import Scan
 
-__all__ = ["Checker", "Encoder", "Format"]
-
 
 class Encoder(Protocol):
     """Makes the bytes of one segment's records, in order.

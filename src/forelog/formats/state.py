@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from forelog.formats.captain import Captain
 
-__all__ = ["BEGIN", "COMMIT", "EVENT", "FORMAT", "MAGIC", "MARKER_BYTES", "RECORD_BYTES", "WRITER"]
-
 MAGIC = 0x63707374  # "cpst"
 FORMAT = Captain(magic=MAGIC, version=1)
 EVENT, BEGIN, COMMIT, WRITER = b"\x01", b"\x02", b"\x03", b"\x04"

@@ -15,8 +15,6 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from zipimport import zipimporter
 
-__all__ = ["SUFFIX", "load"]
-
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 """How the names of compiled modules end. It tells the Python, the processor and the system."""
 

@@ -27,8 +27,6 @@ from forelog.log.directory.watermark import Watermark, read_own_from
 from forelog.log.position import Position
 from forelog.log.walk import Walk
 
-__all__ = ["Backup", "back_up"]
-
 _COPY_BYTES = 4 << 20
 
 Progress = Callable[[int, int], None]

@@ -9,8 +9,6 @@ from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Mark, read_mark
 from forelog.log.seek import hop
 
-__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "header_is_torn", "is_boundary", "is_torn", "resync"]
-
 BLOCK_BYTES = 1 << 20
 BLOCK_ROWS = 16_384
 _PROBE_BYTES = 1 << 16  # how far ahead a search for the next good record looks at first

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, overload
 from forelog.errors import BadPosition
 from forelog.times import format_time, to_datetime
 
-__all__ = ["Position", "Positions", "Record"]
-
 _TEXT = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 
 

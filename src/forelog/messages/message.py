@@ -10,8 +10,6 @@ from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position, Record
 from forelog.times import to_datetime
 
-__all__ = ["Message", "message_of"]
-
 
 class Message(NamedTuple):
     """A message: when it was written, to which topic, what it says, and where in the log it is.

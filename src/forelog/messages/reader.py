@@ -25,8 +25,6 @@ from forelog.log.walk import Defect, OnCorruption
 from forelog.messages.message import Message, message_of
 from forelog.times import TimeLike
 
-__all__ = ["MessageLogReader"]
-
 
 class MessageLogReader:
     """Reads a log of messages, also while it is written.

@@ -16,8 +16,6 @@ from forelog.log.position import Position
 from forelog.log.rewrite import remove_segment
 from forelog.log.stream import Stream
 
-__all__ = ["Retained", "retain"]
-
 logger = logging.getLogger("forelog")
 
 

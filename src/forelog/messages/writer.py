@@ -33,8 +33,6 @@ from forelog.log.stream import PathLike, PositionLike, Stream, as_position
 from forelog.messages.retention import Retained, retain
 from forelog.times import SECOND_NS
 
-__all__ = ["MessageLogWriter"]
-
 logger = logging.getLogger("forelog")
 
 BUFFER_BYTES = 1 << 20

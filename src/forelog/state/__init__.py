@@ -18,8 +18,9 @@ from __future__ import annotations
 from forelog.copies.destinations import DestinationHealth, Health
 from forelog.copies.identity import Identity
 from forelog.copies.server.server import ReplicaServer
+from forelog.errors import BadEvent
 from forelog.state.enumeration import Enumeration
-from forelog.state.events import BadEvent, Codec, EventCodec
+from forelog.state.events import Codec, EventCodec
 from forelog.state.follower import Follower
 from forelog.state.log import StateLog, StateStats
 from forelog.state.mapping import PersistentDict

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from forelog.log.position import Position
 
-__all__ = ["Enumeration"]
-
 TURN_SECONDS = 0.00005  # an enumeration computes for so long, then pauses ...
 PAUSE_SECONDS = 0.00002  # ... for as short as the system can ...
 PAUSES_MAX = 8.0  # ... in all at most this many times as long as it computes

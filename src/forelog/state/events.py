@@ -38,8 +38,6 @@ from typing import Any, NamedTuple, Protocol
 
 from forelog.errors import BadEvent, MissingExtra
 
-__all__ = ["BadEvent", "Batch", "Codec", "EventCodec", "difference"]
-
 _NAME_BYTES_MAX = 255
 _PLAIN = (dict, list, tuple, str, bytes, bytearray, int, float, bool, type(None))
 

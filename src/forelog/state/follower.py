@@ -46,8 +46,6 @@ from forelog.state.log import StateLog
 from forelog.state.options import OpenOptions
 from forelog.state.replay import Replayer
 
-__all__ = ["Follower"]
-
 logger = logging.getLogger("forelog")
 
 RETRY_SECONDS = (0.1, 5.0)

@@ -56,8 +56,6 @@ from forelog.state.events import Codec, EventCodec
 from forelog.state.options import Sync
 from forelog.state.replay import Replayer
 
-__all__ = ["StateLog", "StateStats"]
-
 logger = logging.getLogger("forelog")
 
 ROTATE_BYTES = 10 << 20

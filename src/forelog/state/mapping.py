@@ -26,8 +26,6 @@ from forelog.state.events import Batch, EventCodec, difference
 from forelog.state.log import StateLog, StateStats
 from forelog.state.options import LogOptions
 
-__all__ = ["PersistentDict"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 _MISSING: Any = object()

@@ -8,8 +8,6 @@ from forelog.copies.identity import Identity
 from forelog.files import Files
 from forelog.log.appender import SyncPolicy
 
-__all__ = ["LogOptions", "OpenOptions", "Sync"]
-
 Sync = Literal["os", "interval", "always"] | SyncPolicy
 
 

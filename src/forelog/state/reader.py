@@ -22,18 +22,6 @@ from forelog.log.stream import Bound, PathLike, Stream
 from forelog.state.replay import is_marker
 from forelog.times import format_time
 
-__all__ = [
-    "Event",
-    "ParsedEvent",
-    "Span",
-    "events_of",
-    "last_events",
-    "open_source",
-    "parse_event",
-    "reading",
-    "span_of",
-]
-
 _BEGIN, _COMMIT = BEGIN[0], COMMIT[0]
 _NAMED_FIELDS = ("id", "key")
 _DEPTH_MAX = 100  # levels of lists and dicts

@@ -16,8 +16,6 @@ from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
 from forelog.state.events import Batch, Codec, EventCodec
 
-__all__ = ["Replayer", "is_marker"]
-
 Replay = Callable[[Any], object]
 
 _BATCH_BYTES = 1 << 16  # of events decoded in one step

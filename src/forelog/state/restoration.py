@@ -34,8 +34,6 @@ from forelog.log.stream import Bound, Stream
 from forelog.log.verify import verify
 from forelog.state.reader import Span, open_source, reading, span_of
 
-__all__ = ["RestoreReport", "restore"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -8,8 +8,6 @@ from forelog.testing import registry
 from forelog.testing.registry import Reader
 from forelog.testing.writer import History
 
-__all__ = ["all_histories", "all_readers"]
-
 
 def all_histories() -> dict[str, History]:
     """Every short history, by name."""

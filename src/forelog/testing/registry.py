@@ -7,8 +7,6 @@ from collections.abc import Callable
 from forelog.testing.sight import Sight
 from forelog.testing.writer import History
 
-__all__ = ["Reader", "histories", "history", "reader", "readers"]
-
 Reader = Callable[[Sight], None]
 
 histories: dict[str, History] = {}

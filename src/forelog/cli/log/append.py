@@ -20,8 +20,9 @@ from forelog.cli import codes, options
 from forelog.cli.output import plural, print_json, say
 from forelog.errors import LogNotFound, RecordTooLarge
 from forelog.formats.captain import MAGIC, VERSION
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.appender import BATCH_BYTES_MAX, SEGMENT_BYTES, Appender, SyncPolicy
-from forelog.log.directory.tenants import JOBS_MAGIC, STATE_MAGIC, described
+from forelog.log.directory.tenants import JOBS_MAGIC, described
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 

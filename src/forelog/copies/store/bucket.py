@@ -15,8 +15,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from forelog.errors import ForelogError, MissingExtra, ReplicaError
 
-__all__ = ["Bucket", "shown"]
-
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko", "gs": "gcsfs", "gcs": "gcsfs",
             "abfs": "adlfs", "az": "adlfs"}  # fmt: skip
 _CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "az", "memory"}  # in one request; others check first, then write

@@ -24,8 +24,6 @@ from forelog.formats.state import FORMAT
 from forelog.log.directory.directory import Directory
 from forelog.log.position import Position
 
-__all__ = ["Fetched", "fetch"]
-
 logger = logging.getLogger("forelog")
 
 ATTEMPTS = 3  # because the copy may be replaced while it is read

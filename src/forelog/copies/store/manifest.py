@@ -53,11 +53,6 @@ from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 from forelog.times import format_time
 
-__all__ = [
-    "FOLDER", "NO_WORD", "PART_BYTES_MAX", "Manifest", "Named", "Part", "decode", "draw_word", "load",
-    "named_manifests", "named_openings", "newest", "opening_name", "parse_opening_name", "parse_part_name",
-]  # fmt: skip
-
 logger = logging.getLogger("forelog")
 
 VERSION = 2

@@ -16,8 +16,6 @@ from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
-__all__ = ["MERGE_PARTS", "merge_parts"]
-
 MERGE_PARTS = 16  # parts of a segment, before some are merged
 
 

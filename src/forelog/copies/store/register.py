@@ -41,8 +41,6 @@ from forelog.errors import ReplicaError, Superseded
 from forelog.log.directory.place import TAIL_BYTES
 from forelog.times import format_time
 
-__all__ = ["Found", "Register", "Twin"]
-
 logger = logging.getLogger("forelog")
 
 

@@ -44,8 +44,6 @@ from forelog.errors import BadFrame, ReplicaError
 from forelog.formats.state import FORMAT
 from forelog.log.position import Position
 
-__all__ = ["StoreTarget"]
-
 logger = logging.getLogger("forelog")
 
 PART_BYTES = 8 << 20

@@ -59,24 +59,6 @@ from forelog.formats.commands.fields import (
 from forelog.kernel import varint
 from forelog.times import SECOND_NS
 
-__all__ = [
-    "MAGIC",
-    "VERSION",
-    "Add",
-    "Command",
-    "Complete",
-    "Delete",
-    "Expire",
-    "Fail",
-    "Schedule",
-    "StartAttempt",
-    "TimeoutAttempt",
-    "decode",
-    "encode",
-    "format_id",
-    "parse_id",
-]
-
 MAGIC = 0x77717771  # "wqwq"
 VERSION = 1
 

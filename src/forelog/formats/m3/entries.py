@@ -19,8 +19,6 @@ from forelog.formats.m3.format import MESSAGE_REASONS
 from forelog.formats.m3.values import Datapoint, Entry, Series, Unit
 from forelog.kernel.types import END, LIMIT, Entries
 
-__all__ = ["BadMessage", "EntryBlock", "EntryDecoder", "SeriesTable"]
-
 _UNITS = {unit.value: unit for unit in Unit}
 
 

@@ -37,8 +37,6 @@ from forelog.errors import RecordTooLarge
 from forelog.formats.m3.values import Series, Unit, as_bytes
 from forelog.kernel.types import TIME_MAX, TIME_MIN, Item
 
-__all__ = ["CHUNK_BYTES", "M3", "MESSAGE_REASONS"]
-
 CHUNK_BYTES = 65_536
 CHUNK_HEAD_BYTES = 12
 MESSAGE_BYTES_MAX = 64 << 20

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from forelog.formats.m3.entries import EntryBlock
 from forelog.kernel import m3_parse_metadata
 
-__all__ = ["Summary", "count_series"]
-
 
 @dataclass(slots=True)
 class Summary:

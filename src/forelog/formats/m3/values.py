@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, Self
 
 from forelog.kernel import m3_metadata, m3_parse_metadata
 
-__all__ = ["Datapoint", "Entry", "Series", "Tags", "Unit", "as_bytes"]
-
 _U16_MAX = 2**16 - 1
 _U32_MAX = 2**32 - 1
 

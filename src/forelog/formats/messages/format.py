@@ -42,8 +42,6 @@ from forelog.formats.messages.msgpack import pack
 from forelog.kernel.types import TIME_MAX
 from forelog.times import SECOND_NS
 
-__all__ = ["NO_PROPERTIES", "PAYLOAD_BYTES_MAX", "PROPERTIES_BYTES_MAX", "TOPIC_BYTES_MAX", "Item", "Messages"]
-
 NO_PROPERTIES = b"\x80"
 MESSAGE_BYTES_MIN = 7
 MESSAGE_TIME_MAX = 2**62 - 1

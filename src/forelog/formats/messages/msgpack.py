@@ -16,11 +16,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "PROPERTIES_DEPTH_MAX", "Extension", "element_children", "element_content", "element_head", "is_map",
-    "is_text", "pack", "unpack",
-]  # fmt: skip
-
 PROPERTIES_DEPTH_MAX = 16
 _HEADS = {
     0xC0: 1, 0xC2: 1, 0xC3: 1, 0xC4: 2, 0xC5: 3, 0xC6: 5, 0xC7: 3, 0xC8: 4, 0xC9: 6, 0xCA: 5, 0xCB: 9, 0xCC: 2,

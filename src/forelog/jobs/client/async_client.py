@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import ssl
     from typing import Unpack
 
-__all__ = ["AsyncClient"]
-
 T = TypeVar("T")
 
 

@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import select
 import socket
-from asyncio import sleep
+from asyncio import sleep as sleep
 from typing import Any
 
 from forelog.errors import ConnectionLost
 from forelog.jobs.client import requests
 from forelog.jobs.client.endpoint import Endpoint
 from forelog.jobs.client.replies import ReplyReader
-
-__all__ = ["AsyncConnection", "AsyncConnections", "sleep"]
 
 _READ_BYTES = 64 << 10
 

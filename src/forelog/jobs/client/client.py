@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import ssl
     from typing import Unpack
 
-__all__ = ["Client"]
-
 T = TypeVar("T")
 
 

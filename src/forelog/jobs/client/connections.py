@@ -7,15 +7,13 @@ import os
 import socket
 import threading
 import time
-from time import sleep
+from time import sleep as sleep
 from typing import Any
 
 from forelog.errors import ConnectionLost
 from forelog.jobs.client import requests
 from forelog.jobs.client.endpoint import Endpoint
 from forelog.jobs.client.replies import ReplyReader
-
-__all__ = ["Connection", "Connections", "sleep"]
 
 _READ_BYTES = 64 << 10
 

@@ -11,8 +11,6 @@ from forelog.errors import ConnectionLost, JobRefused
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Endpoint", "reason_of"]
-
 PORT = 9922
 
 

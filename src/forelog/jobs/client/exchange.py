@@ -19,8 +19,6 @@ from forelog.errors import BatchFailed, ConnectionLost, JobError, ServerFailed
 from forelog.jobs.client.endpoint import reason_of
 from forelog.jobs.client.requests import Request, windows
 
-__all__ = ["Exchange", "Pending"]
-
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 30.0
 RETRY_SECONDS = 5.0

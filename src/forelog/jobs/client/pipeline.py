@@ -14,8 +14,6 @@ from forelog.jobs.client.values import Leased, Result
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["Pipeline"]
-
 T = TypeVar("T")
 
 

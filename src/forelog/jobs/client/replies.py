@@ -42,8 +42,6 @@ from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
 from forelog.jobs.machine.states import JobState
 from forelog.times import parse_time
 
-__all__ = ["ReplyReader"]
-
 DONE, LEASED, RESULT, JOBS, QUEUES, SERVER = range(6)
 
 LINE_BYTES_MAX = 16 << 10

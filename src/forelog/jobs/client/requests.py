@@ -25,8 +25,6 @@ from forelog.times import format_time, parse_time
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["JobOptions", "Request"]
-
 TTR_MS = 60_000
 TTL_MS = 24 * 3600 * 1000
 

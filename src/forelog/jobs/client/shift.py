@@ -19,8 +19,6 @@ from forelog.jobs.client.requests import Request
 from forelog.jobs.client.values import Leased
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX
 
-__all__ = ["Attempt", "Counters", "Delivery", "Pause", "Shift"]
-
 logger = logging.getLogger("forelog")
 
 AWAY_SECONDS = (0.1, 5.0)

@@ -16,8 +16,6 @@ from forelog.errors import JobError
 from forelog.jobs.client.async_client import AsyncClient
 from forelog.jobs.client.shift import Attempt, Delivery, Pause, Shift
 
-__all__ = ["run_tasks"]
-
 _LOOK_SECONDS = 0.1
 
 

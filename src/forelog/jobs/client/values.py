@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-__all__ = ["JobInfo", "Leased", "QueueInfo", "Result", "ServerInfo"]
-
 
 @dataclass(frozen=True, slots=True)
 class Leased:

@@ -44,8 +44,6 @@ from forelog.jobs.machine.limits import TTR_MS_MAX
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Worker"]
-
 F = TypeVar("F", bound=Callable[[Attempt], Any])
 CONCURRENCY_MAX = 10_000
 """Jobs of one worker at a time: each has a thread."""

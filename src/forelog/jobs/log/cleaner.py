@@ -43,8 +43,6 @@ from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 
-__all__ = ["CommandCleaner"]
-
 logger = logging.getLogger("forelog")
 
 SLACK_BYTES = 1 << 20

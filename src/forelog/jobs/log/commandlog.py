@@ -36,8 +36,6 @@ from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
 from forelog.log.walk import OnCorruption, Walk
 
-__all__ = ["CommandLog", "Restored"]
-
 logger = logging.getLogger("forelog")
 
 Progress = Callable[[int, int], None]

@@ -14,8 +14,6 @@ from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job, new_job
 from forelog.kernel.types import Commands
 
-__all__ = ["Halt", "is_foreign", "load", "needed", "pieces_of"]
-
 _TIME_MAX = TIME_NS_MAX
 _ZONE_AT = 13  # in a record
 _CRC_BYTES = 4  # after its payload

@@ -27,8 +27,6 @@ from forelog.log.stream import Bound, PositionLike, Stream
 from forelog.log.walk import OnCorruption
 from forelog.times import TimeLike
 
-__all__ = ["commands_of", "read_commands"]
-
 _ZERO_TIME = bytes(12)  # the zero time's seconds and nanoseconds
 
 

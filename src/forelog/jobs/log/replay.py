@@ -50,8 +50,6 @@ from forelog.jobs.machine.states import JobState
 from forelog.log.position import Position
 from forelog.times import format_time
 
-__all__ = ["Conflict", "LoggedJob", "Replay", "replay"]
-
 logger = logging.getLogger("forelog")
 
 CONFLICTS_MAX = 1000  # how many are remembered; all are counted

@@ -19,8 +19,6 @@ from forelog.jobs.machine.queue import Job
 if TYPE_CHECKING:
     from forelog.log.position import Positions
 
-__all__ = ["Changes", "Ledger"]
-
 RECORD_BYTES_MAX = 64 << 20  # commands not written yet: clients that send more have to wait
 KEPT_BYTES_MAX = 64 << 20  # payloads and results of finished jobs in memory
 MEMORY_BYTES_MAX = 2 << 30  # what all jobs may take in memory before no more are added

@@ -38,8 +38,6 @@ from forelog.jobs.machine.registry import Registry
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
 from forelog.jobs.machine.wheel import Timer, Wheel
 
-__all__ = ["DONE", "DUPLICATE", "UNKNOWN", "Machine"]
-
 DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # the outcomes of complete, fail and delete
 FROZEN_NS = 1_000_000_000  # how long a job stays as it is while the log cannot be written
 _MS_NS = 1_000_000

@@ -17,8 +17,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Ordered"]
-
 T = TypeVar("T")
 _BLOCK_MAX = 1000
 

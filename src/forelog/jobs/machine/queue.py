@@ -10,8 +10,6 @@ from forelog.jobs.machine.ordered import Ordered
 from forelog.jobs.machine.states import COMPLETED, FAILED, NEW
 from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
 
-__all__ = ["Job", "Leaser", "Queue", "Waiter", "new_job"]
-
 _ATTEMPTS_MAX = 255  # the protocol's limit, also of a job that sets none
 _MS_NS = 1_000_000
 _STALE_MAX = 64  # stale entries that even a short queue may have before it is swept

@@ -6,8 +6,6 @@ from forelog.jobs.machine.ledger import Ledger
 from forelog.jobs.machine.ordered import Ordered
 from forelog.jobs.machine.queue import Queue
 
-__all__ = ["Registry"]
-
 QUEUES_IDLE_MAX = 10_000
 QUEUE_BYTES = 1024  # memory of a queue
 

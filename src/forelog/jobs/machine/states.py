@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["COMPLETED", "FAILED", "LEASED", "NEW", "PENDING", "JobState"]
-
 
 class JobState(IntEnum):
     """The state of a job."""

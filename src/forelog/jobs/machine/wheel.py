@@ -18,8 +18,6 @@ from __future__ import annotations
 import time
 from heapq import heappop, heappush
 
-__all__ = ["NEVER", "UNSET", "Clock", "Timer", "Wheel"]
-
 NEVER = 2**63 - 1
 UNSET = -1
 _UNSET = UNSET

@@ -13,8 +13,6 @@ from forelog.formats import Format, detect, named_format
 from forelog.log.directory.directory import Directory, segments_elsewhere
 from forelog.log.directory.place import read_exactly
 
-__all__ = ["find_log"]
-
 _FOLDERS_LOOKED_AT = 100
 _HEADERS_COMPARED = 16
 

@@ -7,8 +7,6 @@ from typing import Protocol
 from forelog.files import File, Files
 from forelog.formats import Format
 
-__all__ = ["TAIL_BYTES", "Place", "read_exactly", "tail_before"]
-
 TAIL_BYTES = 64
 """Before a place: enough to see that two logs have been the same up to there."""
 

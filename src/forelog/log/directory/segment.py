@@ -26,8 +26,6 @@ from forelog.log.directory.index import SegmentIndex, read_index
 from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position, make_position
 
-__all__ = ["SegmentReader", "SegmentWriter"]
-
 logger = logging.getLogger("forelog")
 
 _FIRST_RECORD_BYTES = 4096

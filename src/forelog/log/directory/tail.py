@@ -11,8 +11,6 @@ from forelog.files import File, write_all
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder
 
-__all__ = ["HalfMadeSegment", "Tail", "check_number", "create_segment"]
-
 _NEW = "append.new"
 
 

@@ -38,18 +38,6 @@ from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.place import read_exactly
 
-__all__ = [
-    "JOBS_MAGIC",
-    "STATE_MAGIC",
-    "Kind",
-    "Tenant",
-    "described",
-    "log_of",
-    "refuse_others",
-    "tenant_of",
-    "what_it_is",
-]
-
 Kind = Literal["log", "broker", "m3", "copies", "slot", "replica", "objects", "table", "batches"]
 
 JOBS_MAGIC = 0x77717771  # "wqwq": forelog.jobs

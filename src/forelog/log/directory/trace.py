@@ -21,8 +21,6 @@ from forelog.log.directory.place import tail_before
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.position import Position
 
-__all__ = ["agrees", "trace"]
-
 _CUT = "cut"
 
 
