@@ -73,12 +73,11 @@ def check_file(stream: Stream, number: int, *, last: bool) -> tuple[list[Defect]
     gives.
     """
     until = None if last else Position(number + 1, 0)
-    walk = EntryWalk(stream, start=Position(number, 0), until=until, on_corruption="skip")
-    try:
+    with contextlib.closing(
+        EntryWalk(stream, start=Position(number, 0), until=until, on_corruption="skip")
+    ) as walk:
         for _ in walk:
             pass
         if not last:
             walk.finish()  # in the last one it is a torn end
         return walk.message_defects, walk.torn if last else None
-    finally:
-        walk.close()

@@ -138,8 +138,7 @@ class Replica:
     def _valid_end(self, number: int) -> int:
         """Where the valid records of a segment end."""
         fmt = self._directory.format
-        file = self._directory.open_segment(number)
-        try:
+        with contextlib.closing(self._directory.open_segment(number)) as file:
             size, at = file.size(), fmt.header_bytes
             if fmt.header_defect(read_exactly(file, min(size, at), 0)) is not None:
                 return at
@@ -153,8 +152,6 @@ class Replica:
                     break
                 at += scan.end
             return at
-        finally:
-            file.close()
 
     def _go_on(self, number: int, end: int) -> None:
         """Cut off the torn tail of a segment, and continue after it."""

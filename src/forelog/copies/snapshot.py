@@ -84,11 +84,8 @@ def write_snapshot(files: Files, folder: str, whole: Whole) -> None:
 
 def read_file(files: Files, path: str) -> bytes:
     """The content of a small file."""
-    file = files.open_read(path)
-    try:
+    with contextlib.closing(files.open_read(path)) as file:
         return read_exactly(file, min(file.size(), 4096), 0)
-    finally:
-        file.close()
 
 
 def replace_file(files: Files, folder: str, name: str, data: bytes) -> None:

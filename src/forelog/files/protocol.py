@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 BLOCK_BYTES = 4096
@@ -84,9 +83,7 @@ class Lock(Protocol):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -206,12 +203,9 @@ def in_the_way(files: Files, path: str, *, or_empty: bool = False) -> bool:
 
 def sync_file(files: Files, path: str) -> int:
     """Return the size of a file that something else has written, once it and its entry are on stable storage."""
-    file = files.open_read(path)
-    try:
+    with contextlib.closing(files.open_read(path)) as file:
         file.sync()
         size = file.size()
-    finally:
-        file.close()
     files.sync_dir(os.path.dirname(path) or ".")
     return size
 
@@ -220,12 +214,9 @@ def replace_file(files: Files, path: str, data: bytes, mode: int) -> None:
     """Give a file other content in one step, durably: a reader finds the old or the new."""
     new = f"{path}.{os.urandom(4).hex()}.new"
     with removed_on_failure(files, new):
-        file = files.open_new(new, mode)
-        try:
+        with contextlib.closing(files.open_new(new, mode)) as file:
             write_all(file, data)
             file.sync()
-        finally:
-            file.close()
         files.rename(new, path)
     files.sync_dir(os.path.dirname(path) or ".")
 

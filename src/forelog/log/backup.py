@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from forelog.errors import CorruptRecord, TargetTaken
@@ -92,15 +93,12 @@ def _copy_segments(directory: Directory, copy: Directory, progress: Progress | N
         except FileNotFoundError:
             continue  # an empty one, whose place another one has taken
         try:
-            file = copy.files.open_append(copy.segment_path(number))
-            try:
+            with closing(copy.files.open_append(copy.segment_path(number))) as file:
                 for place in range(0, reader.size, _COPY_BYTES):
                     write_all(file, _exactly(reader, min(_COPY_BYTES, reader.size - place), place))
                     if progress is not None:
                         progress(min(done + place, total), total)
                 file.sync()
-            finally:
-                file.close()
             if reader.index is not None and not reader.index.foreign_end:
                 _copy_file(
                     directory.files, reader.index_path, copy.files, f"{copy.path}/{_name(reader.index_path)}"
@@ -131,12 +129,9 @@ def _exactly(reader: SegmentReader, count: int, place: int) -> bytes:
 def _copy_file(files: Files, source: str, target_files: Files, target: str) -> None:
     before: File = files.open_read(source)
     try:
-        after = target_files.open_append(target)
-        try:
+        with closing(target_files.open_append(target)) as after:
             write_all(after, read_exactly(before, before.size(), 0))
             after.sync()
-        finally:
-            after.close()
     finally:
         before.close()
 
@@ -145,15 +140,12 @@ def _mark(directory: Directory, copy: Directory, end: Position) -> None:
     """Leave the copy as a log that was closed in order."""
     found = copy.files.stat(copy.segment_path(end.segment))
     size = found[0] if found else 0
-    mark = Watermark(copy)
-    try:
+    with closing(Watermark(copy)) as mark:
         mark.begin(end.segment, size)
         own_from = read_own_from(directory)
         if own_from is not None:
             mark.note_own_from(own_from)
         mark.note(end.segment, size, closed=True)
-    finally:
-        mark.close()
 
 
 def _read_back(copy: Directory, end: Position) -> tuple[int, int, int]:

@@ -23,8 +23,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Literal, Self
 
 from forelog.errors import CorruptRecord, HeaderMismatch, SkipSegment
@@ -104,9 +104,7 @@ class Cleaner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.unlock()
 
     def clean(
@@ -154,11 +152,8 @@ class Cleaner:
         for block in self._blocks_backward(number, on_corruption="skip"):
             rule.keep(block)
         # What supersedes a record must be as durable as that was, before it goes.
-        last = self._directory.open_segment(number)
-        try:
+        with closing(self._directory.open_segment(number)) as last:
             last.sync()
-        finally:
-            last.close()
 
     def _clean_segment(
         self, rule: Rule, number: int, report: CleanReport, on_corruption: str, dry_run: bool
@@ -212,11 +207,8 @@ class Cleaner:
 
     def _decide(self, rule: Rule, number: int) -> list[bytearray] | None:
         """For each block of the segment, in order, which rows to keep; None to leave it as it is."""
-        reader = SegmentReader(self._directory, number)
-        try:
+        with closing(SegmentReader(self._directory, number)) as reader:
             index = reader.index
-        finally:
-            reader.close()
         verdict = rule.segment(number, index)
         if verdict is True:
             return None
@@ -241,18 +233,17 @@ class Cleaner:
             yield from reversed(blocks)
 
     def _walk(self, low: Position, high: Position, on_corruption: Literal["raise", "skip"]) -> Iterator[Block]:
-        walk = Walk(
-            self._directory,
-            start=low,
-            stop=high,
-            on_corruption=on_corruption,
-            metrics=self._metrics,
-            numbers=self._numbers,
-        )
-        try:
+        with closing(
+            Walk(
+                self._directory,
+                start=low,
+                stop=high,
+                on_corruption=on_corruption,
+                metrics=self._metrics,
+                numbers=self._numbers,
+            )
+        ) as walk:
             yield from walk
-        finally:
-            walk.close()
 
     def _with_masks(self, number: int, masks: list[bytearray]) -> Iterator[tuple[Block, bytearray]]:
         """The segment's blocks again, with the rows of the decision that fall into each."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 from forelog.files import Lock, Watch
@@ -129,17 +128,13 @@ class Cursor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     # -- its state

@@ -149,20 +149,14 @@ def _adopt_spare(directory: Directory, size: int) -> bool:
     if not numbers:
         return False  # somebody has removed it: a spare is never without one
     last = numbers[-1]
-    before = files.open_append(directory.segment_path(last))
-    try:
+    with contextlib.closing(files.open_append(directory.segment_path(last))) as before:
         before.sync()
         before.drop_cache()  # what a sync failed for may be in the cache only
-    finally:
-        before.close()
-    walk = Walk(directory, start=Position(last, 0), on_corruption="stop")
-    try:
+    with contextlib.closing(Walk(directory, start=Position(last, 0), on_corruption="stop")) as walk:
         for _ in walk:
             pass
         if walk.torn is not None or walk.defects:
             return False
-    finally:
-        walk.close()
     files.rename(path, directory.segment_path(directory.format.next_number(last, _spare_number(directory))))
     directory.sync()
     return True
@@ -173,11 +167,8 @@ def _spare_number(directory: Directory) -> int:
     fmt = directory.format
     if not fmt.numbered_by_time:
         return 0
-    file = directory.files.open_read(spare_path(directory))
-    try:
+    with contextlib.closing(directory.files.open_read(spare_path(directory))) as file:
         number = fmt.exact_time(read_exactly(file, _HEAD_BYTES, fmt.header_bytes))
-    finally:
-        file.close()
     return number if number <= fmt.segment_number_max else 0
 
 
@@ -275,15 +266,12 @@ def _can_follow(time_ns: int) -> bool:
 def _last_time(directory: Directory, numbers: list[int], own_from: int, found: Recovery) -> int:
     """A time that no record of a sealed segment is later than, as far as is known without reading them."""
     for number in reversed(numbers[-3:-1]):
-        reader = SegmentReader(directory, number)
-        try:
+        with contextlib.closing(SegmentReader(directory, number)) as reader:
             index = reader.index
             last = index.last_time if index is not None and index.records else reader.first_time()
             if last is not None and _can_follow(last):
                 return last
             found.far_off |= last is not None and number >= own_from
-        finally:
-            reader.close()
     return TIME_MIN
 
 
@@ -336,8 +324,7 @@ def _recover_last(
 
 def _mend_header(directory: Directory, number: int, file: File, found: Recovery) -> bool:
     """Make the header right if a crash left it unfinished. Whether cleaning has rewritten this segment."""
-    reader = SegmentReader(directory, number)
-    try:
+    with contextlib.closing(SegmentReader(directory, number)) as reader:
         if reader.header_defect is None:
             # It wasn't the last one then: somebody removed those after it. Its offsets are mapped, so
             # nothing may be appended to it.
@@ -351,8 +338,6 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
             position = Position(number, 0)
             found.torn = Defect(position, "header", reader.path, 0, reader.size, torn=True)
             found.torn_path = _keep_evidence(directory, number, file, 0)
-    finally:
-        reader.close()
     file.truncate(0)
     write_all(file, directory.format.header())
     file.sync()
@@ -386,14 +371,13 @@ def _scan_committed(
     directory: Directory, number: int, index: IndexBuilder, found: Recovery, size: int, end: End
 ) -> int:
     """The same up to where a write began that a killed process didn't finish: all of it is cut off."""
-    walk = Walk(directory, start=Position(number, 0), stop=Position(number, end.committed), on_corruption="stop")
-    try:
+    with contextlib.closing(
+        Walk(directory, start=Position(number, 0), stop=Position(number, end.committed), on_corruption="stop")
+    ) as walk:
         offset = directory.format.header_bytes
         for block in walk:
             index.add(block.offsets, block.scan.times)
             offset = block.base + block.scan.end
-    finally:
-        walk.close()
     path = directory.segment_path(number)
     found.torn = Defect(Position(number, offset), "unfinished", path, offset, size - offset, torn=True)
     found.records = index.records

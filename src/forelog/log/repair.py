@@ -225,12 +225,9 @@ def _mend_tail(directory: Directory, repair: Repair) -> None:  # noqa: ARG001
     """Recover the log as an appender does, and leave it."""
     from forelog.log.metrics import Metrics
 
-    watermark = Watermark(directory)
-    try:
+    with contextlib.closing(Watermark(directory)) as watermark:
         tail, _ = recover(directory, watermark, Metrics())
         tail.file.close()
-    finally:
-        watermark.close()
 
 
 def _mend_records(directory: Directory, repair: Repair) -> None:
@@ -257,19 +254,13 @@ def _build_index(directory: Directory, repair: Repair) -> None:
     found = directory.files.stat(directory.segment_path(number))
     directory.files.remove(directory.index_path(number, found[0] if found else 0))
     builder = IndexBuilder(number)
-    walk = Walk(directory, start=Position(number, 0), stop=Position(number + 1, 0))
-    try:
+    with contextlib.closing(Walk(directory, start=Position(number, 0), stop=Position(number + 1, 0))) as walk:
         for block in walk:
             builder.add(block.offsets, block.scan.times)
-    finally:
-        walk.close()
-    reader = SegmentReader(directory, number)
-    try:
+    with contextlib.closing(SegmentReader(directory, number)) as reader:
         tail = read_exactly(reader.file, 4, reader.size - 4)
         index = builder.build(reader.size, reader.size, tail)
         write_index(directory.files, directory.index_path(number, reader.size), index, sync=True)
-    finally:
-        reader.close()
     directory.sync()
 
 
@@ -286,16 +277,13 @@ def _build_map(directory: Directory, repair: Repair) -> None:
     builder = IndexBuilder(number)
     for block, _ in _good_blocks(directory, number):
         builder.add(array("q", (offset + shift for offset in block.scan.offsets)), block.scan.times)
-    reader = SegmentReader(directory, number)
-    try:
+    with contextlib.closing(SegmentReader(directory, number)) as reader:
         _keep(directory, reader.index_path, number, ".broken.map")
         tail = read_exactly(reader.file, 4, reader.size - 4)
         first = directory.format.header_bytes
         index = builder.build(reader.size, reader.size + shift, tail, array("q", (first + shift, first)))
         _replace_index(directory, directory.map_path(number, reader.size), index)
         directory.files.remove(directory.index_path(number, reader.size))
-    finally:
-        reader.close()
 
 
 def _broken_maps(directory: Directory, number: int) -> list[str]:
@@ -331,11 +319,8 @@ def _keep(directory: Directory, path: str, number: int, suffix: str) -> str:
     """Copy a file to the segment's name with a suffix, or with the suffix and .2 and so on, durably."""
     files = directory.files
     part = directory.side_path(number, f"{suffix}.part")
-    source = files.open_read(path)
-    try:
+    with contextlib.closing(files.open_read(path)) as source:
         _copy(source, 0, part, b"", directory)
-    finally:
-        source.close()
     for attempt in range(1, 10_000):
         copy = directory.side_path(number, suffix if attempt == 1 else f"{suffix}.{attempt}")
         if files.stat(copy) is None:
@@ -366,12 +351,9 @@ def _copy(source: File, start: int, target: str, head: bytes, directory: Directo
 def _replace(directory: Directory, number: int, *, header_only: bool) -> None:
     """Put a right header in place of a segment's first bytes; without records if `header_only`."""
     path, fmt = directory.segment_path(number), directory.format
-    source = directory.files.open_read(path)
-    try:
+    with contextlib.closing(directory.files.open_read(path)) as source:
         start = source.size() if header_only else fmt.header_bytes
         _copy(source, start, rewrite_path(directory, number), fmt.header(), directory)
-    finally:
-        source.close()
     directory.sync()
     directory.files.rename(rewrite_path(directory, number), path)
     directory.sync()
@@ -382,20 +364,16 @@ def _replace(directory: Directory, number: int, *, header_only: bool) -> None:
 def _good_blocks(directory: Directory, number: int) -> Iterator[tuple[Block, bytearray]]:
     """The records of a segment that can be read, all of them to keep."""
     start, stop = Position(number, 0), Position(number + 1, 0)
-    walk = Walk(directory, start=start, stop=stop, on_corruption="skip")
-    try:
+    with contextlib.closing(Walk(directory, start=start, stop=stop, on_corruption="skip")) as walk:
         for block in walk:
             yield block, bytearray(b"\1") * len(block.scan.offsets)
-    finally:
-        walk.close()
 
 
 def _has_damage(directory: Directory, number: int) -> bool:
-    walk = Walk(directory, start=Position(number, 0), stop=Position(number + 1, 0), on_corruption="stop")
-    try:
+    with contextlib.closing(
+        Walk(directory, start=Position(number, 0), stop=Position(number + 1, 0), on_corruption="stop")
+    ) as walk:
         return any(False for _ in walk) or bool(walk.defects)
-    finally:
-        walk.close()
 
 
 def _drop_damage(directory: Directory, number: int) -> None:
@@ -421,22 +399,16 @@ def _trust_map(directory: Directory, number: int) -> bool:
     A map names the last four bytes of its segment. Where those are what is damaged, the map is still right,
     if its own checksum, number and size are; without it the segment's positions would move.
     """
-    reader = SegmentReader(directory, number)
-    try:
+    with contextlib.closing(SegmentReader(directory, number)) as reader:
         if reader.index is not None or directory.files.stat(reader.index_path) is None:
             return True
-        file = directory.files.open_read(reader.index_path)
-        try:
+        with contextlib.closing(directory.files.open_read(reader.index_path)) as file:
             index = decode_index(read_exactly(file, file.size(), 0))
-        finally:
-            file.close()
         if index is None or (index.segment, index.physical_bytes) != (number, reader.size):
             return not reader.map_damaged
         index.tail = read_exactly(reader.file, 4, reader.size - 4)
         _replace_index(directory, reader.index_path, index)
         return True
-    finally:
-        reader.close()
 
 
 def _replace_index(directory: Directory, path: str, index: SegmentIndex) -> None:

@@ -121,8 +121,5 @@ def sweep(directory: Directory) -> list[str]:
 
 def logical_end_of(directory: Directory, number: int) -> int:
     """The logical offset of a segment's end."""
-    reader = SegmentReader(directory, number)
-    try:
+    with contextlib.closing(SegmentReader(directory, number)) as reader:
         return reader.end()
-    finally:
-        reader.close()

@@ -331,8 +331,7 @@ class _Columns:
 
 
 def _check_header_and_index(directory: Directory, report: SegmentReport, columns: _Columns, *, last: bool) -> None:
-    reader = SegmentReader(directory, report.number)
-    try:
+    with contextlib.closing(SegmentReader(directory, report.number)) as reader:
         report.byte_count = reader.size
         report.header_defect = reader.header_defect
         if reader.header_defect is not None:
@@ -352,8 +351,6 @@ def _check_header_and_index(directory: Directory, report: SegmentReport, columns
             report.index = "damaged" if used else "unusable"
         elif report.sealed and reader.size > reader.header_bytes:
             report.index = "missing"
-    finally:
-        reader.close()
 
 
 def _describes(index: SegmentIndex, report: SegmentReport, columns: _Columns) -> bool:
@@ -395,12 +392,9 @@ def _look_again_at_indexes(directory: Directory, report: VerifyReport) -> None:
             if segment.index not in ("damaged", "unusable"):
                 break
             time.sleep(_INDEX_PAUSE_SECONDS)
-            reader = SegmentReader(directory, segment.number)
-            try:
+            with contextlib.closing(SegmentReader(directory, segment.number)) as reader:
                 if reader.index is not None and reader.index.records >= segment.records:
                     segment.index = "fits"
-            finally:
-                reader.close()
 
 
 # -- the log as a whole

@@ -20,7 +20,6 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from forelog.bounds import AGE_SECONDS_MAX, TIMER_MS_MAX, check_number, check_whole
@@ -277,7 +276,5 @@ class MessageLogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
+from contextlib import closing
 from typing import Any, Self, Unpack
 
 from forelog.copies.destinations import DestinationHealth
@@ -149,9 +149,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- its thread
@@ -362,12 +360,9 @@ class Follower:
     def _fence(self, timeout: float, *, force: bool) -> Identity | None:
         """Shut the old primary out, and wait until everything is here that the replica server has."""
         try:
-            link = connect(self._address, self._tls, timeout)
-            try:
+            with closing(connect(self._address, self._tls, timeout)) as link:
                 self._hello(link, "promote")
                 answer = Fields(link.who, link.expect(Kind.WELCOME, timeout))
-            finally:
-                link.close()
             end = answer.resume()
             if end is not None:
                 self._wait(lambda: self.position >= end.position, f"not at {end.position}", timeout)

@@ -31,7 +31,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from forelog.bounds import AGE_SECONDS_MAX, check_number, check_whole
@@ -240,9 +239,7 @@ class StateLog:
     def __enter__(self) -> Self:
         return self if self._appender is not None else self.open()  # promote() returns an open one
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- updates

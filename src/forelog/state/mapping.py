@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, MutableMapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from forelog.errors import AppenderClosed, BadEvent, NotReplicated
@@ -100,9 +99,7 @@ class PersistentDict(MutableMapping[K, V]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def rotate(self) -> None:

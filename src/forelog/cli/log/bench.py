@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 
 from forelog.cli import codes, options
@@ -223,11 +224,8 @@ def _scan(stream: Stream, seconds: float) -> list[Measure]:
     buffer = bytearray(_READ_BYTES)
 
     def scan() -> int:
-        walk = Walk(stream.directory)
-        try:
+        with closing(Walk(stream.directory)) as walk:
             return sum(len(block.scan.offsets) for block in walk)
-        finally:
-            walk.close()
 
     def read() -> int:
         for path in paths:

@@ -34,6 +34,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -238,15 +239,11 @@ def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> 
 
     What a failed write has left is removed, if that is possible.
     """
-    with removed_on_failure(files, path):
-        file = files.open_append(path)
-        try:
-            file.truncate(0)
-            write_all(file, encode_index(index))
-            if sync:
-                file.sync()
-        finally:
-            file.close()
+    with removed_on_failure(files, path), closing(files.open_append(path)) as file:
+        file.truncate(0)
+        write_all(file, encode_index(index))
+        if sync:
+            file.sync()
 
 
 class IndexBuilder:

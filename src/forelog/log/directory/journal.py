@@ -30,6 +30,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 from forelog import kernel
@@ -143,8 +144,7 @@ def restore(directory: Directory) -> int | None:
     number, extents = _of_last_segment(directory)
     if not extents:
         return None if _is_of_a_segment_that_is_gone(directory) else 0
-    segment = directory.files.open_update(directory.segment_path(number))
-    try:
+    with closing(directory.files.open_update(directory.segment_path(number))) as segment:
         # A sync of it may have failed, and left pages that look written: what is on disk counts.
         segment.sync()
         segment.drop_cache()
@@ -156,8 +156,6 @@ def restore(directory: Directory) -> int | None:
         if lacking:
             segment.sync()
         return sum(len(extent.data) for extent in lacking)
-    finally:
-        segment.close()
 
 
 def missing_bytes(directory: Directory) -> int:
@@ -165,11 +163,8 @@ def missing_bytes(directory: Directory) -> int:
     number, extents = _of_last_segment(directory)
     if not extents:
         return 0
-    segment = directory.open_segment(number)
-    try:
+    with closing(directory.open_segment(number)) as segment:
         return sum(len(extent.data) for extent in _lacking(segment, extents))
-    finally:
-        segment.close()
 
 
 def _lacking(segment: File, extents: list[Extent]) -> list[Extent]:
@@ -242,11 +237,8 @@ def _whole_blocks(byte_count: int) -> int:
 
 def _is_rewritten(directory: Directory, number: int) -> bool:
     """Whether cleaning has moved a segment's records: then it was sealed, and those after it are gone."""
-    reader = SegmentReader(directory, number)
-    try:
+    with closing(SegmentReader(directory, number)) as reader:
         return reader.rewritten
-    finally:
-        reader.close()
 
 
 def journal_path(directory: Directory) -> str:
