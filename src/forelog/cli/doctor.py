@@ -35,7 +35,7 @@ _NETWORKED = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "glusterfs", "virtiofs
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "doctor", "Show what forelog runs on: Python, optional packages, and the filesystem of a path."
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -31,6 +32,56 @@ _POSITION = re.compile(r"\d{1,19}:\d+", re.ASCII)
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports what is wrong in one line, as every error is reported."""
+
+    def add(self, text: str) -> None:
+        """Add arguments and options as help shows them: what is written, two spaces or more, what it means.
+
+        A value's name says of what type it is (_TYPES); `set_types` says otherwise. An indented line continues the
+        one before it.
+
+        >>> parser = CommandParser()
+        >>> parser.add('''
+        ...     log LOG          an argument, `log` when it is parsed
+        ...     names NAME ...   several, at least one
+        ...     [path PATH]      one that may be left out
+        ...     --limit N        an option, here with a number
+        ...     --sync os|always
+        ...                      one of these
+        ...     --skip NAME ...  one that may be given several times
+        ...     -q --quiet       one without a value
+        ... ''')
+        >>> parser.parse_args(["orders", "one", "two", "-q", "--limit", "3", "--skip", "x"])
+        Namespace(log='orders', names=['one'], path='two', limit=3, sync=None, skip=['x'], quiet=True)
+        """
+        entries: list[str] = []
+        for line in textwrap.dedent(text).strip().splitlines():
+            if line.startswith(" "):
+                entries[-1] += f"{' ' if '  ' in entries[-1] else '  '}{line.strip()}"
+            else:
+                entries.append(line)
+        for entry in entries:
+            usage, _, help_text = entry.partition("  ")
+            words = usage.strip("[]").split()
+            names = [word for word in words if word.startswith("-")] or words[:1]
+            value = " ".join(words[len(names) :])
+            settings: dict[str, Any] = {"help": help_text.strip()}
+            if not value:
+                settings["action"] = "store_true"
+            elif "|" in value:
+                settings["choices"] = value.split("|")
+            else:
+                settings["metavar"] = value.removesuffix(" ...")
+                settings["type"] = _TYPES.get(settings["metavar"])
+            if usage.startswith("["):
+                settings["nargs"] = "?"
+            elif value.endswith(" ..."):
+                settings |= {"action": "append", "default": []} if usage.startswith("-") else {"nargs": "+"}
+            self.add_argument(*names, **settings)
+
+    def set_types(self, **types: Callable[[str], Any]) -> None:
+        """Say how values are parsed, by the names that they have when they are parsed."""
+        for action in self._actions:
+            action.type = types.get(action.dest, action.type)
 
     def error(self, message: str) -> NoReturn:
         self.exit(codes.USAGE, f"forelog: {message}: try {self.prog} --help\n")
@@ -97,7 +148,7 @@ def subcommand_of(subcommands: Mapping[str, str]) -> Callable[[str], str]:
     return parse
 
 
-def command_parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+def command_parser(name: str, description: str, epilog: str | None = None) -> CommandParser:
     """A parser with the options that every command has."""
     parser = CommandParser(
         prog=f"forelog {name}",
@@ -110,55 +161,42 @@ def command_parser(name: str, description: str, epilog: str | None = None) -> ar
     return parser
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: CommandParser) -> None:
     """The options that every command has."""
-    parser.add_argument("--json", action="store_true", help="print results as JSON")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show what the log does, and tracebacks of errors"
-    )
+    parser.add("""
+        --json        print results as JSON
+        -v --verbose  show what the log does, and tracebacks of errors
+    """)
 
 
-def add_timeout(parser: argparse.ArgumentParser, what: str) -> None:
+def add_timeout(parser: CommandParser, what: str) -> None:
     """The option of every command that may wait for a lock."""
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help=f"how long to wait {what} (default: for ever)",
-    )
+    parser.add(f"--timeout SECONDS  how long to wait {what} (default: for ever)")
+    parser.set_types(timeout=seconds)
 
 
-def add_mode(parser: argparse.ArgumentParser, what: str = "the new log's files", *names: str) -> None:
+def add_mode(parser: CommandParser, what: str = "the new log's files") -> None:
     """The option of every command that creates a log."""
-    parser.add_argument(
-        *(names or ("--mode",)),
-        dest="mode",
-        type=file_mode,
-        metavar="MODE",
-        default=PRIVATE,
-        help=f"permissions of {what}, as chmod takes it: 640 lets the group read (default: 600)",
-    )
+    parser.add(f"--mode MODE  permissions of {what}, as chmod takes it: 640 lets the group read (default: 600)")
+    parser.set_defaults(mode=PRIVATE)
 
 
-def add_client_tls(parser: argparse.ArgumentParser) -> None:
+def add_client_tls(parser: CommandParser) -> None:
     """The options of every command that connects to a server."""
-    parser.add_argument(
-        "--tls", action="store_true", help="speak TLS, with a server certificate that this system trusts"
-    )
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", help="speak TLS, with a server certificate signed by one of these"
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="speak TLS, and show this certificate")
-    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+    parser.add("""
+        --tls            speak TLS, with a server certificate that this system trusts
+        --tls-ca FILE    speak TLS, with a server certificate signed by one of these
+        --tls-cert FILE  speak TLS, and show this certificate
+        --tls-key FILE   its key
+    """)
 
 
-def add_header(parser: argparse.ArgumentParser, magic: str, version: str) -> None:
+def add_header(parser: CommandParser, magic: str, version: str) -> None:
     """The options that say what a log's segments start with."""
-    parser.add_argument("--magic", type=u32, metavar="NUMBER", help=magic)
-    parser.add_argument("--version-number", type=u32, metavar="NUMBER", help=version)
+    parser.add(f"--magic NUMBER  {magic}\n--version-number NUMBER  {version}")
 
 
-def add_known_header(parser: argparse.ArgumentParser) -> None:
+def add_known_header(parser: CommandParser) -> None:
     """The header options of commands that open an existing log."""
     add_header(
         parser,
@@ -250,6 +288,14 @@ def positive_count(text: str) -> int:
     return number
 
 
+def milliseconds(text: str) -> int:
+    """A whole number of milliseconds, at least one."""
+    number = count(text)
+    if not 0 < number < 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
+    return number
+
+
 def u32(text: str) -> int:
     """An unsigned 32 bit number, decimal or 0x...; or four characters, as in `cptn`."""
     try:
@@ -308,3 +354,20 @@ def parse_or_explain(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except ForelogError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "AGE": duration_text,
+    "BYTE": one_byte,
+    "BYTES": positive_size,
+    "MODE": file_mode,
+    "MS": milliseconds,
+    "N": count,
+    "NUMBER": u32,
+    "POSITION": position,
+    "SECONDS": some_seconds,
+    "SIZE": positive_size,
+    "START:STOP": key_slice,
+    "WHEN": time_or_position,
+}
+"""How a value is parsed, by its name in the help."""

@@ -22,7 +22,7 @@ from forelog.copies.server.server import (
 from forelog.copies.wire import PORT
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "replica",
         "Keep copies of state logs, as their primaries send them, and pass them on to followers.",
@@ -31,54 +31,48 @@ def parser() -> argparse.ArgumentParser:
         "  forelog replica serve --dir copies --listen 0.0.0.0:7070 --token-file token\n\n"
         "A program has its log copied there with log.add_destination('replica://HOST:PORT/NAME').",
     )
-    parser.add_argument("subcommand", metavar="serve", type=_serve, help="serve until a signal says stop")
-    parser.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        type=serving.address(PORT),
-        default=("127.0.0.1", PORT),
-        help=f"where (127.0.0.1:{PORT})",
-    )
+    parser.add(f"""
+        subcommand serve    serve until a signal says stop
+        --listen HOST:PORT  where (127.0.0.1:{PORT})
+    """)
     parser.add_argument(
         "--dir", required=True, metavar="DIR", help="where the copies are kept, in a folder per log"
     )
     options.add_mode(parser, "new copies' files")
-    parser.add_argument("--token-file", metavar="FILE", help="a file with a token for all logs")
-    parser.add_argument("--tokens", metavar="FILE", help="a file with tokens for the logs that patterns name")
-    parser.add_argument(
-        "--tls-cert", metavar="FILE", help="a certificate, with its chain: clients must then use TLS"
+    parser.add(f"""
+        --token-file FILE        a file with a token for all logs
+        --tokens FILE            a file with tokens for the logs that patterns name
+        --tls-cert FILE          a certificate, with its chain: clients must then use TLS
+        --tls-key FILE           its key
+        --tls-client-ca FILE     accept only connections with a certificate of these authorities
+        --max-connections N      at a time ({CONNECTIONS_MAX})
+        --max-waiting N          connections that haven't said hello ({WAITING_MAX})
+        --max-waiting-per-address N
+                                 of one address ({WAITING_PER_ADDRESS_MAX})
+        --max-logs N             that copies are kept of ({LOGS_MAX})
+        --max-log-bytes SIZE     that the copies of one log may take up, as in 10GB (no limit)
+        --max-bytes SIZE         that all copies may take up (no limit)
+        --max-frames-bytes SIZE  memory for frames over 1 MiB, of all connections (256MiB)
+        --hello-timeout SECONDS  for a connection to say hello, from when it was accepted ({HELLO_SECONDS:g})
+    """)
+    parser.set_types(
+        subcommand=_serve,
+        listen=serving.address(PORT),
+        max_connections=options.positive_count,
+        max_waiting=options.positive_count,
+        max_waiting_per_address=options.positive_count,
+        max_logs=options.positive_count,
     )
-    parser.add_argument("--tls-key", metavar="FILE", help="its key")
-    parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="accept only connections with a certificate of these authorities"
+    parser.set_defaults(
+        serves=True,
+        listen=("127.0.0.1", PORT),
+        max_connections=CONNECTIONS_MAX,
+        max_waiting=WAITING_MAX,
+        max_waiting_per_address=WAITING_PER_ADDRESS_MAX,
+        max_logs=LOGS_MAX,
+        max_frames_bytes=FRAMES_BYTES_MAX,
+        hello_timeout=HELLO_SECONDS,
     )
-    for name, default, text in (
-        ("--max-connections", CONNECTIONS_MAX, f"at a time ({CONNECTIONS_MAX})"),
-        ("--max-waiting", WAITING_MAX, f"connections that haven't said hello ({WAITING_MAX})"),
-        ("--max-waiting-per-address", WAITING_PER_ADDRESS_MAX, f"of one address ({WAITING_PER_ADDRESS_MAX})"),
-        ("--max-logs", LOGS_MAX, f"that copies are kept of ({LOGS_MAX})"),
-    ):
-        parser.add_argument(name, type=options.positive_count, default=default, metavar="N", help=text)
-    for name, text in (
-        ("--max-log-bytes", "that the copies of one log may take up, as in 10GB (no limit)"),
-        ("--max-bytes", "that all copies may take up (no limit)"),
-    ):
-        parser.add_argument(name, type=options.positive_size, metavar="SIZE", help=text)
-    parser.add_argument(
-        "--max-frames-bytes",
-        type=options.positive_size,
-        default=FRAMES_BYTES_MAX,
-        metavar="SIZE",
-        help="memory for frames over 1 MiB, of all connections (256MiB)",
-    )
-    parser.add_argument(
-        "--hello-timeout",
-        type=options.some_seconds,
-        default=HELLO_SECONDS,
-        metavar="SECONDS",
-        help=f"for a connection to say hello, from when it was accepted ({HELLO_SECONDS:g})",
-    )
-    parser.set_defaults(serves=True)
     return parser
 
 

@@ -40,7 +40,7 @@ _MODULES = {"pub": "talk", "sub": "talk"}
 _CLIENTS = ("pub", "sub", "top")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     return options.SubcommandParser(
         "broker",
         "An MQTT broker whose memory is a log, and its clients.",
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
 
-def subparser(name: str) -> argparse.ArgumentParser:
+def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
     summary = SUBCOMMANDS[name]
     epilog = _ENVIRONMENT if name in _CLIENTS else "See docs/broker.md."
@@ -70,7 +70,7 @@ def _module(name: str) -> Any:
     return import_module(f"forelog.cli.broker.{_MODULES.get(name, name)}")
 
 
-def _add_connection(parser: argparse.ArgumentParser) -> None:
+def _add_connection(parser: options.CommandParser) -> None:
     parser.add_argument("--server", metavar="HOST:PORT", help=f"the broker's address (default: {SERVER})")
     parser.add_argument("--user", metavar="NAME", help="the user's name")
     parser.add_argument("--password-file", metavar="FILE", help="a file with the user's password")
@@ -78,13 +78,10 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
         "--client-id", metavar="ID", default="", help="the client's id (default: the broker's choice)"
     )
     options.add_client_tls(parser)
-    parser.add_argument(
-        "--timeout",
-        type=options.some_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long to wait for a reply (default: 30)",
-    )
+    parser.add("""
+        --timeout SECONDS  how long to wait for a reply (default: 30)
+    """)
+    parser.set_defaults(timeout=30.0)
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ import sys
 from typing import Any
 
 from forelog.broker.access.passwords import change_password, check_name
-from forelog.cli import codes
+from forelog.cli import codes, options
 from forelog.cli.output import print_json, say
 
 _PASSWORD_BYTES_MAX = 65_535  # as MQTT has it
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
     parser.add_argument("file", metavar="FILE", help="the file; created, for its owner alone, if it doesn't exist")
     parser.add_argument("name", metavar="NAME", help="the user")

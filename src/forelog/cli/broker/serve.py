@@ -19,7 +19,6 @@ from forelog.errors import LockTimeout
 from forelog.serving.tls import Certificates
 
 PORT = 1883
-_POLICIES = ("os", "interval", "always")
 _OWN_OPTIONS = {
     "clients_max", "unconnected_max", "packet_bytes_max", "in_flight_max", "subscriptions_max", "retained_max",
     "keep_alive_max", "session_expiry_max", "retain_seconds", "retain_bytes", "retain_force",
@@ -34,114 +33,85 @@ _LIMITS: dict[str, Callable[[str], float]] = {
 _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss": "MQTT over WebSockets and TLS"}
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
-    parser.set_defaults(serves=True)
     _add_listening(parser)
-    add = parser.add_argument
-    add("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
-    add("--sync", choices=_POLICIES, default="os", help="what an acknowledgement means (os)")
-    add("--sync-interval", type=_milliseconds, default=1000, metavar="MS", help="with --sync interval (1000)")
-    add(
-        "--file-bytes", type=options.positive_size, default=64 << 20, metavar="SIZE", help="size of a file (64MiB)"
-    )
+    parser.add_argument("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
+    parser.add("""
+        --sync os|interval|always
+                             what an acknowledgement means (os)
+        --sync-interval MS   with --sync interval (1000)
+        --file-bytes SIZE    size of a file (64MiB)
+    """)
     options.add_mode(parser, "the files of new logs")
-    add("--users", metavar="FILE", help="users and password hashes, as forelog broker passwd writes them")
-    add("--acl", metavar="FILE", help="what users may publish and subscribe to")
-    add(
-        "--shared-client-ids",
-        action="store_true",
-        help="let a client take over the session of its id from a client of another user, as MQTT has it",
-    )
-    add("--allow-anonymous", action="store_true", help="let clients in without a name, from anywhere")
-    add(
-        "--retain-age",
-        type=options.duration_text,
-        metavar="AGE",
-        help="keep messages so long, as in 7d (for ever)",
-    )
-    add(
-        "--retain-bytes", type=options.positive_size, metavar="SIZE", help="keep so much of them, as in 10GB (all)"
-    )
-    add("--retain-force", action="store_true", help="even if a session hasn't got to them: they are lost to it")
+    parser.add("""
+        --users FILE         users and password hashes, as forelog broker passwd writes them
+        --acl FILE           what users may publish and subscribe to
+        --shared-client-ids  let a client take over the session of its id from a client of another user, as MQTT
+                             has it
+        --allow-anonymous    let clients in without a name, from anywhere
+        --retain-age AGE     keep messages so long, as in 7d (for ever)
+        --retain-bytes SIZE  keep so much of them, as in 10GB (all)
+        --retain-force       even if a session hasn't got to them: they are lost to it
+    """)
     _add_limits(parser)
-    add(
-        "--sys-interval",
-        type=options.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="of $SYS topics; 0 is off (10)",
-    )
-    add("--metrics", type=serving.address(9100), metavar="HOST:PORT", help="serve Prometheus metrics there")
+    parser.add("""
+        --sys-interval SECONDS  of $SYS topics; 0 is off (10)
+        --metrics HOST:PORT     serve Prometheus metrics there
+    """)
+    parser.set_types(sys_interval=options.seconds, metrics=serving.address(9100))
+    parser.set_defaults(serves=True, sync="os", sync_interval=1000, file_bytes=64 << 20, sys_interval=10.0)
 
 
-def _add_listening(parser: argparse.ArgumentParser) -> None:
-    for kind, (port, what) in {
-        "": (PORT, "MQTT, also several times (127.0.0.1:1883, if nothing else is said)"),
-        "-tls": (8883, "MQTT over TLS"),
-        "-ws": (8080, "MQTT over WebSockets"),
-        "-wss": (8443, "MQTT over WebSockets and TLS"),
-    }.items():
-        parser.add_argument(
-            f"--listen{kind}",
-            action="append",
-            metavar="HOST:PORT",
-            type=serving.address(port),
-            default=[],
-            help=f"where to serve {what}",
-        )
-    parser.add_argument("--tls-cert", metavar="FILE", help="a certificate, with its chain")
-    parser.add_argument("--tls-key", metavar="FILE", help="its key")
-    parser.add_argument(
-        "--tls-client-ca",
-        metavar="FILE",
-        help="over TLS, accept only clients with a certificate of these authorities",
-    )
-    parser.add_argument(
-        "--tls-user-from-cert",
-        action="store_true",
-        help="take the user, of --users, from the client's certificate, without a password",
-    )
-    parser.add_argument(
-        "--ws-origin",
-        action="append",
-        metavar="ORIGIN",
-        default=[],
-        help="pages of this origin may connect, such as https://example.org; * is any (this machine's always may)",
+def _add_listening(parser: options.CommandParser) -> None:
+    parser.add("""
+        --listen HOST:PORT ...      where to serve MQTT, also several times (127.0.0.1:1883, if nothing else is
+                                    said)
+        --listen-tls HOST:PORT ...  where to serve MQTT over TLS
+        --listen-ws HOST:PORT ...   where to serve MQTT over WebSockets
+        --listen-wss HOST:PORT ...  where to serve MQTT over WebSockets and TLS
+        --tls-cert FILE             a certificate, with its chain
+        --tls-key FILE              its key
+        --tls-client-ca FILE        over TLS, accept only clients with a certificate of these authorities
+        --tls-user-from-cert        take the user, of --users, from the client's certificate, without a password
+        --ws-origin ORIGIN ...      pages of this origin may connect, such as https://example.org; * is any (this
+                                    machine's always may)
+    """)
+    parser.set_types(
+        listen=serving.address(PORT),
+        listen_tls=serving.address(8883),
+        listen_ws=serving.address(8080),
+        listen_wss=serving.address(8443),
     )
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
+def _add_limits(parser: options.CommandParser) -> None:
+    parser.add("""
+        --max-clients N           at a time (20000)
+        --max-unconnected N       connections before their CONNECT (4000)
+        --max-packet SIZE         the largest packet (16MiB)
+        --max-inflight N          unacknowledged messages of a subscriber (1000)
+        --max-subscriptions N     of one client (10000)
+        --max-retained N          topics with a retained message (1000000)
+        --keep-alive-max SECONDS  the longest keep alive; a client that asks for a longer one, or none, is given
+                                  this (65535)
+        --limit NAME=VALUE ...    any other limit, such as out_total_bytes_max=64MiB; see docs/bounds.md
+        --session-expiry AGE      the longest time that a session is kept (for ever)
+    """)
+    counts = ("max_clients", "max_unconnected", "max_inflight", "max_subscriptions", "max_retained")
+    parser.set_types(
+        **dict.fromkeys((*counts, "keep_alive_max"), options.positive_count),
+        limit=_limit,
+        session_expiry=options.seconds,
+    )
     known = Limits()
-    for name, size, default, text in (
-        ("--max-clients", False, known.clients_max, "at a time (20000)"),
-        ("--max-unconnected", False, known.unconnected_max, "connections before their CONNECT (4000)"),
-        ("--max-packet", True, known.packet_bytes_max, "the largest packet (16MiB)"),
-        ("--max-inflight", False, known.in_flight_max, "unacknowledged messages of a subscriber (1000)"),
-        ("--max-subscriptions", False, known.subscriptions_max, "of one client (10000)"),
-        ("--max-retained", False, known.retained_max, "topics with a retained message (1000000)"),
-    ):
-        kind = options.positive_size if size else options.positive_count
-        parser.add_argument(name, type=kind, default=default, metavar="SIZE" if size else "N", help=text)
-    parser.add_argument(
-        "--keep-alive-max",
-        type=options.positive_count,
-        metavar="SECONDS",
-        help="the longest keep alive; a client that asks for a longer one, or none, is given this (65535)",
-    )
-    parser.add_argument(
-        "--limit",
-        action="append",
-        type=_limit,
-        metavar="NAME=VALUE",
-        default=[],
-        help="any other limit, such as out_total_bytes_max=64MiB; see docs/bounds.md",
-    )
-    parser.add_argument(
-        "--session-expiry",
-        type=options.seconds,
-        metavar="AGE",
-        help="the longest time that a session is kept (for ever)",
+    parser.set_defaults(
+        max_clients=known.clients_max,
+        max_unconnected=known.unconnected_max,
+        max_packet=known.packet_bytes_max,
+        max_inflight=known.in_flight_max,
+        max_subscriptions=known.subscriptions_max,
+        max_retained=known.retained_max,
     )
 
 
@@ -307,10 +277,3 @@ def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
 def _reload(broker: Broker, tls: Certificates | None) -> None:
     """SIGHUP: the files of users and rules have changed, or the certificate."""
     serving.reload_all("users, rules and certificates", broker.reload, *([] if tls is None else [tls.reload]))
-
-
-def _milliseconds(text: str) -> int:
-    number = options.count(text)
-    if not 0 < number < 2**40:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
-    return number

@@ -23,7 +23,7 @@ from forelog.state.reader import events_of, open_source, parse_event, reading, s
 from forelog.times import format_time
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
     parser.add_argument("log", metavar="LOG", help="the broker's directory: its --log")
     parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N, the largest lag first")

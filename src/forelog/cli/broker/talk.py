@@ -18,30 +18,33 @@ from forelog.errors import TimeOutOfRange
 from forelog.times import format_time
 
 _LINE_BYTES_MAX = 16 << 20
-_SESSION = "how long the broker keeps messages while this isn't connected; needs --client-id"
 
 
-def add_options(name: str, parser: argparse.ArgumentParser) -> None:
+def add_options(name: str, parser: options.CommandParser) -> None:
     """Their options."""
-    add = parser.add_argument
     if name == "pub":
-        add("topic", metavar="TOPIC", help="where to")
-        add(
-            "message",
-            metavar="MESSAGE",
-            nargs="?",
-            help="what; without it each line of standard input is a message",
-        )
-        add("--retain", action="store_true", help="keep it for later subscribers; an empty one removes it")
-        add("--expiry", type=options.some_seconds, metavar="AGE", help="don't deliver it after that")
+        parser.add("""
+            topic TOPIC        where to
+            [message MESSAGE]  what; without it each line of standard input is a message
+            --retain           keep it for later subscribers; an empty one removes it
+            --expiry AGE       don't deliver it after that
+        """)
     else:
-        add("filters", metavar="FILTER", nargs="+", help="what: + is one level of a topic, a last # the rest")
-        add("--since", metavar="TIME", help="first what came since then: a time, -15m, or all")
-        add("--count", type=options.positive_count, metavar="N", help="end after so many messages")
-        add("--wait", type=options.seconds, metavar="SECONDS", help="end if none comes for so long")
-        add("--session", type=options.some_seconds, metavar="AGE", help=_SESSION)
-        add("--no-retained", action="store_true", help="leave out retained messages")
-    add("-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="how surely it arrives (1)")
+        parser.add("""
+            filters FILTER ...  what: + is one level of a topic, a last # the rest
+            --since TIME        first what came since then: a time, -15m, or all
+            --count N           end after so many messages
+            --wait SECONDS      end if none comes for so long
+            --session AGE       how long the broker keeps messages while this isn't connected; needs --client-id
+            --no-retained       leave out retained messages
+        """)
+    parser.set_types(
+        expiry=options.some_seconds,
+        count=options.positive_count,
+        wait=options.seconds,
+        session=options.some_seconds,
+    )
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="how surely it arrives (1)")
 
 
 def run(chosen: argparse.Namespace, client: BrokerClient) -> int:

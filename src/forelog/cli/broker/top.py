@@ -26,16 +26,13 @@ _SETTLED_SECONDS = 0.2
 """Values come together: after so long without one, all of them are there."""
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument("--once", action="store_true", help="show the values once, and end")
-    parser.add_argument(
-        "--wait",
-        type=options.some_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long to wait for values (default: 30; brokers send them about every 10 s)",
-    )
+    parser.add("""
+        --once          show the values once, and end
+        --wait SECONDS  how long to wait for values (default: 30; brokers send them about every 10 s)
+    """)
+    parser.set_defaults(wait=30.0)
 
 
 @dataclass(slots=True)

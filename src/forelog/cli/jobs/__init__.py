@@ -40,7 +40,7 @@ environment:
   WORKQ_TOKEN   the token, unless --token-file is given"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     return options.SubcommandParser(
         "jobs",
         "A job server, and its clients.",
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
 
-def subparser(name: str) -> argparse.ArgumentParser:
+def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
     summary = SUBCOMMANDS[name]
     parser = options.command_parser(f"jobs {name}", summary[0].upper() + summary[1:] + ".", epilog=_epilog(name))
@@ -79,17 +79,14 @@ def _module(name: str) -> Any:
     return import_module(f"forelog.cli.jobs.{name if name in ('inspect', 'top') else 'commands'}")
 
 
-def _add_connection(parser: argparse.ArgumentParser) -> None:
+def _add_connection(parser: options.CommandParser) -> None:
     parser.add_argument("--server", metavar="HOST:PORT", help=f"the server's address (default: {SERVER})")
     parser.add_argument("--token-file", metavar="FILE", help="a file with the server's token")
     options.add_client_tls(parser)
-    parser.add_argument(
-        "--timeout",
-        type=options.some_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long to wait for a reply, beyond what the command itself waits (default: 30)",
-    )
+    parser.add("""
+        --timeout SECONDS  how long to wait for a reply, beyond what the command itself waits (default: 30)
+    """)
+    parser.set_defaults(timeout=30.0)
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ _LINES_AT_ONCE = 10_000
 _BYTES_AT_ONCE = 16 << 20
 
 
-def add_options(name: str, parser: argparse.ArgumentParser) -> None:
+def add_options(name: str, parser: options.CommandParser) -> None:
     """The options of one of them."""
     _OPTIONS[name](parser)
 
@@ -37,106 +37,85 @@ def run(chosen: argparse.Namespace, client: Client) -> int:
 # -- options
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the queue")
+_NAME = "name NAME  the queue"
+_ID = "id ID  the job's id"
+_RAW = "--raw  print the result unchanged, and nothing else"
+
+
+def _add_options(parser: options.CommandParser) -> None:
+    parser.add(_NAME)
     _payload_options(parser, "PAYLOAD", "what is to be done")
-    parser.add_argument("--lines", action="store_true", help="add a job for each line")
+    parser.add("--lines  add a job for each line")
     _job_options(parser)
 
 
-def _schedule_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the queue")
-    parser.add_argument("time", metavar="TIME", type=_due, help="when: 2026-11-15T18:00:00Z, or +15m from now")
+def _schedule_options(parser: options.CommandParser) -> None:
+    parser.add(f"{_NAME}\ntime TIME  when: 2026-11-15T18:00:00Z, or +15m from now")
+    parser.set_types(time=_due)
     _payload_options(parser, "PAYLOAD", "what is to be done")
     _job_options(parser)
 
 
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the queue")
+def _run_options(parser: options.CommandParser) -> None:
+    parser.add(_NAME)
     _payload_options(parser, "PAYLOAD", "what is to be done")
-    _wait_option(parser, 60_000, "for a worker to take it")
-    parser.add_argument("--raw", action="store_true", help="print the result unchanged, and nothing else")
+    _wait_option(parser, 60, "for a worker to take it")
+    parser.add(_RAW)
     _job_options(parser, lasting=False)
 
 
-def _lease_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names", metavar="NAME", nargs="+", help="queues, in order: the first with a job gives one"
-    )
+def _lease_options(parser: options.CommandParser) -> None:
+    parser.add("names NAME ...  queues, in order: the first with a job gives one")
     _wait_option(parser, 0, "for a job")
 
 
-def _finish_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the job's id")
+def _finish_options(parser: options.CommandParser) -> None:
+    parser.add(_ID)
     _payload_options(parser, "RESULT", "its result")
 
 
-def _delete_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+", help="the jobs' ids")
+def _delete_options(parser: options.CommandParser) -> None:
+    parser.add("ids ID ...  the jobs' ids")
 
 
-def _result_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the job's id")
+def _result_options(parser: options.CommandParser) -> None:
+    parser.add(_ID)
     _wait_option(parser, 0, "for it")
-    parser.add_argument("--raw", action="store_true", help="print the result unchanged, and nothing else")
+    parser.add(_RAW)
 
 
-def _payload_options(parser: argparse.ArgumentParser, metavar: str, what: str) -> None:
-    parser.add_argument(
-        "payload", metavar=metavar, nargs="?", help=f"{what}; - for standard input (default: none)"
-    )
-    parser.add_argument("--file", metavar="FILE", help=f"a file with the {metavar.lower()}")
+def _payload_options(parser: options.CommandParser, metavar: str, what: str) -> None:
+    parser.add(f"""
+        [payload {metavar}]  {what}; - for standard input (default: none)
+        --file FILE  a file with the {metavar.lower()}
+    """)
 
 
-def _wait_option(parser: argparse.ArgumentParser, default_ms: int, what: str) -> None:
-    parser.add_argument(
-        "--wait",
-        dest="wait_ms",
-        type=_milliseconds,
-        default=default_ms,
-        metavar="SECONDS",
-        help=f"how long to wait {what} (default: {default_ms // 1000})",
-    )
+def _wait_option(parser: options.CommandParser, default: int, what: str) -> None:
+    parser.add(f"--wait SECONDS  how long to wait {what} (default: {default})")
+    parser.set_types(wait=options.seconds)
+    parser.set_defaults(wait=default)
 
 
-def _job_options(parser: argparse.ArgumentParser, *, lasting: bool = True) -> None:
-    parser.add_argument("--id", metavar="ID", help="the job's id, a random UUID of version 4 (default: a new one)")
-    parser.add_argument(
-        "--ttr",
-        dest="ttr_ms",
-        type=_milliseconds,
-        default=requests.TTR_MS,
-        metavar="SECONDS",
-        help="how long an attempt may take (default: 60)",
-    )
-    parser.add_argument("--priority", type=_signed, default=0, metavar="N", help="higher comes first (default: 0)")
+def _job_options(parser: options.CommandParser, *, lasting: bool = True) -> None:
+    parser.add("""
+        --id ID           the job's id, a random UUID of version 4 (default: a new one)
+        --ttr SECONDS     how long an attempt may take (default: 60)
+        --priority N      higher comes first (default: 0)
+    """)
     if lasting:
-        parser.add_argument(
-            "--ttl",
-            dest="ttl_ms",
-            type=_milliseconds,
-            default=requests.TTL_MS,
-            metavar="SECONDS",
-            help="how long the server knows the job, done or not (default: 24h)",
-        )
-        parser.add_argument(
-            "--max-attempts",
-            type=options.count,
-            default=0,
-            metavar="N",
-            help="the most attempts (default: no limit)",
-        )
-        parser.add_argument(
-            "--max-fails",
-            type=options.count,
-            default=0,
-            metavar="N",
-            help="the fail that is final (default: the first)",
-        )
+        parser.add("""
+            --ttl SECONDS     how long the server knows the job, done or not (default: 24h)
+            --max-attempts N  the most attempts (default: no limit)
+            --max-fails N     the fail that is final (default: the first)
+        """)
+        parser.set_defaults(ttl=requests.TTL_MS / 1000, max_attempts=0, max_fails=0)
+    parser.set_types(ttr=options.seconds, ttl=options.seconds, priority=_signed)
+    parser.set_defaults(ttr=requests.TTR_MS / 1000, priority=0)
 
 
-def _milliseconds(text: str) -> int:
-    return round(options.seconds(text) * 1000)
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def _signed(text: str) -> int:
@@ -203,23 +182,24 @@ def _schedule(chosen: argparse.Namespace, client: Client) -> int:
 
 
 def _lasting(chosen: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(chosen, name) for name in ("ttr_ms", "ttl_ms", "priority", "max_attempts", "max_fails")}
+    counts = {name: getattr(chosen, name) for name in ("priority", "max_attempts", "max_fails")}
+    return {"ttr_ms": _ms(chosen.ttr), "ttl_ms": _ms(chosen.ttl), **counts}
 
 
 def _run(chosen: argparse.Namespace, client: Client) -> int:
     found = client.run(
         chosen.name,
         _payload(chosen),
-        wait_ms=chosen.wait_ms,
+        wait_ms=_ms(chosen.wait),
         id=chosen.id,
-        ttr_ms=chosen.ttr_ms,
+        ttr_ms=_ms(chosen.ttr),
         priority=chosen.priority,
     )
     return _tell_result(chosen, found)
 
 
 def _lease(chosen: argparse.Namespace, client: Client) -> int:
-    leased = client.lease(*chosen.names, wait_ms=chosen.wait_ms)
+    leased = client.lease(*chosen.names, wait_ms=_ms(chosen.wait))
     if leased is None:
         print("forelog: no job came in time", file=sys.stderr)
         return codes.LOCKED
@@ -256,7 +236,7 @@ def _delete(chosen: argparse.Namespace, client: Client) -> int:
 
 
 def _result(chosen: argparse.Namespace, client: Client) -> int:
-    return _tell_result(chosen, client.result(chosen.id, chosen.wait_ms))
+    return _tell_result(chosen, client.result(chosen.id, _ms(chosen.wait)))
 
 
 # -- input and output

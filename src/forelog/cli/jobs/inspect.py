@@ -16,27 +16,16 @@ _WHAT = ("server", "queues", "queue", "job", "jobs", "scheduled-jobs")
 _SHOWN = 60
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument(
-        "what",
-        metavar="WHAT",
-        nargs="?",
-        type=_what,
-        default="server",
-        help=f"{', '.join(_WHAT)} (default: server)",
-    )
-    parser.add_argument("which", metavar="WHICH", nargs="?", help="a job's id, or a queue's name")
-    parser.add_argument(
-        "--offset", type=options.count, default=0, metavar="N", help="queues, jobs: how many to skip"
-    )
-    parser.add_argument(
-        "--limit",
-        type=options.count,
-        default=100,
-        metavar="N",
-        help="queues, jobs: the most to show (default: 100)",
-    )
+    parser.add(f"""
+        [what WHAT]    {", ".join(_WHAT)} (default: server)
+        [which WHICH]  a job's id, or a queue's name
+        --offset N     queues, jobs: how many to skip
+        --limit N      queues, jobs: the most to show (default: 100)
+    """)
+    parser.set_types(what=_what)
+    parser.set_defaults(what="server", offset=0, limit=100)
 
 
 def _what(text: str) -> str:

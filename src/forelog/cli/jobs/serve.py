@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from forelog.cli import codes, logging_to_stderr, options, serving
 from forelog.cli.output import human_count, say
 from forelog.cli.progress import Progress
 from forelog.errors import ForelogError, LockTimeout
+from forelog.files.modes import PRIVATE
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
 from forelog.jobs.server.clients import CLIENTS_MAX
@@ -24,71 +26,53 @@ from forelog.jobs.server.server import Server
 from forelog.serving.tls import Certificates
 
 PORT = 9922
-_POLICIES = ("interval", "os", "always")
+_FLAGS = f"""
+--listen HOST:PORT      where (127.0.0.1:9922)
+--cmdlog-path DIR       the command log; without one, jobs are kept in memory only
+--cmdlog-sync interval|os|always
+                        when commands are synced (interval)
+--cmdlog-sync-int -cmdlog-sync-interval --cmdlog-sync-interval MS
+                        how often, in milliseconds (1000)
+--cmdlog-clean-int MS   between cleanings (300000)
+--cmdlog-seg-size BYTES
+                        of a segment (64MiB)
+--cmdlog-skip-damage    start although the log is damaged, without what is lost
+--cmdlog-mode MODE      permissions of a new command log's files, as chmod takes it: 640 lets the group read
+                        (default: 600)
+--max-clients N         at a time ({CLIENTS_MAX})
+--max-strangers N       clients that haven't shown the token yet, at a time ({STRANGERS_MAX})
+--max-memory BYTES      that all jobs may take before no more are added (2GiB)
+--max-results BYTES     of payloads and results of jobs that are done, in memory: others are read from the log
+                        (64MiB)
+--tls-cert FILE         a certificate, with its chain: clients must use TLS then
+--tls-key FILE          its key
+--tls-client-ca FILE    let only clients in that have a certificate of these authorities
+--token-file FILE       a file with a token that clients must send: auth TOKEN
+"""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: options.CommandParser) -> None:
     """Each flag with one dash, as the original has it, or two."""
-
-    def flag(name: str, **settings: object) -> None:
-        parser.add_argument(f"-{name}", f"--{name}", **settings)  # type: ignore[arg-type]
-
-    flag(
-        "listen",
-        metavar="HOST:PORT",
-        type=serving.address(PORT),
-        default=("127.0.0.1", PORT),
-        help="where (127.0.0.1:9922)",
+    parser.add(re.sub(r"^--(\S+)", r"-\1 --\1", _FLAGS, flags=re.MULTILINE))
+    parser.set_types(
+        listen=serving.address(PORT),
+        max_clients=options.positive_count,
+        max_strangers=options.positive_count,
+        max_results=options.byte_size,
     )
-    parser.set_defaults(serves=True)
-    flag("cmdlog-path", metavar="DIR", help="the command log; without one, jobs are kept in memory only")
-    flag("cmdlog-sync", choices=_POLICIES, default="interval", help="when commands are synced (interval)")
-    parser.add_argument(
-        "-cmdlog-sync-int",
-        "--cmdlog-sync-int",
-        "-cmdlog-sync-interval",
-        "--cmdlog-sync-interval",
-        type=_milliseconds,
-        default=1000,
-        metavar="MS",
-        help="how often, in milliseconds (1000)",
+    parser.set_defaults(
+        serves=True,
+        listen=("127.0.0.1", PORT),
+        cmdlog_sync="interval",
+        cmdlog_sync_int=1000,
+        cmdlog_clean_int=300_000,
+        cmdlog_seg_size=64 << 20,
+        cmdlog_mode=PRIVATE,
+        max_clients=CLIENTS_MAX,
+        max_strangers=STRANGERS_MAX,
+        max_memory=MEMORY_BYTES_MAX,
+        max_results=KEPT_BYTES_MAX,
     )
-    flag("cmdlog-clean-int", type=_milliseconds, default=300_000, metavar="MS", help="between cleanings (300000)")
-    flag("cmdlog-seg-size", type=_segment_bytes, default=64 << 20, metavar="BYTES", help="of a segment (64MiB)")
-    flag("cmdlog-skip-damage", action="store_true", help="start although the log is damaged, without what is lost")
-    options.add_mode(parser, "a new command log's files", "-cmdlog-mode", "--cmdlog-mode")
-    flag(
-        "max-clients",
-        type=options.positive_count,
-        default=CLIENTS_MAX,
-        metavar="N",
-        help=f"at a time ({CLIENTS_MAX})",
-    )
-    flag(
-        "max-strangers",
-        type=options.positive_count,
-        default=STRANGERS_MAX,
-        metavar="N",
-        help=f"clients that haven't shown the token yet, at a time ({STRANGERS_MAX})",
-    )
-    flag(
-        "max-memory",
-        type=options.positive_size,
-        default=MEMORY_BYTES_MAX,
-        metavar="BYTES",
-        help="that all jobs may take before no more are added (2GiB)",
-    )
-    flag(
-        "max-results",
-        type=options.byte_size,
-        default=KEPT_BYTES_MAX,
-        metavar="BYTES",
-        help="of payloads and results of jobs that are done, in memory: others are read from the log (64MiB)",
-    )
-    flag("tls-cert", metavar="FILE", help="a certificate, with its chain: clients must use TLS then")
-    flag("tls-key", metavar="FILE", help="its key")
-    flag("tls-client-ca", metavar="FILE", help="let only clients in that have a certificate of these authorities")
-    flag("token-file", metavar="FILE", help="a file with a token that clients must send: auth TOKEN")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -116,7 +100,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: 
         sync_interval_ms=chosen.cmdlog_sync_int,
         segment_bytes=chosen.cmdlog_seg_size,
         on_corruption="skip" if chosen.cmdlog_skip_damage else "raise",
-        mode=chosen.mode,
+        mode=chosen.cmdlog_mode,
     )
     gc.disable()  # a million jobs are a million objects that no collection would free
     try:
@@ -169,17 +153,6 @@ def _tell(server: Server, path: str | None) -> None:
     if restored.conflicts or restored.bad:
         odd = human_count(restored.conflicts + restored.bad)
         say(f"{odd} records contradicted those before them and were skipped; -v shows which")
-
-
-def _milliseconds(text: str) -> int:
-    number = options.count(text)
-    if not 0 < number < 2**40:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
-    return number
-
-
-def _segment_bytes(text: str) -> int:
-    return options.positive_size(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

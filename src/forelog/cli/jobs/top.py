@@ -32,26 +32,15 @@ _KEPT = 200
 _MINUTE_NS = 60 * 10**9
 
 
-def add_options(_: str, parser: argparse.ArgumentParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument(
-        "--interval",
-        type=options.some_seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="how often to refresh (default: 1)",
-    )
-    parser.add_argument("--once", action="store_true", help="show the values once, and end")
-    parser.add_argument(
-        "--limit",
-        type=options.count,
-        default=20,
-        metavar="N",
-        help="the most queues to show, the fullest first (default: 20)",
-    )
-    parser.add_argument(
-        "--probe", action="store_true", help="also measure changes: add a job far in the future, and delete it"
-    )
+    parser.add("""
+        --interval SECONDS  how often to refresh (default: 1)
+        --once              show the values once, and end
+        --limit N           the most queues to show, the fullest first (default: 20)
+        --probe             also measure changes: add a job far in the future, and delete it
+    """)
+    parser.set_defaults(interval=1.0, limit=20)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ READ_BYTES = 1 << 20
 FRAME_BYTES_EXTRA = 29  # at most: time, length and checksum around a payload
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "append",
         "Append records from standard input: a line each, without its newline.",
@@ -38,23 +38,14 @@ def parser() -> argparse.ArgumentParser:
         "  journalctl -f | forelog append journal.log --sync interval\n"
         "  forelog append orders.log --sync always --positions < orders.txt",
     )
-    parser.add_argument("log", metavar="LOG", help="the log's directory; created if it doesn't exist")
-    parser.add_argument(
-        "--framed", action="store_true", help="each record comes after its length, in 4 bytes, big-endian"
-    )
-    parser.add_argument(
-        "--sync",
-        choices=[policy.value for policy in SyncPolicy],
-        default="os",
-        help="when to sync: when the OS decides (default), every second, or before continuing",
-    )
-    parser.add_argument(
-        "--segment-bytes",
-        type=options.positive_size,
-        default=SEGMENT_BYTES,
-        metavar="SIZE",
-        help="size at which the next segment begins (default: 64MiB)",
-    )
+    parser.add(f"""
+        log LOG               the log's directory; created if it doesn't exist
+        --framed              each record comes after its length, in 4 bytes, big-endian
+        --sync {"|".join(SyncPolicy)}
+                              when to sync: when the OS decides (default), every second, or before continuing
+        --segment-bytes SIZE  size at which the next segment begins (default: 64MiB)
+    """)
+    parser.set_defaults(sync="os", segment_bytes=SEGMENT_BYTES)
     options.add_header(
         parser,
         "what marks the segments of a new log as its own (default: cptn); an existing log must have it",

@@ -9,7 +9,7 @@ from forelog.cli.output import human_bytes, plural, print_json
 from forelog.cli.progress import Progress
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "backup",
         "Copy a log to a new directory, as of now, on stable storage and read back. Programs may append\n"

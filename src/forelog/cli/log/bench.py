@@ -27,29 +27,19 @@ _LOOP_RECORDS = 64  # between two looks at the clock
 _READ_BYTES = 1 << 20
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "bench",
         "Measure appending, syncing and scanning on this disk, beside bare os.write and fdatasync. Works in a\n"
         "temporary directory inside DIR, of at most 320 MiB, and removes it.",
     )
-    parser.add_argument(
-        "directory",
-        metavar="DIR",
-        nargs="?",
-        default=".",
-        help="a directory on the disk to measure (default: here)",
-    )
-    parser.add_argument(
-        "--seconds", type=options.some_seconds, default=4.0, metavar="N", help="total duration (default: 4)"
-    )
-    parser.add_argument(
-        "--payload-bytes",
-        type=options.byte_size,
-        default=100,
-        metavar="SIZE",
-        help="size of a payload (default: 100)",
-    )
+    parser.add("""
+        [directory DIR]       a directory on the disk to measure (default: here)
+        --seconds N           total duration (default: 4)
+        --payload-bytes SIZE  size of a payload (default: 100)
+    """)
+    parser.set_types(seconds=options.some_seconds, payload_bytes=options.byte_size)
+    parser.set_defaults(directory=".", seconds=4.0, payload_bytes=100)
     return parser
 
 

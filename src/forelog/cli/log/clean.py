@@ -12,7 +12,7 @@ from forelog.log.cleaner import CleanReport
 from forelog.log.rules import KeepLast, KeepLatest, OlderThan, Rule
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "clean",
         "Forget records, by one rule. The last segment, which is appended to, is never touched; positions stay\n"
@@ -21,40 +21,21 @@ def parser() -> argparse.ArgumentParser:
         "  forelog clean events.log --older-than 7d\n"
         "  forelog clean settings.log --latest-until = --dry-run",
     )
-    parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument(
-        "--older-than", type=options.duration_text, metavar="AGE", help="drop records older than 24h, 7d, ..."
-    )
-    parser.add_argument(
-        "--keep-bytes", type=options.byte_size, metavar="SIZE", help="drop the oldest segments beyond 10GiB, ..."
-    )
-    parser.add_argument(
-        "--keep-segments", type=options.count, metavar="N", help="drop the oldest segments beyond N"
-    )
-    parser.add_argument(
-        "--latest-key",
-        type=options.key_slice,
-        metavar="START:STOP",
-        help="keep only the latest record of each key; the key is this part of the payload",
-    )
-    parser.add_argument(
-        "--latest-until",
-        type=options.one_byte,
-        metavar="BYTE",
-        help="the key is all before this byte; with --latest-key, within that part",
-    )
-    parser.add_argument(
-        "--roll",
-        action="store_true",
-        help="start a new segment first, so that the last one can be cleaned too; needs the log to itself",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be dropped")
-    parser.add_argument(
-        "--on-corruption",
-        choices=["raise", "skip"],
-        default="raise",
-        help="at damage: stop with exit code 4 (default), or leave damaged segments unchanged",
-    )
+    parser.add("""
+        log LOG                     the log's directory
+        --older-than AGE            drop records older than 24h, 7d, ...
+        --keep-bytes SIZE           drop the oldest segments beyond 10GiB, ...
+        --keep-segments N           drop the oldest segments beyond N
+        --latest-key START:STOP     keep only the latest record of each key; the key is this part of the payload
+        --latest-until BYTE         the key is all before this byte; with --latest-key, within that part
+        --roll                      start a new segment first, so that the last one can be cleaned too; needs the
+                                    log to itself
+        --dry-run                   only show what would be dropped
+        --on-corruption raise|skip  at damage: stop with exit code 4 (default), or leave damaged segments
+                                    unchanged
+    """)
+    parser.set_types(keep_bytes=options.byte_size)
+    parser.set_defaults(on_corruption="raise")
     options.add_known_header(parser)
     options.add_timeout(parser, "for readers to finish")
     return parser

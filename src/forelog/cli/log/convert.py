@@ -15,7 +15,7 @@ from forelog.log.stream import Stream
 SEGMENT_BYTES = 64 << 20
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "convert",
         "Write a new log with what another one says, in another format. It is synced and read back before it is\n"
@@ -27,32 +27,26 @@ def parser() -> argparse.ArgumentParser:
         "  forelog convert metrics.log data --to m3\n"
         "  forelog convert orders.log data --to m3 --series orders",
     )
-    parser.add_argument("source", metavar="SOURCE", help="the log to read")
-    parser.add_argument(
-        "target", metavar="TARGET", help="the log to write: a directory that doesn't exist, or is empty"
-    )
+    parser.add("""
+        source SOURCE  the log to read
+        target TARGET  the log to write: a directory that doesn't exist, or is empty
+    """)
     parser.add_argument("--to", choices=["captain", "m3"], required=True, help="the format to write")
     options.add_header(
         parser,
         "the magic number of the new log, if it is captain (default: the source's, or cptn)",
         "the version of the new log's content, likewise (default: the source's, or 1)",
     )
-    parser.add_argument("--series", metavar="ID", help="the series for payloads that aren't datapoints")
-    parser.add_argument("--namespace", metavar="NAME", default="default", help="its namespace (default: default)")
-    parser.add_argument("--shard", type=options.u32, metavar="N", default=0, help="its shard (default: 0)")
-    parser.add_argument(
-        "--segment-bytes",
-        type=options.positive_size,
-        metavar="SIZE",
-        default=SEGMENT_BYTES,
-        help="size at which the next segment begins (default: 64MiB)",
-    )
-    parser.add_argument(
-        "--on-corruption",
-        choices=["raise", "skip"],
-        default="raise",
-        help="at damage in the source: fail with exit code 4 (default), or skip what can't be read",
-    )
+    parser.add("""
+        --series ID                 the series for payloads that aren't datapoints
+        --namespace NAME            its namespace (default: default)
+        --shard N                   its shard (default: 0)
+        --segment-bytes SIZE        size at which the next segment begins (default: 64MiB)
+        --on-corruption raise|skip  at damage in the source: fail with exit code 4 (default), or skip what can't
+                                    be read
+    """)
+    parser.set_types(shard=options.u32)
+    parser.set_defaults(namespace="default", shard=0, segment_bytes=SEGMENT_BYTES, on_corruption="raise")
     options.add_mode(parser)
     options.add_timeout(parser, "for a cleaner of the source to finish")
     return parser

@@ -16,7 +16,7 @@ from forelog.log.position import Position, Record
 from forelog.times import format_time
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "dump",
         "Show records, one a line: position, time and payload, separated by tabs. Of a log in M3's format show\n"
@@ -35,24 +35,20 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--raw", action="store_true", help="print payloads only, unchanged, each followed by a newline"
     )
-    parser.add_argument(
-        "--since", type=options.time_or_position, metavar="WHEN", help="start at this time or position"
-    )
-    parser.add_argument(
-        "--until", type=options.time_or_position, metavar="WHEN", help="end before this time or position"
-    )
+    parser.add("""
+        --since WHEN  start at this time or position
+        --until WHEN  end before this time or position
+    """)
     parser.add_argument(
         "--from", dest="start", type=options.position, metavar="POSITION", help="start at this position"
     )
-    parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N records")
-    parser.add_argument("--reverse", action="store_true", help="show the last record first")
-    parser.add_argument("--follow", action="store_true", help="wait for new records until interrupted")
-    parser.add_argument(
-        "--on-corruption",
-        choices=["raise", "stop", "skip"],
-        default="raise",
-        help="at damage: fail with exit code 4 (default), stop there, or skip it",
-    )
+    parser.add("""
+        --limit N                        show at most N records
+        --reverse                        show the last record first
+        --follow                         wait for new records until interrupted
+        --on-corruption raise|stop|skip  at damage: fail with exit code 4 (default), stop there, or skip it
+    """)
+    parser.set_defaults(on_corruption="raise")
     options.add_known_header(parser)
     options.add_timeout(parser, "for a cleaner to finish")
     return parser

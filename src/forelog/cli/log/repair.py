@@ -11,7 +11,7 @@ from forelog.cli.progress import Progress
 from forelog.log.repair import Repair, apply_repairs, plan_repair
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "repair",
         "Show how to repair a damaged log; with --apply, do it. Bytes that are cut or left out are kept in\n"

@@ -25,7 +25,7 @@ HEIGHT = 4
 RATE_BINS_JSON = 64
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "stats",
         "Show a log's segments, their sizes, and how many records and bytes came per second over time.",

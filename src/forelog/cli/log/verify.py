@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from forelog.commitlog.check import EntriesReport
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     parser = options.command_parser(
         "verify",
         "Check every byte of logs: checksums, headers, indexes, order of times, whether synced bytes are\n"

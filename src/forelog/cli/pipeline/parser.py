@@ -73,7 +73,7 @@ class PipelineParser(options.CommandParser):
                 action.help = _WHOSE.sub("", action.help)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     """The parser of all subcommands."""
     summaries = "\n".join(f"  {name:<7} {summary}" for name, summary in SUBCOMMANDS.items())
     parser = PipelineParser(
@@ -104,122 +104,52 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_times(parser: argparse.ArgumentParser) -> None:
+def _add_times(parser: options.CommandParser) -> None:
     since = "jobs, stats: only records written"
-    parser.add_argument("--since", type=_time, metavar="TIME", help=f"{since} at or after this time")
-    parser.add_argument("--until", type=_time, metavar="TIME", help=f"{since} before this time")
-    parser.add_argument(
-        "--as-of",
-        type=options.time_or_position,
-        metavar="WHEN",
-        help="replay: a time or a position (default: all)",
-    )
-    parser.add_argument(
-        "--now",
-        type=_time,
-        metavar="TIME",
-        help="jobs, replay, clean: the time by which jobs expire or are late (default: now)",
-    )
-    parser.add_argument(
-        "--patience",
-        type=options.duration_text,
-        metavar="AGE",
-        help="jobs: how late a job counts as stuck (default: 10m)",
-    )
-    parser.add_argument(
-        "--attempts",
-        type=options.count,
-        metavar="N",
-        help="jobs: failed attempts after which a job counts as poisoned (default: 3)",
-    )
-    parser.add_argument(
-        "--window",
-        type=options.duration_text,
-        metavar="AGE",
-        help="jobs, stats: length of the windows of rates (default: 1m)",
-    )
-    parser.add_argument(
-        "--gaps",
-        type=options.duration_text,
-        metavar="AGE",
-        help="stats: list silences of at least this length (default: 1m)",
-    )
+    parser.add(f"""
+        --since TIME    {since} at or after this time
+        --until TIME    {since} before this time
+        --as-of WHEN    replay: a time or a position (default: all)
+        --now TIME      jobs, replay, clean: the time by which jobs expire or are late (default: now)
+        --patience AGE  jobs: how late a job counts as stuck (default: 10m)
+        --attempts N    jobs: failed attempts after which a job counts as poisoned (default: 3)
+        --window AGE    jobs, stats: length of the windows of rates (default: 1m)
+        --gaps AGE      stats: list silences of at least this length (default: 1m)
+    """)
+    parser.set_types(since=_time, until=_time, now=_time)
 
 
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--duplicates", action="store_true", help="stats: look for payloads that occur more than once"
-    )
-    parser.add_argument(
-        "--latest-key",
-        type=options.key_slice,
-        metavar="START:STOP",
-        help="replay, clean: this part of a record's payload is its key",
-    )
-    parser.add_argument(
-        "--latest-until",
-        type=options.one_byte,
-        metavar="BYTE",
-        help="replay, clean: all before this byte is the key; with --latest-key, within that part",
-    )
-    parser.add_argument("--fails-are-final", action="store_true", help="replay: every fail is final, as in workq")
-    parser.add_argument(
-        "--limit",
-        type=options.count,
-        metavar="N",
-        help="how many rows of a table to show (default: 20; replay: all)",
-    )
-    parser.add_argument(
-        "--rule",
-        choices=["expired-jobs", "finished-jobs", "superseded"],
-        help="clean: what may be forgotten",
-    )
-    parser.add_argument(
-        "--finished-for",
-        type=options.duration_text,
-        metavar="AGE",
-        help="clean --rule finished-jobs: how long ago they finished, at least (default: 0s)",
-    )
-    parser.add_argument(
-        "--apply", action="store_true", help="clean: do it; without this, only show what would be dropped"
-    )
+def _add_choices(parser: options.CommandParser) -> None:
+    parser.add("""
+        --duplicates                                  stats: look for payloads that occur more than once
+        --latest-key START:STOP                       replay, clean: this part of a record's payload is its key
+        --latest-until BYTE                           replay, clean: all before this byte is the key; with
+                                                      --latest-key, within that part
+        --fails-are-final                             replay: every fail is final, as in workq
+        --limit N                                     how many rows of a table to show (default: 20; replay: all)
+        --rule expired-jobs|finished-jobs|superseded  clean: what may be forgotten
+        --finished-for AGE                            clean --rule finished-jobs: how long ago they finished, at
+                                                      least (default: 0s)
+        --apply                                       clean: do it; without this, only show what would be dropped
+    """)
     options.add_timeout(parser, "for readers to finish (clean)")
-    parser.add_argument(
-        "--on-corruption",
-        choices=["fail", "skip"],
-        help="at damage: stop with exit code 4 (default), or skip what can't be read",
-    )
+    parser.add("""
+        --on-corruption fail|skip  at damage: stop with exit code 4 (default), or skip what can't be read
+    """)
 
 
-def _add_ingest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--codec", metavar="NAME", help="ingest: what a row is: records (default), commands, datapoints, messages"
-    )
-    parser.add_argument(
-        "--table", choices=["parquet", "delta", "iceberg"], help="ingest: format of the table (default: parquet)"
-    )
-    parser.add_argument(
-        "--catalog",
-        metavar="CATALOG",
-        help="ingest --table iceberg: its address, or its name for pyiceberg (default: iceberg.db beside TARGET)",
-    )
-    parser.add_argument(
-        "--table-name", metavar="NAME", help="ingest --table iceberg: NAMESPACE.NAME (default: the name of TARGET)"
-    )
-    parser.add_argument("--partition-by", metavar="COLUMN", help="ingest: partition by date, or by a column")
-    parser.add_argument("--follow", action="store_true", help="ingest: continue until interrupted")
-    parser.add_argument(
-        "--every",
-        type=options.some_seconds,
-        metavar="SECONDS",
-        help="ingest: with --follow, how often to look (default: 10)",
-    )
-    parser.add_argument(
-        "--mode",
-        type=options.file_mode,
-        metavar="MODE",
-        help="ingest: permissions of a new table: 640 lets the group read (default: 600)",
-    )
+def _add_ingest(parser: options.CommandParser) -> None:
+    parser.add("""
+        --codec NAME                   ingest: what a row is: records (default), commands, datapoints, messages
+        --table parquet|delta|iceberg  ingest: format of the table (default: parquet)
+        --catalog CATALOG              ingest --table iceberg: its address, or its name for pyiceberg (default:
+                                       iceberg.db beside TARGET)
+        --table-name NAME              ingest --table iceberg: NAMESPACE.NAME (default: the name of TARGET)
+        --partition-by COLUMN          ingest: partition by date, or by a column
+        --follow                       ingest: continue until interrupted
+        --every SECONDS                ingest: with --follow, how often to look (default: 10)
+        --mode MODE                    ingest: permissions of a new table: 640 lets the group read (default: 600)
+    """)
 
 
 def _time(text: str) -> int:

@@ -20,7 +20,7 @@ SUBCOMMANDS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> options.CommandParser:
     return options.SubcommandParser(
         "state",
         "Read a state log without the program that wrote it.",
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
 
-def subparser(name: str) -> argparse.ArgumentParser:
+def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
     summary = SUBCOMMANDS[name]
     parser = options.command_parser(

@@ -20,16 +20,13 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _MISSING = object()
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="another log, to compare it with")
-    parser.add_argument(
-        "--as-of",
-        type=options.time_or_position,
-        metavar="WHEN",
-        help="compare with the state at this time or position",
-    )
+    parser.add("""
+        log LOG        the log's directory
+        [other OTHER]  another log, to compare it with
+        --as-of WHEN   compare with the state at this time or position
+    """)
     parser.add_argument(
         "--and",
         dest="and_when",

@@ -19,21 +19,14 @@ from forelog.times import format_time
 _OTHER = "?"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument("log", metavar="LOG", help="the log's directory")
-    parser.add_argument(
-        "--as-of",
-        type=options.time_or_position,
-        metavar="WHEN",
-        help="the state at a time or position; for a PersistentDict also its content",
-    )
-    parser.add_argument(
-        "--events", action="store_true", help="list the events that a restore would replay, as lines of JSON"
-    )
-    parser.add_argument(
-        "--limit", type=options.count, metavar="N", help="show at most N events or keys (default: all)"
-    )
+    parser.add("""
+        log LOG       the log's directory
+        --as-of WHEN  the state at a time or position; for a PersistentDict also its content
+        --events      list the events that a restore would replay, as lines of JSON
+        --limit N     show at most N events or keys (default: all)
+    """)
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -12,15 +12,13 @@ from forelog.state.restoration import restore
 from forelog.times import format_time
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: options.CommandParser) -> None:
     """Its options."""
-    parser.add_argument("source", metavar="SOURCE", help="the log to read; it isn't changed")
-    parser.add_argument(
-        "target", metavar="DIR", help="the log to create: a directory that doesn't exist, or is empty"
-    )
-    parser.add_argument(
-        "--as-of", type=options.time_or_position, metavar="WHEN", help="the state at a time or position"
-    )
+    parser.add("""
+        source SOURCE  the log to read; it isn't changed
+        target DIR     the log to create: a directory that doesn't exist, or is empty
+        --as-of WHEN   the state at a time or position
+    """)
     options.add_mode(parser)
 
 
