@@ -168,7 +168,7 @@ def test_a_bug_is_no_documented_outcome(run: Run, log: Path, monkeypatch: pytest
     def explode(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(Stream, "cursor", explode)
+    monkeypatch.setattr(Stream, "bounds", explode)
     result = run("dump", log)
     assert result.code == 70
     assert "Traceback" in result.err

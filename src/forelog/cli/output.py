@@ -12,6 +12,7 @@ bb       20
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,18 @@ def print_json(value: Any) -> None:
     import json
 
     print(json.dumps(value, ensure_ascii=False))
+
+
+def in_json(name: str, data: bytes) -> dict[str, str]:
+    """Bytes as JSON can have them.
+
+    >>> in_json("payload", b"text"), in_json("payload", b"\\xff")
+    ({'payload': 'text'}, {'payload_base64': '/w=='})
+    """
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def human_bytes(count: float) -> str:

@@ -13,7 +13,7 @@ from forelog.broker.flow.translation import LOGGED
 from forelog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
 from forelog.cli import codes, options
 from forelog.cli.broker.mqtt_client import BrokerClient
-from forelog.cli.output import print_json
+from forelog.cli.output import in_json, print_json
 from forelog.errors import TimeOutOfRange
 from forelog.times import format_time
 
@@ -118,10 +118,7 @@ def _show(message: Publish, as_json: bool) -> None:
         sys.stdout.flush()
         return
     shown: dict[str, Any] = {"time": format_time(time.time_ns()), "topic": message.topic}
-    try:
-        shown["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        shown["payload_base64"] = base64.b64encode(message.payload).decode()
+    shown |= in_json("payload", message.payload)
     shown |= {"qos": message.qos, "retain": message.retain}
     told = [(name, value) for name, value in message.properties.get("user_properties", []) if name == LOGGED]
     if told:

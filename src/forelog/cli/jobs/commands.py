@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import IO, Any
 from uuid import UUID
 
 from forelog.cli import codes, options
-from forelog.cli.output import as_text, plural, print_json
+from forelog.cli.output import as_text, in_json, plural, print_json
 from forelog.errors import BatchFailed
 from forelog.jobs.client import requests
 from forelog.jobs.client.client import Client
@@ -278,18 +277,6 @@ def _tell_result(chosen: argparse.Namespace, found: Result) -> int:
     if not found.success:
         print(f"forelog: {found.id} has failed", file=sys.stderr)
     return codes.FINE if found.success else codes.PROBLEMS
-
-
-def in_json(name: str, data: bytes) -> dict[str, str]:
-    """Bytes as JSON can have them.
-
-    >>> in_json("payload", b"text"), in_json("payload", b"\\xff")
-    ({'payload': 'text'}, {'payload_base64': '/w=='})
-    """
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 _OPTIONS = {

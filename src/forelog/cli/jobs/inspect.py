@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from forelog.cli import codes, options
-from forelog.cli.jobs.commands import in_json
-from forelog.cli.output import as_text, human_count, print_json, table
+from forelog.cli.output import as_text, human_count, in_json, print_json, table
 from forelog.jobs.client.client import Client
 from forelog.jobs.client.values import JobInfo
 from forelog.times import format_time

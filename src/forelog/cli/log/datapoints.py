@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from forelog.cli import codes
@@ -24,25 +23,22 @@ UNITS = {1: "s", 2: "ms", 3: "us", 4: "ns", 5: "min", 6: "h", 7: "day", 8: "year
 _FOLLOW_SECONDS = 1.0
 
 
-def dump(stream: Stream, chosen: argparse.Namespace) -> int:
-    """Show datapoints, one a line."""
+Row = tuple[Position, Entry]
+
+
+def rows(
+    stream: Stream, chosen: argparse.Namespace, start: Position | None, since_ns: int | None
+) -> Iterator[Row]:
+    """The datapoints to show, with --follow also new ones; cleaners can run while it waits."""
     if chosen.reverse:
         raise codes.UsageError("--reverse is not for logs in M3's format: their files can be read forward only")
     if chosen.raw:
         raise codes.UsageError("--raw is not for logs in M3's format: a datapoint isn't a payload. Try --json")
-    start, since_ns = chosen.start, None
-    if isinstance(chosen.since, Position):
-        start = max(chosen.since, start or chosen.since)
-    else:
-        since_ns = chosen.since
     walk = EntryWalk(stream, start=start, since=since_ns, until=chosen.until, on_corruption=chosen.on_corruption)
-    layout = as_json if chosen.json else as_hex if chosen.hex else as_line
-    _print(_entries(stream, walk, chosen), layout, chosen.limit, flush=chosen.follow)
-    return codes.FINE
+    return _rows(stream, walk, chosen)
 
 
-def _entries(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Iterator[tuple[Position, Entry]]:
-    """Show the log, and with --follow new records; cleaners can run while it waits."""
+def _rows(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Iterator[Row]:
     directory = stream.directory
     watch = directory.files.watch(stream.path) if chosen.follow else None
     try:
@@ -60,51 +56,27 @@ def _entries(stream: Stream, walk: EntryWalk, chosen: argparse.Namespace) -> Ite
             watch.close()
 
 
-def _print(
-    entries: Iterator[tuple[Position, Entry]],
-    layout: Callable[[Position, Entry], str],
-    limit: int | None,
-    *,
-    flush: bool,
-) -> None:
-    sys.stdout.flush()
-    out = sys.stdout.buffer
-    try:
-        for count, (position, entry) in enumerate(entries):
-            if count == limit:
-                break
-            out.write(layout(position, entry).encode() + b"\n")
-            if flush:
-                out.flush()
-            if limit is not None and count + 1 == limit:
-                break
-    finally:
-        out.flush()
+def layout(chosen: argparse.Namespace) -> Callable[[Row], bytes]:
+    """How a datapoint is shown."""
+    if chosen.json:
+        return as_json
+    return partial(_line, show=bytes.hex if chosen.hex else as_text)
 
 
-def as_line(position: Position, entry: Entry) -> str:
+def _line(row: Row, show: Callable[[bytes], str]) -> bytes:
     """Position, created, namespace, id, tags, timestamp, value, unit, annotation."""
-    return _line(position, entry, as_text)
-
-
-def as_hex(position: Position, entry: Entry) -> str:
-    """The same, with all bytes as hexadecimal digits."""
-    return _line(position, entry, bytes.hex)
-
-
-def _line(position: Position, entry: Entry, show: Callable[[bytes], str]) -> str:
+    position, entry = row
     datapoint = entry.datapoint
-    return "\t".join(
-        (
-            str(position),
-            format_time(entry.created_ns, aligned=True),
-            _series(entry.series, show),
-            format_time(datapoint.timestamp_ns, aligned=True),
-            repr(datapoint.value),
-            UNITS.get(entry.unit, str(int(entry.unit))),
-            "-" if entry.annotation is None else show(entry.annotation),
-        )
+    fields = (
+        str(position),
+        format_time(entry.created_ns, aligned=True),
+        _series(entry.series, show),
+        format_time(datapoint.timestamp_ns, aligned=True),
+        repr(datapoint.value),
+        UNITS.get(entry.unit, str(int(entry.unit))),
+        "-" if entry.annotation is None else show(entry.annotation),
     )
+    return "\t".join(fields).encode() + b"\n"
 
 
 @lru_cache(maxsize=4096)
@@ -113,8 +85,9 @@ def _series(series: Series, show: Callable[[bytes], str]) -> str:
     return f"{show(series.namespace)}\t{show(series.id)}\t{tags}"
 
 
-def as_json(position: Position, entry: Entry) -> str:
+def as_json(row: Row) -> bytes:
     """A datapoint as `convert` writes it, with where it is and when it was created."""
+    position, entry = row
     place = {
         "position": str(position),
         "segment": position.segment,
@@ -122,7 +95,7 @@ def as_json(position: Position, entry: Entry) -> str:
         "created": format_time(entry.created_ns),
         "created_ns": entry.created_ns,
     }
-    return json.dumps({**place, **as_fields(entry)}, ensure_ascii=False)
+    return json.dumps({**place, **as_fields(entry)}, ensure_ascii=False).encode() + b"\n"
 
 
 # -- for verify and stats

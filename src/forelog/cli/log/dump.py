@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from importlib import import_module
 from itertools import islice
+from typing import Any
 
 from forelog.cli import codes, options
-from forelog.cli.output import as_text
+from forelog.cli.output import as_text, in_json
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position, Record
+from forelog.log.stream import Stream
 from forelog.times import format_time
+
+_SHOWN_BY = {"m3": "datapoints", "messages": "messages"}
+"""Modules with `rows` and `layout` for logs of other formats."""
 
 
 def parser() -> options.CommandParser:
@@ -60,49 +66,48 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json and (chosen.hex or chosen.raw):
         raise codes.UsageError("--json, --hex and --raw exclude each other: choose one")
     stream = options.open_log(chosen.log, chosen)
-    if stream.format.holds_entries:
-        from forelog.cli.log import datapoints
-
-        return datapoints.dump(stream, chosen)
-    if stream.format.name == "messages":
-        from forelog.cli.log import messages
-
-        return messages.dump(stream, chosen)
-    start: Position | None = chosen.start
-    since_ns: int | None = None
+    start, since_ns = chosen.start, None
     if isinstance(chosen.since, Position):
         start = max(chosen.since, start or chosen.since)
     else:
         since_ns = chosen.since
-    with stream.cursor(
+    shown = import_module(f"forelog.cli.log.{_SHOWN_BY.get(stream.format.name, 'dump')}")
+    # Bytes: payloads are printed unchanged, whatever the terminal's encoding.
+    sys.stdout.flush()
+    out = sys.stdout.buffer
+    try:
+        with closing(shown.rows(stream, chosen, start, since_ns)) as rows:
+            for line in map(shown.layout(chosen), islice(rows, chosen.limit)):
+                out.write(line)
+                if chosen.follow:
+                    out.flush()
+    finally:
+        out.flush()
+    return codes.FINE
+
+
+def rows(
+    stream: Stream, chosen: Any, start: Position | None, since_ns: int | None, *, frames: bool = False
+) -> Cursor:
+    """The records to show; with `frames` all that each takes."""
+    bounds = stream.bounds(until=chosen.until)
+    return Cursor(
+        stream.directory,
+        stream.metrics,
         start=start,
-        since=since_ns,
-        until=chosen.until,
+        until=bounds.stop,
+        since_ns=since_ns,
+        until_ns=bounds.until_ns,
         reverse=chosen.reverse,
         follow=chosen.follow,
         on_corruption=chosen.on_corruption,
         timeout=chosen.timeout,
-    ) as cursor:
-        _print(cursor, _layout(chosen), chosen.limit, flush=chosen.follow)
-    return codes.FINE
+        frames=frames,
+    )
 
 
-def _print(cursor: Cursor, layout: Callable[[Record], bytes], limit: int | None, *, flush: bool) -> None:
-    # Bytes: payloads are printed unchanged, whatever the terminal's encoding.
-    sys.stdout.flush()
-    out = sys.stdout.buffer
-    if limit == 0:
-        return
-    try:
-        for record in cursor if limit is None else islice(cursor, limit):
-            out.write(layout(record))
-            if flush:
-                out.flush()
-    finally:
-        out.flush()
-
-
-def _layout(chosen: argparse.Namespace) -> Callable[[Record], bytes]:
+def layout(chosen: argparse.Namespace) -> Callable[[Record], bytes]:
+    """How a record is shown."""
     if chosen.json:
         return as_json
     if chosen.raw:
@@ -125,8 +130,4 @@ def as_json(record: Record) -> bytes:
         "time": format_time(record.time_ns),
         "time_ns": record.time_ns,
     }
-    try:
-        fields["payload"] = record.payload.decode()
-    except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(record.payload).decode()
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(fields | in_json("payload", record.payload), ensure_ascii=False).encode() + b"\n"

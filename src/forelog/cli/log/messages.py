@@ -3,53 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import sys
 from array import array
-from itertools import islice
+from collections.abc import Callable
 
 from forelog import kernel
-from forelog.cli import codes
-from forelog.cli.output import as_text
+from forelog.cli.log import dump
+from forelog.cli.output import as_text, in_json
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position, Record
 from forelog.log.stream import Stream
 from forelog.times import format_time
 
 
-def dump(stream: Stream, chosen: argparse.Namespace) -> int:
-    """Show messages, one a line."""
-    start, since_ns = chosen.start, None
-    if isinstance(chosen.since, Position):
-        start = max(chosen.since, start or chosen.since)
-    else:
-        since_ns = chosen.since
-    bounds = stream.bounds(until=chosen.until)
-    layout = as_json if chosen.json else as_raw if chosen.raw else as_hex if chosen.hex else as_line
-    out = sys.stdout.buffer
-    sys.stdout.flush()
-    with Cursor(
-        stream.directory,
-        stream.metrics,
-        start=start,
-        until=bounds.stop,
-        since_ns=since_ns,
-        until_ns=bounds.until_ns,
-        reverse=chosen.reverse,
-        follow=chosen.follow,
-        on_corruption=chosen.on_corruption,
-        timeout=chosen.timeout,
-        frames=True,
-    ) as cursor:
-        try:
-            for record in islice(cursor, chosen.limit) if chosen.limit != 0 else ():
-                out.write(layout(record))
-                if chosen.follow:
-                    out.flush()
-        finally:
-            out.flush()
-    return codes.FINE
+def rows(stream: Stream, chosen: argparse.Namespace, start: Position | None, since_ns: int | None) -> Cursor:
+    """The messages to show."""
+    return dump.rows(stream, chosen, start, since_ns, frames=True)
+
+
+def layout(chosen: argparse.Namespace) -> Callable[[Record], bytes]:
+    """How a message is shown."""
+    return as_json if chosen.json else as_raw if chosen.raw else as_hex if chosen.hex else as_line
 
 
 def as_raw(record: Record) -> bytes:
@@ -89,8 +63,4 @@ def as_json(record: Record) -> bytes:
         "topic": topic,
         "properties": json.loads(_properties(packed)),
     }
-    try:
-        fields["payload"] = payload.decode()
-    except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(payload).decode()
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(fields | in_json("payload", payload), ensure_ascii=False).encode() + b"\n"
