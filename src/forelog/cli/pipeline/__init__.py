@@ -30,12 +30,12 @@ def run(chosen: argparse.Namespace) -> int:
         _look(chosen)
         spark, ours = session_of(chosen.master, chosen.verbose)
         try:
-            from forelog.cli.pipeline.results import results_of
+            from forelog.cli.pipeline.results import result_of
 
             # An ingest shows bytes, the others Spark's tasks.
             shown = chosen.subcommand != "ingest"
             with Watch(spark, f"{chosen.subcommand} {chosen.path}") if shown else nullcontext():
-                result = results_of(chosen.subcommand)(spark, chosen)
+                result = result_of(spark, chosen)
                 if chosen.report is not None:
                     _write(chosen.report, result.page.html())
             if chosen.json:

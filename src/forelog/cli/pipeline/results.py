@@ -27,48 +27,24 @@ class Result:
     code: int = codes.FINE
 
 
-Subcommand = Callable[["SparkSession", argparse.Namespace], Result]
+_STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Report], Callable[..., list[str]]]] = {
+    "verify": (values.verify, pages.verify_page, text.verify_lines),
+    "jobs": (values.jobs, pages.jobs_page, text.jobs_lines),
+    "replay": (values.replay, pages.replay_page, text.replay_lines),
+    "stats": (values.stats, pages.stats_page, text.stats_lines),
+    "clean": (values.clean, pages.clean_page, text.clean_lines),
+}
+"""What finds a value, and what makes a page and lines of it."""
 
 
-def results_of(name: str) -> Subcommand:
-    """The function that runs a subcommand."""
-    found: dict[str, Subcommand] = {
-        "verify": verify,
-        "jobs": jobs,
-        "replay": replay,
-        "stats": stats,
-        "clean": clean,
-        "ingest": ingest,
-    }
-    return found[name]
-
-
-def verify(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    value = values.verify(spark, chosen)
-    code = codes.FINE if value["ok"] else codes.PROBLEMS
-    return Result(pages.verify_page(chosen, value), [value], text.verify_lines(chosen, value), code)
-
-
-def jobs(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    value = values.jobs(spark, chosen)
-    return Result(pages.jobs_page(chosen, value), [value], text.jobs_lines(chosen, value))
-
-
-def replay(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    rows = values.replay(spark, chosen)
-    return Result(pages.replay_page(chosen, rows), map(values.plain, rows), text.replay_lines(chosen, rows))
-
-
-def stats(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    value = values.stats(spark, chosen)
-    return Result(pages.stats_page(chosen, value), [value], text.stats_lines(chosen, value))
-
-
-def clean(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    value = values.clean(spark, chosen)
-    return Result(pages.clean_page(chosen, value), [value], text.clean_lines(chosen, value))
-
-
-def ingest(spark: SparkSession, chosen: argparse.Namespace) -> Result:
-    value, found = table.ingest(spark, chosen)
-    return Result(table.page(chosen, value, found), [value], table.lines(chosen, found))
+def result_of(spark: SparkSession, chosen: argparse.Namespace) -> Result:
+    """Run a subcommand."""
+    if chosen.subcommand == "ingest":
+        value, report = table.ingest(spark, chosen)
+        return Result(table.page(chosen, value, report), [value], table.lines(chosen, report))
+    find, page, lines = _STEPS[chosen.subcommand]
+    found = find(spark, chosen)
+    if isinstance(found, list):  # rows
+        return Result(page(chosen, found), map(values.plain, found), lines(chosen, found))
+    code = codes.FINE if found.get("ok", True) else codes.PROBLEMS
+    return Result(page(chosen, found), [found], lines(chosen, found), code)
