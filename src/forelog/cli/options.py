@@ -37,21 +37,21 @@ class CommandParser(argparse.ArgumentParser):
         """Add arguments and options as help shows them: what is written, two spaces or more, what it means.
 
         A value's name says of what type it is (_TYPES); `set_types` says otherwise. An indented line continues the
-        one before it.
+        one before it. An argument in brackets may be left out.
 
         >>> parser = CommandParser()
         >>> parser.add('''
         ...     log LOG          an argument, `log` when it is parsed
         ...     names NAME ...   several, at least one
-        ...     [path PATH]      one that may be left out
         ...     --limit N        an option, here with a number
         ...     --sync os|always
         ...                      one of these
         ...     --skip NAME ...  one that may be given several times
         ...     -q --quiet       one without a value
         ... ''')
-        >>> parser.parse_args(["orders", "one", "two", "-q", "--limit", "3", "--skip", "x"])
-        Namespace(log='orders', names=['one'], path='two', limit=3, sync=None, skip=['x'], quiet=True)
+        >>> chosen = parser.parse_args(["orders", "one", "two", "-q", "--limit", "3", "--skip", "x"])
+        >>> chosen.log, chosen.names, chosen.limit, chosen.sync, chosen.skip, chosen.quiet
+        ('orders', ['one', 'two'], 3, None, ['x'], True)
         """
         entries: list[str] = []
         for line in textwrap.dedent(text).strip().splitlines():
