@@ -12,13 +12,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from forelog import KeepLast, Stream
 from forelog.errors import BadPosition, DataLoss
 from forelog.log.position import Position
-from forelog.spark.batch import Task
 from forelog.spark.options import read_options
 from forelog.spark.pipeline.ingest import Ingest
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.planning import end_of
 from forelog.spark.source import table_columns
 from forelog.spark.stream import ForelogStreamReader
+from forelog.spark.tasks import Task
 
 
 @pytest.fixture

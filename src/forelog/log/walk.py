@@ -80,11 +80,13 @@ class Walk:
         block_bytes: int = BLOCK_BYTES,
         block_rows: int = BLOCK_ROWS,
         numbers: list[int] | None = None,
+        at_record: bool = False,
     ) -> None:
         check_on_corruption(on_corruption)
         self.directory = directory
         self.position = start
-        self._start = start
+        self._start = None if at_record else start
+        """Where it began, if it isn't known that a record begins there."""
         self.torn: Defect | None = None
         self.defects: list[Defect] = []
         self.done = False

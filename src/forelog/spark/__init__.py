@@ -8,6 +8,9 @@ spark.read.format("forelog").load("orders.log").show()
 options.py      the options of readers and writers, checked
 remote.py       reading logs on other file systems, through fsspec
 planning.py     which logs there are, and how they are cut into tasks; without Spark
+ranges.py       which part of a table the filters of a query leave
+pruning.py      which segments that needs, and which parts of them
+tasks.py        the tasks of a query, and what Java has to know of them
 continuity.py   whether a reader that resumes has missed nothing
 codecs.py       the columns of records, and those that each kind of payload adds
 types.py        Spark's types and Arrow's
@@ -16,7 +19,7 @@ stream.py       reading logs as streams
 writer.py       data frames to logs
 source.py       the data source `forelog`, which Spark calls
 java.py         which Java there is
-columnar.py     the part of the source that runs in Java, for columns in place of rows
+columnar.py     the part of the source that runs in Java
 daemon.py       the process that starts the Python workers of a local session
 workers.py      settings of the Python workers
 session.py      a well-configured local session; registering the source with any session

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forelog.formats.columns import load_pyarrow
-from forelog.log.position import Position
 from forelog.log.walk import Defect
-from forelog.spark.codecs import codec_of
+from forelog.spark.codecs import Codec, codec_of
 from forelog.spark.options import ReadOptions
-from forelog.spark.planning import Slice, earliest, find_logs, latest, plan
+from forelog.spark.planning import Slice, find_logs, plan
+from forelog.spark.ranges import EVERYTHING, Ranges
+from forelog.spark.tasks import Task, tasks_of
 from forelog.spark.types import arrow_schema
-from forelog.times import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,13 +31,6 @@ DEFECT_COLUMNS = {
 }
 
 
-@dataclass
-class Task(InputPartition):
-    """A slice for one task; None where there is nothing to read."""
-
-    piece: Slice | None
-
-
 class ForelogReader(DataSourceReader):
     """Reads logs, in tasks of about `partitionBytes`."""
 
@@ -58,9 +40,12 @@ class ForelogReader(DataSourceReader):
         self._names = names
 
     def partitions(self) -> Sequence[InputPartition]:
-        logs = find_logs(self._options.path, recursive=self._options.recursive)
-        pieces = plan(self._options, logs, splits=codec_of(self._options.codec).splits)
-        return [Task(piece) for piece in pieces] or [Task(None)]
+        options = self._options
+        codec = codec_of(options.codec)
+        ranges = ranges_for(options, codec)
+        logs = find_logs(options.path, recursive=options.recursive, wanted=ranges.holds_log)
+        pieces = plan(options, logs, splits=codec.splits, ranges=ranges)
+        return tasks_of(pieces, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         piece = partition.piece if isinstance(partition, Task) else None
@@ -69,14 +54,16 @@ class ForelogReader(DataSourceReader):
             yield from read_slice(piece, self._options, self._columns, self._names)
 
 
-class FilteredReader(ForelogReader):
-    """A reader that gets the filters of a query, and is used for this query only."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the reading by time and segment. Spark applies all filters again, to every row."""
-        for one in filters:
-            self._options = narrowed(self._options, one)
-        return filters
+def ranges_for(options: ReadOptions, codec: Codec) -> Ranges:
+    """What may be left out: by columns that mean the position and the time of a record."""
+    ranges, own = options.ranges, () if options.defects else codec.positioned
+    return Ranges(
+        segment=ranges.segment if options.defects or "segment" in own else EVERYTHING.segment,
+        offset=ranges.offset if "offset" in own and codec.splits else EVERYTHING.offset,
+        since_ns=ranges.since_ns if "time" in own else None,
+        until_ns=ranges.until_ns if "time" in own else None,
+        logs=ranges.logs if options.recursive and "log" not in codec.columns else None,
+    )
 
 
 @functools.cache
@@ -118,28 +105,3 @@ def _row(piece: Slice, defect: Defect, names: list[str]) -> dict[str, Any]:
         "bytes": defect.byte_count,
     }
     return {name: values[name] for name in names}
-
-
-# -- filters
-
-
-def narrowed(options: ReadOptions, one: Filter) -> ReadOptions:
-    """Options that read less, if a filter is by time or segment."""
-    match one:
-        case GreaterThanOrEqual(("time",), datetime() as value) | GreaterThan(("time",), datetime() as value):
-            return replace(options, pushed_since_ns=latest(options.pushed_since_ns, parse_time(value)))
-        case LessThanOrEqual(("time",), datetime() as value) | LessThan(("time",), datetime() as value):
-            # Times in a table are in microseconds: include the nanoseconds of the last one.
-            return replace(options, pushed_until_ns=earliest(options.pushed_until_ns, parse_time(value) + 1000))
-        case EqualTo(("time",), datetime() as value):
-            after = narrowed(options, GreaterThanOrEqual(("time",), value))
-            return narrowed(after, LessThanOrEqual(("time",), value))
-        case GreaterThanOrEqual(("segment",), int() as value) | EqualTo(("segment",), int() as value):
-            return _from_segment(options, value)
-        case GreaterThan(("segment",), int() as value):
-            return _from_segment(options, value + 1)
-    return options
-
-
-def _from_segment(options: ReadOptions, number: int) -> ReadOptions:
-    return replace(options, start=max(options.start or Position(0, 0), Position(max(number, 0), 0)))

@@ -32,6 +32,7 @@ RECORD_COLUMNS = {
     "time_ns": "bigint",
     "length": "bigint",
 }
+_POSITIONED = ("segment", "offset", "time")
 
 
 class Codec(ABC):
@@ -44,6 +45,8 @@ class Codec(ABC):
     """The columns of a table by default."""
     splits: ClassVar[bool] = True
     """Whether reading can start at any record of a segment."""
+    positioned: ClassVar[Sequence[str]] = ()
+    """Which of `segment`, `offset` and `time` are those of the record: filters by them leave segments unread."""
 
     @abstractmethod
     def batches(
@@ -82,6 +85,7 @@ def blocks_of(piece: Slice, rows: int, on_corruption: OnCorruption, defects: lis
             until_ns=piece.until_ns,
             on_corruption=on_corruption,
             block_rows=rows,
+            at_record=piece.at_record,
         )
         try:
             yield from walk
@@ -119,6 +123,7 @@ class Records(Codec):
     name = "records"
     columns = RECORD_COLUMNS
     default = ("segment", "offset", "time", "payload")
+    positioned = _POSITIONED
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
@@ -149,6 +154,7 @@ class Datapoints(Codec):
     }
     default = tuple(columns)[:11]
     splits = False
+    positioned = ("segment",)
 
     def batches(
         self,
@@ -210,6 +216,7 @@ class Commands(Codec):
         "error": "string",
     }
     default = ("segment", "offset", "time", *(name for name in columns if name not in RECORD_COLUMNS))
+    positioned = _POSITIONED
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
@@ -238,6 +245,7 @@ class Messages(Codec):
         "length": "bigint",
     }
     default = tuple(columns)[:6]
+    positioned = _POSITIONED
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]

@@ -1,9 +1,9 @@
-"""The part of the source that runs in Java. It handles columns; Spark's interface for Python handles only rows.
+"""The part of the source that runs in Java, where Spark's interface for Python handles only rows.
 
-With it a query reads only the columns that it needs, filters are pushed down, and Arrow batches of the Python
-workers go into the query without conversion, which about doubles the rows per second. `jvm/ForelogSource.java` has
-the code; all decisions are made in Python. It is compiled at first use, by the compiler that every Spark has, and
-kept in the user's cache. If that fails, the source in Python is used alone, with the same rows.
+With it a query reads only the columns that it needs, and nothing that its filters rule out. Java decodes and
+checks the records itself; Python plans, and reads whatever isn't whole, right records. The code is in `jvm/`. It
+is compiled at first use, by the compiler that every Spark has, and kept in the user's cache. If that fails, the
+source in Python is used alone, with the same rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def columnar_jar() -> str | None:
         if not target.exists():
             _build(Path(pyspark.__file__).parent / "jars", target)
     except (ImportError, MissingExtra, OSError, RuntimeError, subprocess.SubprocessError) as error:
-        logger.info("Spark reads logs row by row: %s", _reason(error))
+        logger.warning("Spark reads logs row by row, several times slower: %s", _reason(error))
         return None
     return str(target)
 
@@ -51,6 +51,7 @@ def _build(jars: Path, target: Path) -> None:
     """Compile to a file beside the target, and rename it when it is whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}")
+    sources = [path for path in sorted(_SOURCES.iterdir()) if path.name != "Build.java"]
     home = java_home()
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
     command = [
@@ -63,7 +64,7 @@ def _build(jars: Path, target: Path) -> None:
     ]
     try:
         subprocess.run(
-            [*command, str(_SOURCES / "ForelogSource.java"), str(part)],
+            [*command, *map(str, sources), str(part)],
             check=True,
             capture_output=True,
             text=True,

@@ -12,6 +12,7 @@ from forelog.errors import BadOption
 from forelog.files.modes import check_mode
 from forelog.log.position import Position
 from forelog.log.walk import OnCorruption
+from forelog.spark.ranges import EVERYTHING, Ranges
 from forelog.times import parse_time
 
 PARTITION_BYTES = 64 << 20
@@ -30,9 +31,10 @@ class ReadOptions:
     recursive: bool = False
     since_ns: int | None = None
     until_ns: int | None = None
-    pushed_since_ns: int | None = None
-    """A bound from a filter. It only saves reading, because Spark applies the filter to every row."""
-    pushed_until_ns: int | None = None
+    ranges: Ranges = EVERYTHING
+    """What the filters of a query leave. They only save reading, because Spark applies them to every row."""
+    java: bool = False
+    """Whether the part in Java can read for this query."""
     start: Position | None = None
     """The position to start at; None for the earliest."""
     latest: bool = False
@@ -64,12 +66,13 @@ _READ = (
     "path", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
     "partitionBytes", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
 )  # fmt: skip
+_OF_JAVA = ("forelog.ranges", "forelog.java")  # by which the part in Java says what a query needs
 _WRITE = ("path", "key", "segmentBytes", "magic", "version", "fileMode", "checkpointLocation")
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a reader, in any case of letters."""
-    options = _named(given, _READ)
+    options = _named(given, _READ, _OF_JAVA)
     start = options.get("startingPosition", "earliest")
     return ReadOptions(
         path=_path(options),
@@ -77,6 +80,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         recursive=_flag(options, "recursive", default=False),
         since_ns=_time(options, "since"),
         until_ns=_time(options, "until"),
+        ranges=Ranges.of_json(options.get("forelog.ranges", "{}")),
+        java=_flag(options, "forelog.java", default=False),
         start=None if start in ("earliest", "latest") else _position(start),
         latest=start == "latest",
         on_corruption=_on_corruption(options.get("onCorruption", "fail")),
@@ -102,13 +107,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+def _named(given: Mapping[str, str], known: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, str]:
     """The options under their known names: Spark may have changed them to lower case."""
-    names = {_plain(name): name for name in known}
+    names = {_plain(name): name for name in (*known, *more)}
     found = {}
     for name, value in given.items():
         if _plain(name) not in names:
-            near = difflib.get_close_matches(_plain(name), names, n=1)
+            near = difflib.get_close_matches(_plain(name), map(_plain, known), n=1)
             hint = f": did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
             raise BadOption(f"forelog has no option {name!r}{hint}")
         found[names[_plain(name)]] = value

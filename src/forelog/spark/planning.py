@@ -1,15 +1,15 @@
 """Which logs there are, and how they are cut into tasks.
 
 Planning lists files with their sizes. It opens a segment only to cut one that is much larger than a task should
-be, or to find a time, by bisection. Nothing here depends on Spark.
+be, to find a time, by bisection, or to find the end, in the last one. Nothing here depends on Spark.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from forelog.errors import BadOption, LogNotFound
 from forelog.files import Files, OSFiles
@@ -18,12 +18,13 @@ from forelog.formats.m3 import M3
 from forelog.formats.messages import Messages
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
-from forelog.log.directory.watermark import read_mark
 from forelog.log.position import Position
-from forelog.log.seek import chunk_bounds, segments_between
+from forelog.log.seek import chunk_bounds
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
 from forelog.spark.options import ReadOptions
+from forelog.spark.pruning import Wanted, wanted_segments
+from forelog.spark.ranges import EVERYTHING, Ranges
 from forelog.spark.remote import is_remote, remote_files, walk_remote
 
 _SPLIT_AT = 1.5  # a segment is cut if it is so many times as large as a task should be
@@ -59,6 +60,8 @@ class Slice:
     """Only records from this time on."""
     until_ns: int | None = None
     """Only records before this time."""
+    at_record: bool = False
+    """Whether a record is known to begin at the start."""
 
 
 def files_of(path: str) -> Files:
@@ -73,8 +76,8 @@ def check_codec(logs: Iterable[Log], codec: str) -> None:
             raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
 
 
-def find_logs(path: str, *, recursive: bool) -> list[Log]:
-    """The log at a path, or those in a folder, by name."""
+def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lambda _: True) -> list[Log]:
+    """The log at a path, or those in a folder, by name; of these only the `wanted` ones are opened."""
     path = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
     if not recursive:
         stream = Stream.open(path, files=files_of(path))
@@ -83,8 +86,10 @@ def find_logs(path: str, *, recursive: bool) -> list[Log]:
     root = path.rstrip("/")
     for folder, names in _walk(root):
         if any(fmt.segment_number(name) is not None for fmt in _FORMATS for name in names):
-            stream = Stream.open(folder, files=files_of(folder))
-            logs.append(Log(stream.path, os.path.relpath(folder, root), stream.format))
+            log_name = os.path.relpath(folder, root)
+            if wanted(log_name):
+                stream = Stream.open(folder, files=files_of(folder))
+                logs.append(Log(stream.path, log_name, stream.format))
     return sorted(logs, key=lambda log: log.name)
 
 
@@ -100,35 +105,20 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool) -> list[Slice]:
+def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool, ranges: Ranges = EVERYTHING) -> list[Slice]:
     """The slices of the logs as they are now. `splits`: whether segments can be cut."""
     slices: list[Slice] = []
-    for log in logs:
+    for log in () if ranges.empty else logs:
         stream = log.stream()
-        bounded = _bounded(options, stream)
         start = options.start or Position(0, 0)
-        slices += cut(log, stream, start, end_of(stream), bounded, splits=splits)
+        wanted = wanted_segments(stream.directory, start, options.since_ns, options.until_ns, ranges)
+        if not wanted.numbers:
+            continue
+        number = wanted.numbers[-1]
+        # The end is looked for in the last segment. The others are as long as they are.
+        stop = Position(number + 1, 0) if number < stream.directory.last() else end_of(stream)
+        slices += _cut(log, wanted, start, stop, options, splits=splits)
     return slices
-
-
-def _bounded(options: ReadOptions, stream: Stream) -> ReadOptions:
-    """The options with the bounds of filters, if forelog wrote the log: then its times never go back."""
-    directory = stream.directory
-    if read_mark(directory) is None:
-        return options
-    return replace(
-        options,
-        since_ns=latest(options.since_ns, options.pushed_since_ns),
-        until_ns=earliest(options.until_ns, options.pushed_until_ns),
-    )
-
-
-def latest(*times: int | None) -> int | None:
-    return max((time for time in times if time is not None), default=None)
-
-
-def earliest(*times: int | None) -> int | None:
-    return min((time for time in times if time is not None), default=None)
 
 
 def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noqa: B008 - it doesn't change
@@ -170,44 +160,48 @@ def cut(
     log: Log, stream: Stream, start: Position, stop: Position, options: ReadOptions, *, splits: bool
 ) -> list[Slice]:
     """A range of a log in slices of about `partition_bytes`: small segments together, large ones in parts."""
-    directory = stream.directory
-    numbers = _numbers_between(directory, start, stop, options)
+    wanted = wanted_segments(stream.directory, start, options.since_ns, options.until_ns, EVERYTHING)
+    return _cut(log, wanted, start, stop, options, splits=splits)
+
+
+def _cut(
+    log: Log, wanted: Wanted, start: Position, stop: Position, options: ReadOptions, *, splits: bool
+) -> list[Slice]:
+    directory, numbers = wanted.directory, wanted.directory.numbers()
     slices: list[Slice] = []
+    open_: list[Position] = []  # where the slice begins that more may come to, and where it ends
     size = 0
-    begun: Position | None = None
 
     def add(low: Position, high: Position) -> None:
-        slices.append(Slice(log, low, high, options.since_ns, options.until_ns))
+        slices.append(Slice(log, low, high, options.since_ns, options.until_ns, at_record=low != start))
 
-    for number in numbers:
-        first = max(start, Position(number, 0))
-        last = min(stop, Position(number + 1, 0))
+    for number in wanted.numbers:
+        first, last = max(start, Position(number, 0)), min(stop, Position(number + 1, 0))
+        if splits and first < last:
+            first, last = wanted.part(number, first, last)
+        if first >= last:
+            continue
         segment_bytes = _bytes_between(directory, number, first, last)
-        if splits and segment_bytes > _SPLIT_AT * options.partition_bytes:
-            if begun is not None:
-                add(begun, first)
-                begun, size = None, 0
+        large = splits and segment_bytes > _SPLIT_AT * options.partition_bytes
+        follows = bool(open_) and first.offset == 0 and _follows(numbers, open_[1], number)
+        if open_ and (large or not follows or size + segment_bytes > options.partition_bytes):
+            add(open_[0], open_[1])
+            open_, size = [], 0
+        if large:
             for low, high in _split(directory, number, first, last, options.partition_bytes):
                 add(low, high)
             continue
-        if begun is not None and size + segment_bytes > options.partition_bytes:
-            add(begun, first)
-            begun, size = None, 0
-        if begun is None:
-            begun = first
+        open_ = [open_[0] if open_ else first, last]
         size += segment_bytes
-    if begun is not None:
-        add(begun, min(stop, Position(numbers[-1] + 1, 0)))
+    if open_:
+        add(open_[0], open_[1])
     return slices
 
 
-def _numbers_between(directory: Directory, start: Position, stop: Position, options: ReadOptions) -> list[int]:
-    numbers = directory.numbers()
-    low = bisect_left(numbers, start.segment)
-    high = bisect_right(numbers, stop.segment if stop.offset else stop.segment - 1)
-    if options.since_ns is None and options.until_ns is None:
-        return numbers[low:high]
-    return segments_between(directory, numbers[low:high], options.since_ns, options.until_ns)
+def _follows(numbers: list[int], end: Position, number: int) -> bool:
+    """Whether a segment is the first one after a place where another one ends."""
+    place = bisect_left(numbers, end.segment)
+    return end.offset == 0 and place < len(numbers) and numbers[place] == number
 
 
 def _bytes_between(directory: Directory, number: int, first: Position, last: Position) -> int:

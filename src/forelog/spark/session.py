@@ -20,8 +20,6 @@ from forelog.spark.workers import workers_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -88,8 +86,7 @@ def session(
 def register(spark: SparkSession) -> SparkSession:
     """Register the source `forelog` with a session, a classic one or one of Spark Connect.
 
-    In a session that has the jar of `columnar_jar()`, the part in Java has the name already. It pushes filters
-    down, and this function turns on the setting that Spark needs for it.
+    In a session that has the jar of `columnar_jar()`, the part in Java has the name already.
     """
     from forelog.spark.source import ForelogDataSource, ForelogPythonSource
 
@@ -99,9 +96,6 @@ def register(spark: SparkSession) -> SparkSession:
         if getattr(error, "getCondition", str)() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         spark.dataSource.register(ForelogPythonSource)
-        # Only if it is off: the session of a declarative pipeline allows no changes of settings.
-        if spark.conf.get(PUSHDOWN, "false") != "true":
-            spark.conf.set(PUSHDOWN, "true")
     return spark
 
 

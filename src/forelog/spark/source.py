@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from forelog.spark.batch import DEFECT_COLUMNS, FilteredReader, ForelogReader
+from forelog.spark.batch import DEFECT_COLUMNS, ForelogReader
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions, read_options, write_options
 from forelog.spark.planning import check_codec, find_logs
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 class ForelogDataSource(DataSource):
     """Logs as tables. A user's schema may name fewer columns: the others are not read."""
-
-    _reader: ClassVar[type[ForelogReader]] = ForelogReader
 
     @classmethod
     def name(cls) -> str:
@@ -43,7 +41,7 @@ class ForelogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         columns, _ = table_columns(options)
-        return self._reader(options, columns, chosen(schema, columns))
+        return ForelogReader(options, columns, chosen(schema, columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = read_options(self.options)
@@ -58,13 +56,7 @@ class ForelogDataSource(DataSource):
 
 
 class ForelogPythonSource(ForelogDataSource):
-    """The source under the name by which the part in Java finds it, which makes a new one for each scan.
-
-    Pushing down filters needs this: Spark itself keeps the plan of the first query on a data frame, with its
-    filters, and would use it for a second query without filters.
-    """
-
-    _reader = FilteredReader
+    """The source under the name by which the part in Java finds it."""
 
     @classmethod
     def name(cls) -> str:

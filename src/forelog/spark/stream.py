@@ -25,11 +25,12 @@ from forelog.log.directory.trace import trace
 from forelog.log.position import Position
 from forelog.log.seek import find_segment
 from forelog.log.walk import Walk
-from forelog.spark.batch import Task, read_slice
+from forelog.spark.batch import read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
+from forelog.spark.tasks import Task, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +156,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 stop = _parse(end[log.name])[0]
                 if first < stop:
                     pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
-        return [Task(piece) for piece in pieces] or [Task(None)]
+        return tasks_of(pieces, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         piece = partition.piece if isinstance(partition, Task) else None

@@ -107,9 +107,9 @@ def stream(sight: Sight) -> None:
         return
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from forelog.spark.batch import Task
     from forelog.spark.options import ReadOptions
     from forelog.spark.stream import ForelogStreamReader
+    from forelog.spark.tasks import Task
 
     if opened(sight, lambda: _log_of(sight)) is None:
         return

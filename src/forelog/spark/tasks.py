@@ -1,0 +1,164 @@
+"""Tasks of a query, as Spark sends them to its executors.
+
+A task is a slice of a log. Where Java can read it, it has a plan: what a program has to know that reads whole,
+right records from files that are as they were when the slice was planned. At anything else Java stops, and Python
+reads the rest of the slice (`resumed`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from forelog.kernel.types import CLOCK_MAX, CLOCK_MIN, TIME_MAX, TIME_MIN
+from forelog.log.directory.end import End, read_end
+from forelog.log.directory.watermark import Mark, read_mark
+from forelog.log.position import Position
+from forelog.log.seek import TimeOrder
+from forelog.spark.options import ReadOptions
+from forelog.spark.planning import Log, Slice
+
+__all__ = ["Task", "restored", "resumed", "tasks_of"]
+
+_ROWS_MAX = 8192
+_CODEC = "records"
+
+
+@dataclass
+class Task(InputPartition):
+    """A slice for one task; None where there is nothing to read."""
+
+    piece: Slice | None
+    plan: dict[str, Any] | None = field(default=None, compare=False)
+    """What Java has to know of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restored, (self.plan, pickle.dumps(self.piece))
+
+
+def restored(_plan: dict[str, Any] | None, pickled: bytes) -> Task:
+    """A task in a Python worker. Java reads the same pickle, and takes the plan."""
+    return Task(pickle.loads(pickled))
+
+
+def resumed(pickled: bytes, segment: int, offset: int) -> Task:
+    """The rest of a task that Java has read up to a position."""
+    task: Task = pickle.loads(pickled)
+    assert task.piece is not None
+    return Task(replace(task.piece, start=Position(segment, offset), at_record=True))
+
+
+def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[Task]:
+    """A task for each slice, and one at least: Spark calls the reader of no task, too."""
+    if not options.java:
+        return [Task(piece) for piece in slices] or [Task(None)]
+    logs: dict[str, _Files] = {}
+    tasks = []
+    for piece in slices:
+        if piece.log.path not in logs:
+            logs[piece.log.path] = _Files(piece.log)
+        tasks.append(Task(piece, logs[piece.log.path].plan(piece, options)))
+    return tasks or [Task(None, {"bytes": 0})]
+
+
+class _Files:
+    """The files of a log, as they are while a query is planned."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._directory = log.stream().directory
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return self._directory.numbers()
+
+    @cached_property
+    def _indexed(self) -> dict[int, int]:
+        return self._directory.indexed_sizes()
+
+    @cached_property
+    def _mark(self) -> Mark | None:
+        return read_mark(self._directory)
+
+    @cached_property
+    def _end(self) -> End:
+        return read_end(self._directory)
+
+    @cached_property
+    def _order(self) -> TimeOrder:
+        return TimeOrder(self._directory)
+
+    def plan(self, piece: Slice, options: ReadOptions) -> dict[str, Any]:
+        """What Java has to know of a slice; without a folder if only Python can read it."""
+        parts = self._parts(piece)
+        plan: dict[str, Any] = {"bytes": sum(max(part[4] - part[3], 0) for part in parts)}
+        if not self._readable(piece, parts, options):
+            return plan
+        numbers, sizes, identities, starts, stops = (list(column) for column in zip(*parts, strict=True))
+        return plan | {
+            "log": piece.log.name,
+            "folder": piece.log.path.rstrip("/"),
+            "header": piece.log.format.header(),
+            "numbers": _packed(numbers),
+            "sizes": _packed(sizes),
+            "identities": _packed(identities),
+            "starts": _packed(starts),
+            "stops": _packed(stops),
+            "since": TIME_MIN if piece.since_ns is None else piece.since_ns,
+            "until": TIME_MAX if piece.until_ns is None else piece.until_ns,
+            "ascends": piece.until_ns is not None and all(map(self._order.holds, numbers)),
+            "rows": min(options.batch_rows, _ROWS_MAX),
+        }
+
+    def _parts(self, piece: Slice) -> list[tuple[int, int, int, int, int]]:
+        """Number, size and inode of each segment of a slice, and the part of it that is the slice's."""
+        directory, parts = self._directory, []
+        head = directory.format.header_bytes
+        low, high = piece.start.segment, piece.stop.segment
+        for number in self._numbers:
+            if not low <= number <= high or (number == high and piece.stop.offset <= head):
+                continue
+            found = directory.files.stat(directory.segment_path(number))
+            if found is None:
+                continue  # cleaned away since it was listed
+            size, identity = found
+            start = max(piece.start.offset if number == low else 0, head)
+            stop = piece.stop.offset if number == high else size
+            inode = identity[1] if isinstance(identity, tuple) else 0
+            parts.append((number, size, inode, start, stop))
+        return parts
+
+    def _readable(self, piece: Slice, parts: list[tuple[int, int, int, int, int]], options: ReadOptions) -> bool:
+        """Whether all of it is records of this format in files that nobody has rewritten, as far as is known."""
+        bounds = [bound for bound in (piece.since_ns, piece.until_ns) if bound is not None]
+        return (
+            self._log.format.name == "captain"
+            and options.codec == _CODEC
+            and not options.defects
+            and bool(parts)
+            and all(CLOCK_MIN < bound < CLOCK_MAX for bound in bounds)
+            and all(self._as_written(*part, last=part[0] == piece.stop.segment) for part in parts)
+        )
+
+    def _as_written(self, number: int, size: int, _inode: int, start: int, stop: int, *, last: bool) -> bool:
+        mark = self._mark
+        if not start <= stop <= size or self._indexed.get(number, 0) > size:
+            return False
+        if mark is not None and mark.closed and mark.segment == number and mark.offset > size:
+            return False
+        return last or self._end.segment != number
+
+
+def _packed(values: list[int]) -> bytes:
+    """Big-endian, 64 bits each."""
+    column = array("q", values)
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column.tobytes()
