@@ -144,6 +144,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/fore
 	@$(RUN) setup.py compiler 2>/dev/null || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/compiler.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(RUN) -c "from forelog.spark.java import main; raise SystemExit(main())" || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/java.txt
+	@command -v node >/dev/null || $(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/node.txt
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready requirements/bench.txt

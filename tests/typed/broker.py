@@ -1,4 +1,4 @@
-"""A program that uses forelog.broker. The type checker must refuse the lines marked `error:`, and no others."""
+"""A program that uses forelog.broker. Type checkers must refuse the lines marked `error:`, and no others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from forelog.broker import (
 )
 
 
+def names_that_are_misspelt() -> None:
+    from forelog.broker import Brokr  # error: Brokr
+
+
 async def options_are_checked() -> None:
     async with Broker(
         Path("log"), sync="always", limits=Limits(clients_max=10), access=Access(users=Path("u"))
@@ -20,7 +24,7 @@ async def options_are_checked() -> None:
         figures: dict[str, float] = one.figures()
         prometheus_collector(one)
         print(places, figures)
-    Broker("log", sync="alwasy")  # error: Argument "sync" to "Broker" has incompatible type
-    Broker("log", sycn="always")  # error: Unexpected keyword argument "sycn" for "Broker"
-    Limits(client_max=1)  # error: Unexpected keyword argument "client_max" for "Limits"
-    Access(anonymous="yes")  # error: Argument "anonymous" to "Access" has incompatible type
+    Broker("log", sync="alwasy")  # error: "sync"
+    Broker("log", sycn="always")  # error: "sycn"
+    Limits(client_max=1)  # error: "client_max"
+    Access(anonymous="yes")  # error: "anonymous"

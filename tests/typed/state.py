@@ -1,4 +1,4 @@
-"""A program that uses forelog.state. The type checker must refuse the lines marked `error:`, and no others."""
+"""A program that uses forelog.state. Type checkers must refuse the lines marked `error:`, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any, assert_type
 
 from forelog import SyncPolicy
-from forelog.state import Enumeration, Follower, PersistentDict, ReplicaServer, StateLog, restore
+from forelog.state import (
+    Enumeration,
+    Follower,
+    PersistentDict,
+    ReplicaServer,
+    StateLog,
+    restore,
+)
+
+
+def names_that_are_misspelt() -> None:
+    from forelog.state import PersistantDict  # error: PersistantDict
 
 
 def change(event: Any) -> None:
@@ -26,8 +37,8 @@ def types_are_inferred() -> None:
     prices = PersistentDict("prices", keys=str, values=Decimal)
     assert_type(prices, PersistentDict[str, Decimal])
     assert_type(prices["chips"], Decimal)
-    prices[1] = Decimal(1)  # error: Invalid index type "int"
-    prices["chips"] = 1  # error: Incompatible types in assignment
+    prices[1] = Decimal(1)  # error: Invalid index type "int" | "key"
+    prices["chips"] = 1  # error: Incompatible types in assignment | "value"
 
     assert_type(
         PersistentDict("by place", keys=tuple[int, str], values=list[int]),
@@ -55,17 +66,17 @@ def options_are_checked() -> None:
     log = StateLog("log", replay=change, enumerate=enumerate_all)
     PersistentDict("prices", sync="always", rotate_bytes=1 << 20)
     PersistentDict("prices", sync=SyncPolicy.ALWAYS)
-    PersistentDict("prices", sycn="always")  # error: PersistentDict
-    PersistentDict("prices", sync="alwasy")  # error: PersistentDict
-    PersistentDict("prices", rotate_bytes="1 MiB")  # error: PersistentDict
+    PersistentDict("prices", sycn="always")  # error: overload
+    PersistentDict("prices", sync="alwasy")  # error: overload | "sync"
+    PersistentDict("prices", rotate_bytes="1 MiB")  # error: overload | "rotate_bytes"
     StateLog("log", replay=change, enumerate=enumerate_all, sync="interval", sync_interval_ms=10)
-    StateLog("log", replay=change, enumerate=enumerate_all, sync="alwasy")  # error: Argument "sync"
-    StateLog("log", replay=change, enumerate=enumerate_all, sycn="os")  # error: Unexpected keyword argument "sycn"
+    StateLog("log", replay=change, enumerate=enumerate_all, sync="alwasy")  # error: "sync"
+    StateLog("log", replay=change, enumerate=enumerate_all, sycn="os")  # error: "sycn"
     log.add_destination("copy", ack="synced", ack_timeout=1.0)
-    log.add_destination("copy", ack="snyced")  # error: Argument "ack"
-    log.add_destination("copy", akc="synced")  # error: Unexpected keyword argument "akc"
+    log.add_destination("copy", ack="snyced")  # error: "ack"
+    log.add_destination("copy", akc="synced")  # error: "akc"
     Follower("replica://localhost/log", "copy", replay=change, reset=empty).promote(enumerate_all, sync="always")
     Follower("replica://localhost/log", "copy", replay=change, reset=empty).promote(
         enumerate_all,
-        sync="alwasy",  # error: Argument "sync"
+        sync="alwasy",  # error: "sync"
     )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from forelog.bounds import TIMER_MS_MAX, check_whole
 from forelog.broker.access.control import Access
@@ -53,7 +53,7 @@ from forelog.broker.upkeep import Upkeep
 from forelog.errors import ForelogError
 from forelog.files import OSFiles
 from forelog.formats.messages import Messages
-from forelog.log.appender import SEGMENT_BYTES, Appender
+from forelog.log.appender import SEGMENT_BYTES, Appender, Sync
 from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.stream import Stream
@@ -84,7 +84,7 @@ class Broker:
         self,
         path: str | os.PathLike[str],
         *,
-        sync: Literal["os", "interval", "always"] = "os",
+        sync: Sync = "os",
         sync_interval_ms: int = 1000,
         file_bytes: int = SEGMENT_BYTES,
         limits: Limits | None = None,
@@ -98,7 +98,7 @@ class Broker:
         self.limits = limits or Limits()
         self.access = access or Access()
         self.stream = Stream(f"{self.path}/messages", format=Messages(), mode=mode)
-        self._sync: Literal["os", "interval", "always"] = sync
+        self._sync: Sync = sync
         self._sync_interval_ms = sync_interval_ms
         self._file_bytes = file_bytes
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="forelog-broker")

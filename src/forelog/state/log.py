@@ -45,14 +45,13 @@ from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files, Lock, disk
 from forelog.formats import Block
 from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, RECORD_BYTES, WRITER
-from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
+from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, Sync
 from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex
 from forelog.log.position import Position, Positions
 from forelog.log.stream import PathLike, Stream
 from forelog.state.enumeration import Enumeration
 from forelog.state.events import Codec, EventCodec
-from forelog.state.options import Sync
 from forelog.state.replay import Replayer
 
 logger = logging.getLogger("forelog")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from forelog.copies.identity import Identity
 from forelog.files import Files
-from forelog.log.appender import SyncPolicy
-
-Sync = Literal["os", "interval", "always"] | SyncPolicy
+from forelog.log.appender import Sync
 
 
 class OpenOptions(TypedDict, total=False):

@@ -6,13 +6,12 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable
-from typing import Any
 
 from forelog.errors import ForelogError
 from forelog.log.appender import Appender
 from forelog.testing.disk import Operation
 from forelog.testing.timeline import READS
-from forelog.testing.writer import History, Writer
+from forelog.testing.writer import AppenderOptions, History, Writer
 
 _SIZES = (4, 8, 8, 20, 60)
 _JOURNAL_BYTES = 8192
@@ -35,7 +34,7 @@ class _Course:
         self._writer = writer
         self._rng = rng
         self._stream = writer.stream()
-        self._options: dict[str, Any] = {}
+        self._options: AppenderOptions = {}
         self._log: Appender | None = None
 
     def run(self, actions: int) -> None:

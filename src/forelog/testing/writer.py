@@ -6,14 +6,14 @@ import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from forelog.errors import AppenderFailed, ForelogError
-from forelog.formats import Format
-from forelog.log.appender import Appender
+from forelog.formats import Format, FormatName
+from forelog.log.appender import Appender, Sync, Visible
 from forelog.log.directory.spare import Spare
 from forelog.log.position import Position
-from forelog.log.stream import Stream
+from forelog.log.stream import PathLike, Stream
 from forelog.testing.disk import Operation
 from forelog.testing.ledger import Entry, Ledger
 from forelog.testing.timeline import Killed, Recorder, Timeline
@@ -22,6 +22,20 @@ CLOCK_NS = 1_700_000_000_000_000_000
 _TICK_NS = 1_000_000
 
 History = Callable[["Writer"], None]
+
+
+class AppenderOptions(TypedDict, total=False):
+    """The options of `Stream.appender`, which says what each is for."""
+
+    sync: Sync
+    sync_interval_ms: int
+    segment_bytes: int
+    batch_bytes_max: int
+    journal_bytes: int
+    spare: bool
+    visible: Visible | None
+    timeout: float | None
+    blocking: bool
 
 
 class Writer:
@@ -47,9 +61,9 @@ class Writer:
         self._ticks += _TICK_NS
         return self._ticks
 
-    def stream(self, path: str = "log", **options: Any) -> Stream:
-        """Make the log that is written and read. The options are those of `Stream`."""
-        stream = Stream(path, files=self.disk, clock=self.clock, **options)
+    def stream(self, path: PathLike = "log", *, format: FormatName | Format = "captain") -> Stream:  # noqa: A002
+        """Make the log that is written and read."""
+        stream = Stream(path, format=format, files=self.disk, clock=self.clock)
         self.shown(stream)
         return stream
 
@@ -67,8 +81,8 @@ class Writer:
         """Several new payloads."""
         return [self.payload(byte_count) for _ in range(count)]
 
-    def appender(self, stream: Stream, **options: Any) -> Appender:
-        """An appender of a stream, whose spare works when it is waited for, without a thread."""
+    def appender(self, stream: Stream, **options: Unpack[AppenderOptions]) -> Appender:
+        """`Stream.appender`, with a spare that works when it is waited for, without a thread."""
         return self.driven(stream.appender(**options))
 
     def driven(self, appender: Appender) -> Appender:
@@ -81,14 +95,18 @@ class Writer:
 
     # -- writing
 
-    def append(self, log: Any, byte_count: int = 8, **told: Any) -> Position | None:
+    def append(self, log: Any, byte_count: int = 8, *, readable: bool = True) -> Position | None:
         """Append one record. Returns its position; None if it was refused, or if that is unknown."""
-        found = self.attempt([self.payload(byte_count)], lambda payloads: [log.append(payloads[0])], **told)
+        found = self.attempt(
+            [self.payload(byte_count)], lambda payloads: [log.append(payloads[0])], readable=readable
+        )
         return found[0] if found else None
 
-    def append_many(self, log: Any, count: int = 3, byte_count: int = 8, **told: Any) -> Sequence[Position] | None:
+    def append_many(
+        self, log: Any, count: int = 3, byte_count: int = 8, *, readable: bool = True
+    ) -> Sequence[Position] | None:
         """Append records in one call."""
-        return self.attempt(self.payloads(count, byte_count), log.append_many, **told)
+        return self.attempt(self.payloads(count, byte_count), log.append_many, readable=readable)
 
     def attempt(
         self,

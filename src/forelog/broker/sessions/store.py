@@ -18,7 +18,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from forelog.broker.limits import Limits
 from forelog.broker.log.batch import RETAIN, MessageBatch, StoredMessage
@@ -37,6 +37,7 @@ from forelog.broker.sessions.retained import RetainedMessages
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.errors import AppenderFailed, BadEvent, ForelogError, RecordTooLarge
 from forelog.files import Files
+from forelog.log.appender import Sync
 from forelog.log.position import Position
 from forelog.state.enumeration import Enumeration
 from forelog.state.log import StateLog
@@ -70,7 +71,7 @@ class SessionStore:
         run: Callable[[Callable[[], None]], None] = lambda work: work(),
         files: Files | None = None,
         mode: int | None = None,
-        sync: Literal["os", "interval", "always"] = "os",
+        sync: Sync = "os",
         sync_interval_ms: int = 1000,
         timeout: float | None = 0,
     ) -> None:

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from forelog.errors import AppenderClosed, BadCommand, ForelogError, LogNotFound
 from forelog.files import Files, disk
@@ -30,7 +29,7 @@ from forelog.jobs.log.reader import read_commands
 from forelog.jobs.log.replay import Replay
 from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, frame_bytes
 from forelog.jobs.machine.machine import Machine
-from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender
+from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, Sync
 from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
@@ -68,7 +67,7 @@ class CommandLog:
         self,
         path: str | os.PathLike[str] | None,
         *,
-        sync: Literal["os", "interval", "always"] = "interval",
+        sync: Sync = "interval",
         sync_interval_ms: int = SYNC_INTERVAL_MS,
         segment_bytes: int = SEGMENT_BYTES,
         on_corruption: OnCorruption = "raise",

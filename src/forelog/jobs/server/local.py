@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Literal
 
 from forelog.bounds import check_whole
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
+from forelog.log.appender import Sync
 
 __all__ = ["LocalServer"]
 
@@ -33,7 +33,7 @@ class LocalServer:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        sync: Literal["os", "interval", "always"] = "os",
+        sync: Sync = "os",
         host: str = "127.0.0.1",
         port: int = 0,
         token: bytes | None = None,
