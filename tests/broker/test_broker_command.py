@@ -23,6 +23,7 @@ from forelog.broker.access.passwords import change_password, read_users
 from forelog.cli.broker import SUBCOMMANDS, subparser
 from forelog.times import parse_time
 from tests.broker.local import Paho, certificate, free_port, local, until
+from tests.children import child
 
 PLACE = re.compile(r"serving (.+) at (?:http://)?127\.0\.0\.1:(\d+)")
 COMMAND = [sys.executable, "-m", "forelog", "broker"]
@@ -298,7 +299,7 @@ def test_a_broker_that_goes_away_is_told(tmp_path):
     with serving(tmp_path / "log") as here:
         done("pub", "a", "x", "--retain", "--server", f"127.0.0.1:{here.port}")
         command = [*COMMAND, "sub", "a", "--server", f"127.0.0.1:{here.port}"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listening:
+        with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listening:
             assert listening.stdout.readline() == "a x\n"
             here.stop()
             _, told = listening.communicate(timeout=60)
@@ -343,7 +344,7 @@ def test_top_shows_a_broker_as_it_changes(tmp_path):
         text = done("top", "--once", *server)
         assert "messages received" in text
         assert "clients" in text
-        with subprocess.Popen([*COMMAND, "top", "--json", *server], stdout=subprocess.PIPE, text=True) as found:
+        with child([*COMMAND, "top", "--json", *server], stdout=subprocess.PIPE) as found:
             seen = [json.loads(found.stdout.readline()) for _ in range(3)]
             found.send_signal(signal.SIGINT)
             assert found.wait(60) == 0
@@ -365,8 +366,13 @@ def test_passwords_from_standard_input_and_from_a_terminal(tmp_path):
     assert read_users(str(users))["ann"].is_of(b"two")
     master, slave = pty.openpty()
     try:
-        with subprocess.Popen([*COMMAND, "passwd", str(users), "bob"], stdin=slave, stdout=slave, stderr=slave,
-                              start_new_session=True) as found:  # fmt: skip
+        with child(
+            [*COMMAND, "passwd", str(users), "bob"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        ) as found:
             said = b""
             for prompt in (b"password: ", b"again: "):
                 while prompt not in said:

@@ -22,6 +22,7 @@ import pytest
 from forelog.cli import codes, jobs
 from forelog.cli.jobs import top as jobs_top
 from forelog.jobs import Client, LocalServer, QueueInfo, ServerInfo
+from tests.children import child
 
 from ..jobs.conftest import Served, serve, server  # noqa: F401
 from .conftest import Result, Run, Start
@@ -279,7 +280,7 @@ def test_top_in_a_terminal_shows_one_screen_after_the_other(server: Served, clie
     code = f"{hidden}from forelog.cli import main\nraise SystemExit(main({words!r}))"
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 200, 150, 0, 0))
-    with subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with child([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = b""
         while seen.count(b"shown-in-a-terminal") < 3:

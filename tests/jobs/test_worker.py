@@ -21,6 +21,7 @@ import pytest
 from forelog.errors import ConnectionLost, JobNotFound, JobRefused, ServerFailed, ServerReadOnly
 from forelog.jobs import Attempt, Client, Leased, LocalServer, Worker
 from forelog.jobs.client.shift import Shift
+from tests.children import child
 from tests.jobs.conftest import Served
 
 
@@ -269,7 +270,7 @@ def test_a_signal_stops_it_gracefully(server, client, queue, form):
         "print('ended', worker.counters.completed)\n"
     )
     command = [sys.executable, "-c", code, server.address, queue]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with child(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         job = client.add(queue)
         assert process.stdout.readline() == "begun\n"

@@ -15,6 +15,7 @@ from forelog import Stream
 from forelog.spark.tables.commits import load_state
 from forelog.spark.tables.formats import format_of
 from forelog.spark.tables.table import Table
+from tests.children import child
 from tests.spark.test_ingest import Clock, append, committed, numbers, visible
 
 STEPS = ["written", "prepared", "committed", "moved one", "moved", "announced", "emptied", "merged", "removed one"]
@@ -88,11 +89,10 @@ def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(where, table, tmp
     options += ["--table", table]
     log, target = tmp_path / "log", tmp_path / "t"
     rng = random.Random(4)
-    with subprocess.Popen(
+    with child(
         [sys.executable, "-m", "tests.spark.ingest_writer", str(log), str(target)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as writer:
         assert writer.stdout.readline() == "open\n"
         for n in range(rounds):
