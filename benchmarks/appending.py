@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import limits, peers
 from benchmarks.measure import Case, Figure, Series, Settings, fastest, interleave, payload, ratio_goal, row
 from forelog import Stream, kernel
+from forelog.log.appender import Sync
 
 BATCH = 1000
 
@@ -18,7 +19,7 @@ def _frame() -> bytes:
     return frame
 
 
-def append_loop(path: Path, count: int, sync: str) -> float:
+def append_loop(path: Path, count: int, sync: Sync) -> float:
     """The seconds of `count` appends, without opening and closing."""
     data = payload()
     with Stream(path / "log").appender(sync=sync) as log:
@@ -29,7 +30,7 @@ def append_loop(path: Path, count: int, sync: str) -> float:
         return time.perf_counter() - start
 
 
-def append_batches(path: Path, batches: int, sync: str) -> float:
+def append_batches(path: Path, batches: int, sync: Sync) -> float:
     """The seconds of `batches` calls of append_many."""
     some = [payload()] * BATCH
     with Stream(path / "log").appender(sync=sync) as log:

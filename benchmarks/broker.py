@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvloop
 
@@ -20,6 +21,7 @@ from benchmarks.broker_peers import PAYLOAD, Forelog, Mosquitto, Mqtt, Nats, Pee
 from benchmarks.measure import (
     Case,
     Figure,
+    Role,
     Settings,
     goal_of,
     growth,
@@ -285,7 +287,7 @@ def compare(
     """A rate of ours and of each peer, in turns, and the ratios of the first to the others."""
 
     def case(peer: Peer) -> Case:
-        role = "forelog" if isinstance(peer, Forelog) else "peer"
+        role: Role = "forelog" if isinstance(peer, Forelog) else "peer"
         return Case(f"{peer.name}, {what}", peer.policy, role, lambda: uvloop.run(load(peer)))
 
     ours, *others = interleave(settings, [case(peer) for peer in peers], min(settings.rounds, rounds_max))
@@ -311,14 +313,14 @@ def publish(settings: Settings) -> Figure:
                 figure,
                 f"QoS 0, {who}",
                 peers[:3],
-                lambda peer, n=publishers: publishing(peer, n, 0, WINDOW, seconds),
+                partial(publishing, publishers=publishers, qos=0, window=WINDOW, seconds=seconds),
             )
             compare(
                 settings,
                 figure,
                 f"QoS 1, {who}, {WINDOW} under way each",
                 peers,
-                lambda peer, n=publishers: publishing(peer, n, 1, WINDOW, seconds),
+                partial(publishing, publishers=publishers, qos=1, window=WINDOW, seconds=seconds),
                 {"mosquitto": GOAL},
             )
             compare(
@@ -326,7 +328,7 @@ def publish(settings: Settings) -> Figure:
                 figure,
                 f"QoS 1, {who}, waiting",
                 peers,
-                lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
+                partial(publishing, publishers=publishers, qos=1, window=1, seconds=seconds),
             )
     figure.notes.append(
         "Mosquitto keeps messages in memory, and Debian's nats-server 2.9 can't sync every message: both answer "
@@ -347,7 +349,7 @@ def fan_out(settings: Settings) -> Figure:
                 figure,
                 who,
                 peers,
-                lambda peer, n=count: fanning_out(peer, n, seconds),
+                partial(fanning_out, subscribers=count, seconds=seconds),
             )
     return figure
 
@@ -392,7 +394,7 @@ def always(settings: Settings) -> Figure:
                 figure,
                 f"{publishers} publishers, waiting",
                 peers,
-                lambda peer, n=publishers: publishing(peer, n, 1, 1, seconds),
+                partial(publishing, publishers=publishers, qos=1, window=1, seconds=seconds),
                 {"redis": GOAL},
                 rounds_max=SYNC_ROUNDS_MAX,
             )

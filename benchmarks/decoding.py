@@ -13,7 +13,7 @@ from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, r
 from forelog import Stream, kernel
 from forelog.commitlog.entries import scan_datapoints
 from forelog.formats.m3 import M3, Series
-from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
+from forelog.log.damage import BLOCK_BYTES, BLOCK_ROWS
 
 SERIES = 1000
 _BATCH = 1000

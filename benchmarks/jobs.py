@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import (
@@ -231,7 +232,7 @@ def _cycles(settings: Settings, policy: str, title: str) -> Figure:
                     f"{server.name}, {connections} connections",
                     policy if server.name == "forelog" else {"os": "-F", "always": "-f 0"}[policy],
                     "forelog" if server.name == "forelog" else "peer",
-                    lambda server=server, rate=rate: rate(server),
+                    partial(rate, server),
                 )
                 for server in servers
             )

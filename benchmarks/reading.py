@@ -15,7 +15,7 @@ from tests.kernel import oracle
 from benchmarks import limits
 from benchmarks.measure import Case, Figure, Settings, fastest, interleave, payload, ratio_goal, row
 from forelog import Stream, kernel
-from forelog.log.walk import BLOCK_BYTES, BLOCK_ROWS
+from forelog.log.damage import BLOCK_BYTES, BLOCK_ROWS
 
 CHILD = Path(__file__).with_name("child.py")
 _GB = 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def terminal(report: Report) -> str:
     return "\n".join(lines + report.notes) + "\n"
 
 
-def _table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> list[str]:
+def _table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> list[str]:
     rule = tuple("---" for _ in head)
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (head, rule, *lines)]
 

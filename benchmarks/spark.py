@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from benchmarks.measure import (
     Case,
     Figure,
+    Role,
     Settings,
     count_goal,
     interleave,
@@ -179,7 +180,7 @@ def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Cas
     spark.dataSource.register(ReadyColumns)
     in_place = spark.read.format("forelog").options(**made).load("x")
     spark.dataSource.register(ForelogPythonSource)
-    frames = [
+    frames: list[tuple[str, Role, DataFrame]] = [
         ("forelog", "forelog", read(spark, log)),
         ("forelog, without the part in Java", "forelog", spark.read.format("alone").load(str(log))),
         ("Parquet", "peer", spark.read.parquet(str(parquet))),

@@ -32,8 +32,8 @@ def at(time: str) -> int:
 def write(path: str) -> None:
     """The day, as it happened. A real program leaves the clock to the log."""
     now = at("00:00")
-    options = {"sync": "always", "buffer_bytes": 1, "flush_interval_ms": None}  # each one synced as it is written
-    with MessageLogWriter(path, clock=lambda: now, **options) as log:
+    # Each change is synced as it is written.
+    with MessageLogWriter(path, clock=lambda: now, sync="always", buffer_bytes=1, flush_interval_ms=None) as log:
         for time, door, who, what, by in CHANGES:
             now = at(time)
             log.write(f"doors/{door}/{who}", what.encode(), {"by": by})

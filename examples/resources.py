@@ -105,8 +105,8 @@ def main() -> None:
             assert changing.stdout is not None
             for line in changing.stdout:
                 if line.endswith("\n"):  # the last one may be cut
-                    number, _, turn = line.strip().partition(" ")
-                    said[int(number)] = turn
+                    word, _, turn = line.strip().partition(" ")
+                    said[int(word)] = turn
                     if turn == "turn 50":
                         changing.kill()
         print(f"kill -9, in {said[0]}")

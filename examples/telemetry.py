@@ -17,7 +17,7 @@ from forelog import spark as forelog_spark
 from forelog.broker import Broker
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 SENSORS = {"attic": 24.0, "cellar": 11.0, "kitchen": 21.0}
 READINGS = 200
@@ -38,7 +38,7 @@ def statistics(spark: SparkSession, log: str) -> DataFrame:
     return readings.groupBy("topic").agg(*_figures()).orderBy("topic")
 
 
-def _figures() -> list[object]:
+def _figures() -> list[Column]:
     from pyspark.sql import functions as f
 
     return [

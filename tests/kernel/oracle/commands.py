@@ -15,14 +15,13 @@ from binascii import Error as NoHex
 from binascii import unhexlify
 from typing import Any
 
+from forelog.formats.captain import UNIX_EPOCH_SECONDS
 from forelog.formats.commands.fields import (
     ADD,
     ERROR_WORDS,
     ID_BYTES,
     NOWHERE,
     SCHEDULE,
-    SECOND_NS,
-    UNIX_EPOCH_SECONDS,
     ZERO_TIME,
     Fields,
     Malformed,
@@ -30,6 +29,7 @@ from forelog.formats.commands.fields import (
     time_bytes,
 )
 from forelog.kernel.types import Commands
+from forelog.times import SECOND_NS
 from tests.kernel.oracle.columns import even_pieces
 from tests.kernel.oracle.shared import varint
 
