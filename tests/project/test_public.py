@@ -97,6 +97,13 @@ def test_importing_forelog_loads_nothing_heavy():
         assert heavy not in loaded
 
 
+@pytest.mark.parametrize("package", ["broker", "state", "state.log", "state.mapping"])
+def test_only_a_log_with_copies_loads_what_reaches_them(package):
+    loaded = run(f"import sys, forelog.{package}; print(' '.join(sys.modules))").split()
+    for far in ("forelog.copies.server", "forelog.copies.store", "forelog.copies.wire", "forelog.state.follower"):
+        assert far not in loaded
+
+
 def test_a_scan_doesnt_load_pandas(tmp_path):
     """Arrow would, with the first scalar that is made of a Python object: a quarter of a second."""
     code = """import sys

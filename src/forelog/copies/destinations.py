@@ -11,20 +11,19 @@ import contextlib
 import logging
 import os
 import random
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, get_args
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from forelog.bounds import check_number
-from forelog.copies.addresses import make_target
 from forelog.copies.shipping import Owner, Target, View, ship
-from forelog.copies.store.bucket import shown
 from forelog.errors import ForelogError, NotReplicated, Superseded
 from forelog.log.position import Position
+
+if TYPE_CHECKING:
+    import ssl
 
 logger = logging.getLogger("forelog")
 
@@ -284,6 +283,12 @@ class Destinations:
 
         `first` is called once the options have been checked, before the copy begins.
         """
+        # Most logs have no copies: only those that do load what reaches them, about sixty modules.
+        from urllib.parse import urlsplit
+
+        from forelog.copies.addresses import make_target
+        from forelog.copies.store.bucket import shown
+
         if ack not in get_args(Ack):
             raise ValueError(f"ack is {ack!r}: expected 'none', 'received' or 'synced'")
         check_number("ack_timeout", ack_timeout, or_none="to wait for ever")

@@ -15,16 +15,20 @@ Copies of the log elsewhere are kept by `forelog.copies`.
 
 from __future__ import annotations
 
-from forelog.copies.destinations import DestinationHealth, Health
-from forelog.copies.identity import Identity
-from forelog.copies.server.server import ReplicaServer
-from forelog.errors import BadEvent
-from forelog.state.enumeration import Enumeration
-from forelog.state.events import Codec, EventCodec
-from forelog.state.follower import Follower
-from forelog.state.log import StateLog, StateStats
-from forelog.state.mapping import PersistentDict
-from forelog.state.restoration import restore
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forelog.copies.destinations import DestinationHealth, Health
+    from forelog.copies.identity import Identity
+    from forelog.copies.server.server import ReplicaServer
+    from forelog.errors import BadEvent
+    from forelog.state.enumeration import Enumeration
+    from forelog.state.events import Codec, EventCodec
+    from forelog.state.follower import Follower
+    from forelog.state.log import StateLog, StateStats
+    from forelog.state.mapping import PersistentDict
+    from forelog.state.restoration import restore
 
 __all__ = [
     "BadEvent",
@@ -41,3 +45,26 @@ __all__ = [
     "StateStats",
     "restore",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for Any
+    _HOMES = {
+        "BadEvent": "errors",
+        "Codec": "state.events",
+        "DestinationHealth": "copies.destinations",
+        "Enumeration": "state.enumeration",
+        "EventCodec": "state.events",
+        "Follower": "state.follower",
+        "Health": "copies.destinations",
+        "Identity": "copies.identity",
+        "PersistentDict": "state.mapping",
+        "ReplicaServer": "copies.server.server",
+        "StateLog": "state.log",
+        "StateStats": "state.log",
+        "restore": "state.restoration",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'forelog.state' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"forelog.{_HOMES[name]}"), name)
+        return value
