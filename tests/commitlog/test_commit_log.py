@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ class SlowSyncs(CrashDisk):
             assert self.let.wait(30)
             real()
 
-        file.sync = sync
+        file.sync = sync  # type: ignore[method-assign]
         return file
 
 
@@ -96,7 +97,12 @@ def test_a_write_behind_doesnt_wait_for_the_disk_and_flush_does():
         for serial in range(100):
             log.write(b"%d" % serial)
         flushed = threading.Event()
-        thread = threading.Thread(target=lambda: (log.flush(), flushed.set()))
+
+        def flush() -> None:
+            log.flush()
+            flushed.set()
+
+        thread = threading.Thread(target=flush)
         thread.start()
         assert disk.syncing.wait(10)
         assert not flushed.wait(0.05)
@@ -149,7 +155,7 @@ def test_many_who_wait_share_a_sync(tmp_path):
 
 def test_a_full_queue_is_waited_for_or_refused():
     disk = SlowSyncs()
-    options = {"queue_max_writes": 10, "strategy": "wait", "files": disk}
+    options: dict[str, Any] = {"queue_max_writes": 10, "strategy": "wait", "files": disk}
     with CommitLog("log", queue_timeout=0, **options) as log:
         disk.let.clear()
         leader = threading.Thread(target=log.write, args=(b"first",))
@@ -192,7 +198,7 @@ def test_what_can_never_be_written_is_refused_at_once(tmp_path, monkeypatch):
             log.write(b"x" * 1001)
         for wrong in ("text", 5, None):
             with pytest.raises(TypeError):
-                log.write(wrong)
+                log.write(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="expected several"):
             log.write_batch(b"one")
         log.write(b"fine")
@@ -219,7 +225,7 @@ def test_wrong_options_are_told_by_name(tmp_path, options):
 
 def test_an_unknown_format_is_told(tmp_path):
     with pytest.raises(UnknownFormat, match="'captain', 'm3' or 'messages'"):
-        CommitLog(tmp_path / "log", format="json")
+        CommitLog(tmp_path / "log", format="json")  # type: ignore[arg-type]
     with CommitLog(tmp_path / "log", format=Captain(magic=7, version=2)) as log:
         log.write(b"one")
     assert Stream.open(tmp_path / "log").format == Captain(7, 2)

@@ -113,7 +113,10 @@ def test_there_and_back_nothing_is_lost(tmp_path, vector):
     back = convert(Stream.open(tmp_path / "there"), tmp_path / "back", M3())
     assert there.records == back.records == 221
     one, other = (list(read_entries(Stream.open(path))) for path in (source, tmp_path / "back"))
-    assert [entry._replace(datapoint=0) for _, entry in one] == [entry._replace(datapoint=0) for _, entry in other]
+    none = Datapoint(0, 0.0)
+    assert [entry._replace(datapoint=none) for _, entry in one] == [
+        entry._replace(datapoint=none) for _, entry in other
+    ]
     assert [(e.datapoint.timestamp_ns, bits(e.datapoint.value)) for _, e in one] == [
         (e.datapoint.timestamp_ns, bits(e.datapoint.value)) for _, e in other
     ]

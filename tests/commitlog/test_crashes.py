@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from typing import Literal
 
 import pytest
 
@@ -17,13 +18,19 @@ from forelog.formats.m3 import M3, Datapoint, Series, Unit
 from forelog.testing import CrashDisk
 
 PRODUCERS = 3
-FORMATS = {"captain": Captain(), "m3": M3(), "m3 in small chunks": M3(chunk_bytes=64)}
+FORMATS: dict[str, Format] = {"captain": Captain(), "m3": M3(), "m3 in small chunks": M3(chunk_bytes=64)}
+
+
+def key_of(payload: bytes) -> tuple[int, int]:
+    """A payload's producer and serial number."""
+    name, serial, *_ = payload.split()
+    return int(name), int(serial)
 
 
 class Run:
     """What producers wrote on a crash disk, and at which moment each write was sure to survive."""
 
-    def __init__(self, seed: int, strategy: str, fmt: Format) -> None:
+    def __init__(self, seed: int, strategy: Literal["wait", "behind"], fmt: Format) -> None:
         self.disk = CrashDisk(sector_bytes=(64, 512)[seed % 2])
         self.format = fmt
         self.begun: dict[tuple[int, int], int] = {}
@@ -62,7 +69,7 @@ class Run:
     def found(self, disk: CrashDisk) -> list[tuple[int, int]]:
         if isinstance(self.format, Captain):
             with Stream(self.path, files=disk).cursor() as cursor:
-                return [tuple(map(int, record.payload.split()[:2])) for record in cursor]
+                return [key_of(record.payload) for record in cursor]
         entries = read_entries(Stream(self.path, format=self.format, files=disk))
         return [(int(entry.series.id), entry.datapoint.timestamp_ns) for _, entry in entries]
 
@@ -153,7 +160,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path, strategy, request):
                 case [position, name, serial]:
                     acknowledged[int(name), int(serial)] = Position.parse(position)
     with Stream(path).cursor() as cursor:
-        records = [(tuple(map(int, record.payload.split())), record.position) for record in cursor]
+        records = [(key_of(record.payload), record.position) for record in cursor]
     found = dict(records)
     assert len(found) == len(records)
     assert {key: found.get(key) for key in acknowledged} == acknowledged

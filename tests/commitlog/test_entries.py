@@ -14,6 +14,7 @@ from forelog import CorruptRecord, LogNotFound, Position, Stream, UnknownFormat,
 from forelog.commitlog.entries import EntryWalk, read_entries, scan_datapoints
 from forelog.formats.m3 import M3, Datapoint, Entry, Series, Unit
 from forelog.formats.m3.columns import COLUMNS, datapoints_schema
+from forelog.log.walk import Defect
 from tests.conftest import VECTORS
 
 pa = pytest.importorskip("pyarrow")
@@ -181,7 +182,7 @@ def test_a_message_cut_in_a_file_that_is_not_the_last_is_damage(tmp_path):
     stream = file_of(tmp_path, chunked(INFO, entry(0, CPU, 7)), number=1)
     with pytest.raises(CorruptRecord, match=r"truncated message.*000000000:5956"):
         numbers(stream)
-    found = []
+    found: list[Defect] = []
     assert len(list(scan_datapoints(stream, on_corruption="skip", defects=found))) == 2
     assert [(str(defect.position), defect.reason) for defect in found] == [("000000000:5956", "truncated message")]
 
@@ -297,7 +298,7 @@ def test_a_log_of_another_format_has_no_entries(tmp_path):
 def test_a_format_that_there_is_not_is_told(tmp_path):
     assert Stream(tmp_path, format="m3").format == M3()
     with pytest.raises(UnknownFormat, match="'m4'"):
-        Stream(tmp_path, format="m4")
+        Stream(tmp_path, format="m4")  # type: ignore[arg-type]
 
 
 def test_unknown_columns_are_told(vector):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,10 @@ from forelog import Stream
 from forelog.commitlog import CommitLog, read_entries
 from forelog.commitlog.log import Control
 from forelog.errors import AppenderFailed, ForelogError, WriteFailed
+from forelog.files import Files
+from forelog.formats import Format
 from forelog.formats.m3 import M3, Datapoint, Series
+from forelog.log.commit import Request
 from forelog.testing import CrashDisk
 
 
@@ -26,8 +30,8 @@ def no_hang():
     faulthandler.cancel_dump_traceback_later()
 
 
-def payloads_of(disk: CrashDisk) -> list[bytes]:
-    with Stream("log", files=disk).cursor() as cursor:
+def payloads_of(files: Files) -> list[bytes]:
+    with Stream("log", files=files).cursor() as cursor:
         return [record.payload for record in cursor]
 
 
@@ -225,7 +229,7 @@ def test_a_writer_that_dies_leaves_no_producer_hanging(strategy, death):
             raise death("injected")
         return real(items)
 
-    log._appender.append_many = dying
+    log._appender.append_many = dying  # type: ignore[method-assign]
     ended = []
 
     def work(name: int) -> None:
@@ -337,8 +341,8 @@ def test_what_was_written_before_a_failure_in_the_same_round_is_not_acknowledged
     disk = CrashDisk()
     log = CommitLog("log", files=disk, on_failure="ignore")
     log.write(b"zero")
-    entries = [log.write_of(b"1"), log._control(Control.ROTATE), log.write_of(b"2"), log._control(Control.ROTATE)]
-    entries.append(log.write_of(b"3"))
+    entries: list[Request[Any]] = [log.write_of(b"1"), log._control(Control.ROTATE)]
+    entries += [log.write_of(b"2"), log._control(Control.ROTATE), log.write_of(b"3")]
     fault = disk.fail(lambda operation: syncs(operation) and operation.path.endswith("000000001.log"))
     log._write_round(entries)
     assert all(entry.error is not None for entry in entries if entry.items)
@@ -463,7 +467,7 @@ class InterruptedEncoder:
 @pytest.mark.parametrize("accepted", [False, True])
 @pytest.mark.parametrize("before", [0, 1])
 def test_an_interrupt_between_writing_and_counting_confuses_no_series(tmp_path, accepted, before):
-    fmt = M3()
+    fmt: Format = M3()
     stream = Stream(tmp_path / "log", format=fmt)
     with stream.appender() as log:
         for serial in range(before):

@@ -61,7 +61,7 @@ def test_opening_to_append_cuts_a_message_that_a_crash_left_in_half(tmp_path):
     shutil.copy(VECTORS / "m3/damaged/truncated_inside_spanning_entry.db", tmp_path / "commitlog-0-0.db")
     stream = Stream.open(tmp_path)
     with stream.appender() as log:
-        log.append_many([M3().item(Series(b"new"), (1, 1.0))])
+        log.append_many([stream.format.item(Series(b"new"), (1, 1.0))])
     assert len(list(read_entries(stream))) == 122
     assert (tmp_path / "commitlog-0-0.db").stat().st_size == 5956
 

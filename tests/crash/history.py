@@ -8,11 +8,13 @@ may be gone since when. `check` then opens a crash state and compares.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from forelog import Position, Stream
+from forelog import Appender, Position, Stream
 from forelog.errors import ForelogError
 from forelog.files import BLOCK_BYTES
+from forelog.log.appender import Sync
 from forelog.testing import CrashDisk, CrashState
 
 NEVER = 10**9
@@ -85,8 +87,8 @@ class _Runner:
         self.disk = history.disk
         self.kind = history.kind or CAPTAIN
         self.stream = self.kind.stream(self.disk)
-        self.log = None
-        self.policy = "os"
+        self.log: Appender | None = None
+        self.policy: Sync = "os"
         self.spare = False
         self.may_seal = threading.Event()
 
@@ -101,7 +103,7 @@ class _Runner:
 
     def _open(self, number: int) -> None:
         """0 os, 1 always; 2 more with a spare, 4 more with a journal."""
-        self.policy = ("os", "always")[number % 2]
+        self.policy = "always" if number % 2 else "os"
         self.spare = number % 4 >= 2
         self.log = self.stream.appender(
             sync=self.policy,
@@ -119,11 +121,15 @@ class _Runner:
         spare = self.log.active.spare
         begin = spare.begin
 
-        def held(work) -> None:
-            self.may_seal.clear()
-            begin(lambda: (self.may_seal.wait(20), work()))
+        def held(work: Callable[[], None]) -> None:
+            def wait_and_work() -> None:
+                self.may_seal.wait(20)
+                work()
 
-        spare.begin = held
+            self.may_seal.clear()
+            begin(wait_and_work)
+
+        spare.begin = held  # type: ignore[method-assign]
 
     def _seal(self, _: int) -> None:
         """Let what was swapped be sealed, and wait for it."""

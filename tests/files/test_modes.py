@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,7 @@ def test_nobody_else_reads_a_log_or_holds_its_locks(place):
 
     for name in ("append.lock", "read.lock", "append.synced"):
         with pytest.raises(PermissionError):
-            as_user(OTHER, OTHER, lambda name=name: hold(name))
+            as_user(OTHER, OTHER, partial(hold, name))
     with pytest.raises(PermissionError):
         as_user(OTHER, OTHER, lambda: read(place / "log"))
     as_user(OWNER, GROUP, lambda: append(place / "log"))

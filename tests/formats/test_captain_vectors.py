@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forelog import CorruptRecord, HeaderMismatch, Position, Stream
+from forelog import CorruptRecord, HeaderMismatch, Position, Record, Stream
 from forelog.times import format_time, parse_time
 from tests.conftest import VECTORS
 
@@ -46,8 +46,8 @@ ENDS = {
 }
 
 
-def read(stream: Stream) -> tuple[list, str]:
-    records = []
+def read(stream: Stream) -> tuple[list[Record], str]:
+    records: list[Record] = []
     with stream.cursor() as cursor:
         try:
             records.extend(cursor)

@@ -230,28 +230,28 @@ def test_series_are_equal_by_what_they_say():
     assert Series(b"a", tags=[(b"y", b""), (b"x", b"")]).tags == ((b"y", b""), (b"x", b""))
     assert Series(b"a") != b"a"
     with pytest.raises(AttributeError):
-        Series(b"a").shard = 3
+        Series(b"a").shard = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: Series("cpu"), TypeError, "id is 'cpu': expected bytes"),
-        (lambda: Series(b"cpu", namespace="default"), TypeError, "namespace is 'default'"),
+        (lambda: Series("cpu"), TypeError, "id is 'cpu': expected bytes"),  # type: ignore[arg-type]
+        (lambda: Series(b"cpu", namespace="default"), TypeError, "namespace is 'default'"),  # type: ignore[arg-type]
         (lambda: Series(b"cpu", shard=2**32), ValueError, "shard is 4294967296"),
         (lambda: Series(b"cpu", shard=-1), ValueError, "shard is -1"),
-        (lambda: Series(b"cpu", tags={"host": b"a"}), TypeError, "a tag's name is 'host'"),
+        (lambda: Series(b"cpu", tags={"host": b"a"}), TypeError, "a tag's name is 'host'"),  # type: ignore[arg-type]
         (lambda: Series(b"cpu", tags={b"": b"a"}), ValueError, "has no name"),
         (lambda: Series(b"cpu", tags={b"a": bytes(65_536)}), ValueError, "has 65536 bytes"),
         (lambda: Series(b"cpu", tags=[(b"a", b"")] * 65_536), ValueError, "65536 tags"),
-        (lambda: M3().item(b"cpu", (1, 1.0)), TypeError, "b'cpu' is no series"),
-        (lambda: M3().item(CPU, 1.0), TypeError, "1.0 is no datapoint"),
-        (lambda: M3().item(CPU, (1, "3.5")), TypeError, "expected a number"),
+        (lambda: M3().item(b"cpu", (1, 1.0)), TypeError, "b'cpu' is no series"),  # type: ignore[arg-type]
+        (lambda: M3().item(CPU, 1.0), TypeError, "1.0 is no datapoint"),  # type: ignore[arg-type]
+        (lambda: M3().item(CPU, (1, "3.5")), TypeError, "expected a number"),  # type: ignore[arg-type]
         (lambda: M3().item(CPU, (1, 2**2000)), ValueError, "a double can't hold"),
-        (lambda: M3().item(CPU, (1.5, 1.0)), TypeError, "timestamp_ns is 1.5"),
+        (lambda: M3().item(CPU, (1.5, 1.0)), TypeError, "timestamp_ns is 1.5"),  # type: ignore[arg-type]
         (lambda: M3().item(CPU, (2**63, 1.0)), ValueError, "timestamp_ns is 9223372036854775808"),
         (lambda: M3().item(CPU, (1, 1.0), unit=9), ValueError, "9 is not a valid Unit"),
-        (lambda: M3().item(CPU, (1, 1.0), annotation="x"), TypeError, "annotation is 'x'"),
+        (lambda: M3().item(CPU, (1, 1.0), annotation="x"), TypeError, "annotation is 'x'"),  # type: ignore[arg-type]
         (lambda: M3().item(CPU, (1, 1.0), annotation=bytes(64 << 20)), RecordTooLarge, "67,108,864 of annotation"),
         (lambda: M3(chunk_bytes=15), ValueError, "chunk_bytes is 15"),
     ],

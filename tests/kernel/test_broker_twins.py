@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import MQTT_5_0, Publish, decode_all
+from forelog.broker.mqtt import MQTT_5_0, Properties, Publish, decode_all
 from tests.broker.strategies import TOPICS, VERSIONS
 from tests.kernel import oracle
 from tests.kernel.oracle import broker
@@ -60,7 +60,7 @@ def test_what_is_delivered_is_read_back(version, messages, data):
         "mqtt_deliver", version, log, column(rows), *columns[:4], flags, qos_max, 65_534, b"\x01\x01", retain, dup
     )
     ids = iter([65_534, 65_535, 1, 2, 3, 4])
-    properties = {"payload_format_indicator": 1} if version == MQTT_5_0 else {}
+    properties: Properties = {"payload_format_indicator": 1} if version == MQTT_5_0 else {}
     expected = []
     for topic, payload, qos in (messages[row] for row in rows):
         low = min(qos, qos_max)
@@ -84,8 +84,8 @@ def test_what_is_too_large_for_a_packet_is_refused():
         outcome = same("mqtt_deliver", 5, buffer, column([0]), *place, b"\0", 1, 7, b"\x01\x01")
         assert (outcome is ValueError) == (topic_end > 0xFFFF)
     large = bytes(1 << 28)
-    for place, properties in (((0, 1, 0, 1 << 28), b""), ((0, 1, 0, 1), large)):
-        columns = [column([value]) for value in place]
+    for values, properties in (((0, 1, 0, 1 << 28), b""), ((0, 1, 0, 1), large)):
+        columns = [column([value]) for value in values]
         assert same("mqtt_deliver", 5, large, column([0]), *columns, b"\0", 1, 7, properties) is ValueError
 
 

@@ -42,12 +42,11 @@ def test_columns_say_what_commands_one_by_one_say(payloads, gap):
             continue
         assert (columns.types[row], columns.errors[row], bit(columns.known, row)) == (command.type, 0, 1)
         assert columns.ids[16 * row : 16 * row + 16] == command.id
-        is_job = isinstance(command, Add | Schedule)
-        assert bit(columns.jobs, row) == is_job
+        assert bit(columns.jobs, row) == isinstance(command, Add | Schedule)
         if isinstance(command, Complete | Fail):
             assert buffer[columns.result_starts[row] : columns.result_ends[row]] == command.result
             assert bit(columns.resulted, row) == (len(payload) > 17)
-        if is_job:
+        if isinstance(command, Add | Schedule):
             name = buffer[columns.name_starts[row] : columns.name_ends[row]]
             assert name == command.name.encode("utf-8", "surrogateescape")
             assert buffer[columns.payload_starts[row] : columns.payload_ends[row]] == command.payload

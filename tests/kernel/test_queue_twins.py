@@ -6,6 +6,7 @@ import signal
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_both_do_the_same(steps):
-    queues = [oracle.BoundedQueue(8, 100), kernel.BoundedQueue(8, 100)]
+    queues: list[Any] = [oracle.BoundedQueue(8, 100), kernel.BoundedQueue(8, 100)]
     entries: list[Entry] = []
     for word, first, second in steps:
         if word == "push":

@@ -50,7 +50,7 @@ def test_classes_have_what_the_stub_says():
     for name, node in TOLD.items():
         if isinstance(node, ast.ClassDef):
             told = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-            told |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+            told |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
             kind = getattr(kernel, name)
             assert told <= set(dir(kind)), name
             assert {one for one in vars(kind) if not one.startswith("_")} <= told, name

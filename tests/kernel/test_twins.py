@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forelog import kernel
 from forelog.kernel import types
 from tests.kernel import oracle
+from tests.notes import noted
 
 TIMES = st.integers(-(2**62), 2**62) | st.integers(-(10**20), 10**20)
 PAYLOADS = st.binary(max_size=300) | st.sampled_from([b"", b"\x01" * 40, bytes(200), b"x" * 127, b"y" * 128])
@@ -91,7 +92,7 @@ def test_a_scan_finds_the_same_and_stops_at_the_same_place_for_the_same_reason(d
     scan = same(
         "captain_scan", data, min(start, len(data)), max(len(data) - cut, min(start, len(data))), 1000, limit
     )
-    if isinstance(scan, tuple):
+    if isinstance(scan, types.Scan):
         assert len(scan.offsets) <= limit
         assert all(0 <= s <= e <= len(data) for s, e in zip(scan.starts, scan.ends, strict=True))
 
@@ -249,8 +250,8 @@ class TestAppendCore:
         return core
 
     def test_it_counts_and_gives_positions(self, kernel):
-        written = []
-        core = self.make(kernel, lambda data: written.append(data) or len(data), clock=lambda: 7)
+        written: list[bytes] = []
+        core = self.make(kernel, lambda data: noted(written, data) or len(data), clock=lambda: 7)
         assert [core.append(b"a"), core.append(b"bc")] == [(3, 8), (3, 29)]
         assert (core.offset, core.records, core.time_ns) == (51, 2, 7)
         assert b"".join(written) == kernel.captain_encode(b"a", 7) + kernel.captain_encode(b"bc", 7)
@@ -293,8 +294,8 @@ class TestAppendCore:
         assert core.offset == 29
 
     def test_it_appends_many_with_one_write_or_does_nothing_at_all(self, kernel):
-        written = []
-        core = self.make(kernel, lambda data: written.append(data) or len(data), clock=lambda: 7)
+        written: list[bytes] = []
+        core = self.make(kernel, lambda data: noted(written, data) or len(data), clock=lambda: 7)
         batch = [b"a", b"bc", b""]
         segment, offset, starts = core.append_many(batch)
         assert (segment, offset, list(starts)) == (3, 8, [0, 21, 43])

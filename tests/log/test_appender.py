@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from forelog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, verify
+from forelog.log.appender import Sync
 from forelog.testing import CrashDisk
 
 
@@ -69,7 +70,8 @@ def test_every_policy_keeps_what_was_closed(tmp_path, policy):
 
 
 def test_always_syncs_before_append_returns_and_os_does_not():
-    for policy, expected in (("always", True), ("os", False)):
+    synced: dict[Sync, bool] = {"always": True, "os": False}
+    for policy, expected in synced.items():
         disk = CrashDisk()
         log = Stream("log", files=disk).appender(sync=policy)
         log.append(b"x")
@@ -145,7 +147,7 @@ def test_threads_may_share_an_appender(tmp_path):
     stream = Stream(tmp_path / "log")
     for policy in ("os", "always"):
         with stream.appender(sync=policy, segment_bytes=2000) as log:
-            found = {}
+            found: dict[int, list[Position]] = {}
 
             def work(name: int, log=log, found=found) -> None:
                 found[name] = [log.append(b"%d-%d" % (name, i)) for i in range(50)]
@@ -193,7 +195,7 @@ def test_what_is_no_bytes_is_refused(tmp_path, policy):
     with Stream(tmp_path / "log").appender(sync=policy) as log:
         for wrong in ("text", 5, None):
             with pytest.raises(TypeError):
-                log.append(wrong)
+                log.append(wrong)  # type: ignore[arg-type]
         log.append(b"right")
 
 

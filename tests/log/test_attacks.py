@@ -25,6 +25,7 @@ from forelog import (
 from forelog.formats import Captain
 from forelog.log.directory import watermark
 from forelog.testing import CrashDisk
+from tests.notes import noted
 
 CAPTAIN = Captain()
 
@@ -229,8 +230,8 @@ def test_the_directory_is_listed_a_few_times_whatever_the_number_of_segments():
     with stream.appender(segment_bytes=20) as log:
         for i in range(100):
             log.append(b"%d=" % (i % 10) + b"x" * 20)
-    listed = []
-    disk.fail(lambda op: op.kind == "list_dir" and bool(listed.append(1)))
+    listed: list[int] = []
+    disk.fail(lambda op: op.kind == "list_dir" and noted(listed, 1))
     assert len(payloads(stream)) == len(payloads(stream, reverse=True)) == 100
     assert verify(stream).ok
     with stream.cleaner() as cleaner:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forelog import CorruptRecord, KeepLast, KeepLatest, OlderThan, Position, Record, SkipSegment, Stream
 from forelog.testing import CrashDisk
+from tests.notes import noted
 
 
 def make(payloads: list[bytes], *, per_segment: int = 4, path="log", files=None) -> tuple[Stream, list[Record]]:
@@ -37,8 +38,8 @@ def clean(stream: Stream, forget, **options):
 
 def test_a_function_decides_per_record_with_the_path_of_its_segment():
     stream, records = make([b"a", b"b", b"c", b"d", b"e", b"f"], per_segment=2)
-    asked = []
-    report = clean(stream, lambda path, record: asked.append((path, record)) or record.payload in b"bcd")
+    asked: list[tuple[str, Record]] = []
+    report = clean(stream, lambda path, record: noted(asked, (path, record)) or record.payload in b"bcd")
     assert asked == [(f"log/{r.position.segment:09d}.log", r) for r in records[:6]], (
         "every sealed record, in order"
     )
@@ -142,7 +143,7 @@ def test_what_is_no_age_is_refused():
     with pytest.raises(ValueError, match="duration"):
         OlderThan("soon")
     with pytest.raises(ValueError, match="single byte"):
-        KeepLatest(until="=")
+        KeepLatest(until="=")  # type: ignore[arg-type]
 
 
 def test_keep_last_keeps_whole_segments():
@@ -171,10 +172,11 @@ def test_keep_latest_keeps_the_newest_of_each_key(items, per_segment):
 
 
 def test_a_dry_run_counts_the_same_and_changes_nothing():
-    stream, records = make([b"%d" % i for i in range(12)], per_segment=4)
-    before = stream.directory.files.contents()
+    disk = CrashDisk()
+    stream, records = make([b"%d" % i for i in range(12)], per_segment=4, files=disk)
+    before = disk.contents()
     counted = clean(stream, lambda _, r: int(r.payload) % 3 == 0 or int(r.payload) > 7, dry_run=True)
-    assert {p: c for p, c in stream.directory.files.contents().items() if "synced" not in p} == {
+    assert {p: c for p, c in disk.contents().items() if "synced" not in p} == {
         p: c for p, c in before.items() if "synced" not in p
     }
     assert counted == clean(stream, lambda _, r: int(r.payload) % 3 == 0 or int(r.payload) > 7)

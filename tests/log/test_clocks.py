@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forelog import OlderThan, Stream, TimeOutOfRange, kernel, verify
+from forelog.formats import FormatName
 from forelog.kernel.types import CLOCK_MAX, CLOCK_MIN
+from forelog.log.appender import Sync
 from forelog.times import format_time, parse_duration, parse_time
 
 YEAR_1, YEAR_1500, YEAR_1960, YEAR_2026, YEAR_2290, YEAR_2300, YEAR_2350 = (
@@ -50,7 +52,7 @@ def times_of(stream: Stream, **options: Any) -> list[int]:
 @pytest.mark.parametrize("sync", ["os", "interval", "always"])
 @pytest.mark.parametrize("fmt", ["captain", "messages"])
 def test_a_clock_that_no_record_can_be_of_is_refused_before_anything_is_written(
-    tmp_path: Path, fmt: str, sync: str
+    tmp_path: Path, fmt: FormatName, sync: Sync
 ) -> None:
     clock, item = Clock(), item_of(fmt)
     stream = Stream(tmp_path, format=fmt, clock=clock)
@@ -100,7 +102,7 @@ def test_messages_have_times_from_1970_to_2115(tmp_path: Path, now: int) -> None
 
 @pytest.mark.parametrize("now", [CLOCK_MIN, YEAR_1960, -1, 0, CLOCK_MAX])
 @pytest.mark.parametrize("sync", ["os", "always"])
-def test_times_at_both_ends_are_kept_to_the_nanosecond(tmp_path: Path, now: int, sync: str) -> None:
+def test_times_at_both_ends_are_kept_to_the_nanosecond(tmp_path: Path, now: int, sync: Sync) -> None:
     stream = Stream(tmp_path, clock=lambda: now)
     with stream.appender(sync=sync) as log:
         log.append(b"one")

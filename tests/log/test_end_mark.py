@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,10 @@ from forelog.files.watches import PollWatch
 from forelog.formats import Captain
 from forelog.log.directory.end import NAME, checked_offset, read_end
 from forelog.testing import CrashDisk
+from tests.notes import noted
 
 
-def payloads(stream: Stream, **options: object) -> list[bytes]:
+def payloads(stream: Stream, **options: Any) -> list[bytes]:
     with stream.cursor(**options) as cursor:
         return [record.payload for record in cursor]
 
@@ -35,7 +37,7 @@ def watched(disk: CrashDisk, stream: Stream, path: str = ".log") -> list[list[by
             looking.clear()
 
     looking: list[bool] = []
-    disk._happen = look
+    disk._happen = look  # type: ignore[method-assign]
     return seen
 
 
@@ -214,26 +216,27 @@ def test_who_waits_for_the_sync_may_ask_that_readers_do_too():
         log.sync()
         assert payloads(stream) == [b"x"]
     with pytest.raises(ValueError, match="visible is 'soon'"):
-        stream.appender(visible="soon")
+        stream.appender(visible="soon")  # type: ignore[arg-type]
 
 
 def test_a_follower_looks_again_soon_when_the_mark_has_moved_behind_it(tmp_path, monkeypatch):
-    waits = []
-    monkeypatch.setattr(PollWatch, "wait", lambda _, timeout: bool(waits.append(timeout)))
+    waits: list[float] = []
+    monkeypatch.setattr(PollWatch, "wait", lambda _, timeout: noted(waits, timeout))
     monkeypatch.setattr(OSFiles, "watch", lambda *_: PollWatch())
     stream = Stream(tmp_path)
     with stream.appender() as log, stream.cursor(follow=True) as cursor:
         look = cursor._load
+        left: list[bytes] = []
 
         def look_too_early() -> bool:
             found = look()
-            if not found and payloads:
-                log.append(payloads.pop())
+            if not found and left:
+                log.append(left.pop())
             return found
 
         monkeypatch.setattr(cursor, "_load", look_too_early)
         for payload in (b"one", b"two"):
-            payloads = [payload]
+            left.append(payload)
             assert cursor.read().payload == payload
     assert len(waits) == 2
     assert max(waits) < 0.01

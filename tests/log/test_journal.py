@@ -378,4 +378,4 @@ def test_a_size_that_no_journal_can_have_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected at most 1073741824"):
         Stream(tmp_path).appender(journal_bytes=(1 << 30) + 1)  # more than recovery would read
     with pytest.raises(TypeError, match="journal_bytes is '1 MiB'"):
-        Stream(tmp_path).appender(journal_bytes="1 MiB")
+        Stream(tmp_path).appender(journal_bytes="1 MiB")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 
 from forelog import Stream
 from forelog.files import OSFiles
-from forelog.formats import Captain
+from forelog.formats import Captain, Format
 from forelog.formats.messages import Messages
 from forelog.log.directory.directory import Directory
 from forelog.log.walk import Walk
@@ -47,7 +47,7 @@ def test_a_listing_that_lacks_a_segment_is_not_believed():
         disk = Holey(seed)
         log = Stream("log", files=disk).appender(segment_bytes=20)
         log.append(b"x" * 20)
-        acknowledged = []
+        acknowledged: list[int] = []
 
         def roll(log=log, acknowledged=acknowledged):
             for _ in range(6):
@@ -64,7 +64,8 @@ def test_a_follower_gets_every_record_whatever_listings_leave_out(fmt):
         disk = Holey(seed)
         stream = Stream("log", files=disk, format=fmt)
         log = stream.appender(segment_bytes=60)
-        written, got = [], []
+        written: list[bytes] = []
+        got: list[bytes] = []
 
         def write(log=log, written=written, count=3):
             for _ in range(count):
@@ -182,9 +183,10 @@ def test_the_first_segment_comes_after_none(tmp_path, closed):
 
 
 def test_the_next_file_of_messages_is_found_by_the_mark_or_by_listing(tmp_path):
-    directory = Directory(OSFiles(), str(tmp_path), Messages())
+    fmt: Format = Messages()
+    directory = Directory(OSFiles(), str(tmp_path), fmt)
     stream = Stream(tmp_path, format="messages")
     with stream.appender(segment_bytes=1) as log:
-        segments = [log.append((b"t", b"%d" % number, b"\x80")).segment for number in range(5)]
+        segments = [log.append(fmt.item("t", b"%d" % number)).segment for number in range(5)]
         assert [directory.following(segment) for segment in segments] == [*segments[1:], None]
     assert [directory.following(segment) for segment in [0, *segments]] == [*segments, None]

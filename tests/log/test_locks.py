@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -147,9 +148,10 @@ def test_an_appender_whose_lock_file_was_removed_still_keeps_others_out(stream, 
 
 
 def test_who_waited_for_a_lock_file_that_was_removed_takes_the_new_one(tmp_path, monkeypatch):
-    path, flock, waits = tmp_path / "some.lock", locks._poll_flock, []
+    path, flock = tmp_path / "some.lock", locks._poll_flock
+    waits: list[tuple[Any, ...]] = []
 
-    def removed_while_waiting(*arguments) -> None:
+    def removed_while_waiting(*arguments: Any) -> None:
         if not waits:
             path.unlink()
         waits.append(arguments)

@@ -43,6 +43,12 @@ def with_damaged_map(disk: CrashDisk, number: int = 1) -> Stream:
     return with_file(disk, path, disk.contents()[path][:-1] + b"?")
 
 
+def disk_of(stream: Stream) -> CrashDisk:
+    disk = stream.directory.files
+    assert isinstance(disk, CrashDisk)
+    return disk
+
+
 def survivors(records: list[Record]) -> list[Record]:
     return [record for record in records if not record.payload.startswith(b"drop")]
 
@@ -207,7 +213,7 @@ def test_positions_stay_new_when_a_map_is_damaged_again():
     for round_number in range(1, 4):
         stream = with_damaged_map(disk)
         apply_repairs(stream)
-        disk = stream.directory.files
+        disk = disk_of(stream)
         positions = {record.position for record in read(stream) if record.position.segment == 1}
         assert len(positions) == 2
         assert not positions & seen, f"round {round_number}"
@@ -256,7 +262,7 @@ def test_power_lost_at_any_moment_of_mending_a_map_misleads_nobody():
     stream = with_damaged_map(disk)
     apply_repairs(stream)
     states = 0
-    for state in stream.directory.files.states_everywhere(limit=5):
+    for state in disk_of(stream).states_everywhere(limit=5):
         states += 1
         found = Stream("log", files=state.disk)
         if verify(found).ok:

@@ -144,7 +144,7 @@ def test_open_takes_magic_and_version_from_the_files(tmp_path):
     with Stream(tmp_path / "log", magic=0x77717771, version=3).appender() as log:
         log.append(b"x")
     stream = Stream.open(tmp_path / "log")
-    assert (stream.format.magic, stream.format.version) == (0x77717771, 3)
+    assert stream.format.signature == (0x77717771, 3)
     assert payloads(stream) == [b"x"]
 
 

@@ -12,6 +12,7 @@ from forelog import ForelogError, HeaderMismatch, Stream, UnknownFormat
 from forelog.broker import Broker, MessageLogWriter
 from forelog.commitlog import CommitLog
 from forelog.files import OSFiles
+from forelog.formats import FormatName
 from forelog.formats.commands.commands import MAGIC
 from forelog.formats.m3 import Datapoint, Series
 from forelog.formats.state import FORMAT
@@ -196,7 +197,7 @@ def test_a_damaged_header_is_not_taken_for_another_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fmt", ["captain", "messages"])
-def test_another_format_is_refused_also_beside_a_lock(tmp_path: Path, fmt: str) -> None:
+def test_another_format_is_refused_also_beside_a_lock(tmp_path: Path, fmt: FormatName) -> None:
     """A log that was ever appended to has one, which once was enough to pass for a log of any format."""
     (log if fmt == "messages" else messages)(tmp_path)
     assert (tmp_path / "append.lock").exists()

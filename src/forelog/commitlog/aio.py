@@ -34,7 +34,7 @@ class AsyncCommitLog:
         series: Series,
         datapoint: tuple[int, float],
         unit: int = ...,
-        annotation: bytes | None = None,
+        annotation: Payload | None = None,
         *,
         created_ns: int | None = None,
     ) -> Position | None: ...

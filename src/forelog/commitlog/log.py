@@ -221,7 +221,7 @@ class CommitLog:
         series: Series,
         datapoint: tuple[int, float],
         unit: int = ...,
-        annotation: bytes | None = None,
+        annotation: Payload | None = None,
         *,
         created_ns: int | None = None,
     ) -> Position | None: ...

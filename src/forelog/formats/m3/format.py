@@ -113,7 +113,7 @@ class M3:
         series: Series,
         datapoint: tuple[int, float],
         unit: int = Unit.NANOSECOND,
-        annotation: bytes | None = None,
+        annotation: bytes | bytearray | memoryview | None = None,
         *,
         created_ns: int | None = None,
     ) -> Item:
