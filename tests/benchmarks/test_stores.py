@@ -56,9 +56,13 @@ def test_a_queue_and_a_file_tell_a_producer_only_after_the_sync(
         syncing.set()
         allowed.wait()
 
+    def write() -> None:
+        store.write(b"chips")
+        told.set()
+
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     with QueueAndFile(tmp_path, waits=True) as store:
-        writer = threading.Thread(target=lambda: (store.write(b"chips"), told.set()))
+        writer = threading.Thread(target=write)
         writer.start()
         assert syncing.wait(10)
         assert not told.is_set()

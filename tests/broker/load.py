@@ -35,7 +35,7 @@ class Client(asyncio.Protocol):
     """As little as a client can be: it counts messages, acknowledges them, and notes how old they are."""
 
     def __init__(self) -> None:
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.transport: asyncio.Transport | None = None
         self.left = b""
         self.got = 0
         self.acknowledged = 0

@@ -10,12 +10,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from forelog.broker import Broker
+from forelog.broker.mqtt import ReasonCode
 from forelog.cli.broker.mqtt_client import BrokerClient
 
 
@@ -28,6 +31,8 @@ class Local:
         self._thread.start()
         self.clients: list[Any] = []
         self.port = 0
+        self.web = 0
+        """The port of WebSockets, where a test listens there too."""
         try:
             self.broker: Broker = self.wait_for(self._open(path, options))
             self.port = self.listen()
@@ -88,18 +93,23 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     return found
 
 
+def checked(answer: ReasonCode | Future[ReasonCode | None] | None) -> ReasonCode | None:
+    """What comes of a login whose password is checked on a thread."""
+    assert isinstance(answer, Future)
+    return answer.result(60)
+
+
 class Paho:
     """A paho client that keeps what it gets."""
 
     def __init__(self, port: int, **options: Any) -> None:
         user, password = options.pop("user", None), options.pop("password", None)
-        tls, self.reason = options.pop("tls", None), None
-        path = options.pop("path", None)
+        tls, path = options.pop("tls", None), options.pop("path", None)
+        self.reason: str | None = None
         self.messages: list[tuple[str, bytes, bool]] = []
         self.subscribed = 0
-        self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id=options.pop("client_id", ""), protocol=5, **options
-        )
+        options.setdefault("client_id", "")
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5, **options)
         if user is not None:
             self.client.username_pw_set(user, password)
         if tls is not None:
@@ -124,9 +134,12 @@ class Paho:
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         for name in filters:
-            before = self.subscribed
-            self.client.subscribe(name, qos)
-            until(lambda before=before: self.subscribed > before)
+            self._subscribe(name, qos)
+
+    def _subscribe(self, name: str, qos: int) -> None:
+        before = self.subscribed
+        self.client.subscribe(name, qos)
+        until(lambda: self.subscribed > before)
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, **options: Any) -> None:
         self.client.publish(topic, payload, qos, **options).wait_for_publish(30)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forelog import kernel
-from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, Connect, Subscribe, Subscription, encode
+from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, Connect, Properties, Subscribe, Subscription, encode
 from tests.broker.serving import Mosquitto, Served
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9
@@ -34,7 +34,7 @@ WINDOW = 200
 PATIENCE_S = 30
 PAYLOAD = struct.Struct(">BBI")
 """Publisher, topic, number: what a message is known by."""
-FOREVER: Any = {"session_expiry_interval": 0xFFFF_FFFF}
+FOREVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Peer:
     def __init__(self, name: str, version: int, port: int, tally: Tally, chance: random.Random) -> None:
         self.name, self.version, self.port = name, version, port
         self.tally, self.chance = tally, chance
-        self.writer: asyncio.StreamWriter = None  # type: ignore[assignment]
+        self.writer: asyncio.StreamWriter | None = None
         self.was_here = False
         self.cut_at = 0.0
 
@@ -107,7 +107,7 @@ class Peer:
                 self.lost()
 
     async def _talk(self, reader: asyncio.StreamReader) -> None:
-        properties = FOREVER if self.version == MQTT_5_0 else {}
+        properties: Properties = FOREVER if self.version == MQTT_5_0 else {}
         connect = Connect(self.name, self.version, clean_start=False, keep_alive=0, properties=properties)
         self.writer.write(encode(connect, self.version, from_server=False))
         # Most live until they are let in at least: a broker that is short of time would only ever see dead ones.
@@ -217,7 +217,7 @@ class Publisher(Peer):
 
     def go_on(self, allowed: int) -> None:
         """Send more, up to so many in all."""
-        out = []
+        out: list[bytes] = []
         busy = len(self.under_way) + len(self.released)
         while self.connected and self.sent < min(allowed, self.total) and busy + len(out) < WINDOW:
             packet_id = self.last_id = self.last_id % 65535 + 1

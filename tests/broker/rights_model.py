@@ -17,10 +17,11 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import Puback, Publish, ReasonCode, Will
+from forelog.broker.mqtt import Properties, Puback, Publish, ReasonCode, Will
 from tests.broker.local import Local, until
 from tests.broker.talking import Closed, Talk
 
@@ -189,8 +190,8 @@ class Model:
 
     def connected(self, user: str | None, client_id: str, **more) -> Talk:
         talk = Talk(self.here.port)
-        named = {} if user is None else {"user_name": user, "password": user.encode()}
-        talk.answer = talk.connect(client_id, **named, **more)
+        named: dict[str, Any] = {} if user is None else {"user_name": user, "password": user.encode()}
+        talk.connect(client_id, **named, **more)
         return talk
 
     def close(self) -> None:
@@ -313,7 +314,7 @@ class Model:
         more = {}
         if rng.random() < 0.4:
             will = self.message(rng.choice(TOPICS))
-            delay = {"will_delay_interval": LATER} if later else {}
+            delay: Properties = {"will_delay_interval": LATER} if later else {}
             more["will"] = Will(will.topic, will.payload, 1, False, delay)
         properties = {"receive_maximum": 2} if lazy else {}
         talk = self.connected(

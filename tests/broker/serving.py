@@ -29,7 +29,7 @@ class Served:
 
     def __init__(self, path: str | Path, *flags: str, port: int = 0) -> None:
         self.path, self.flags, self.port = Path(path), flags, port
-        self.process: subprocess.Popen[bytes] = None  # type: ignore[assignment]
+        self.process: subprocess.Popen[bytes] | None = None
         self.said_at = Path(f"{path}.said")
         self.start()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from forelog.broker.mqtt import (
@@ -65,7 +67,7 @@ def properties(draw: st.DrawFn, version: int, packet: PacketType, *, from_server
     for one in draw(st.permutations(list(PROPERTIES.values()))):
         if packet not in one.packets or one.name in unsent or one.name in leave or not draw(st.booleans()):
             continue
-        values = _VALUES[one.kind]
+        values: Any = _VALUES[one.kind]
         if one.kind in ("byte", "two", "four", "number"):
             values = (
                 st.integers(one.least, 1) if one.most == 1 else values.filter(lambda n, one=one: n >= one.least)
@@ -150,8 +152,8 @@ def from_servers(draw: st.DrawFn, version: int):
         return Suback(draw(IDS), codes, draw(properties(version, PacketType.SUBACK, from_server=True)))
     if kind == "unsuback":
         codes = draw(st.lists(_codes(version, PacketType.UNSUBACK), min_size=1, max_size=4))
-        codes = () if version == MQTT_3_1_1 else codes
-        return Unsuback(draw(IDS), codes, draw(properties(version, PacketType.UNSUBACK, from_server=True)))
+        given = () if version == MQTT_3_1_1 else codes
+        return Unsuback(draw(IDS), given, draw(properties(version, PacketType.UNSUBACK, from_server=True)))
     return draw(st.just(Pingresp()) | _ends(version, from_server=True))
 
 
@@ -164,7 +166,8 @@ def _codes(version: int, kind: PacketType):
 
 @st.composite
 def answers(draw: st.DrawFn, version: int, *, from_server: bool):
-    make = draw(st.sampled_from([Puback, Pubrec, Pubrel, Pubcomp]))
+    kinds: list[type[Puback | Pubrec | Pubrel | Pubcomp]] = [Puback, Pubrec, Pubrel, Pubcomp]
+    make = draw(st.sampled_from(kinds))
     codes = sorted(allowed_reasons(make.type, from_server=from_server)) if version == MQTT_5_0 else [0]
     given = draw(properties(version, make.type, from_server=from_server))
     return make(draw(IDS), ReasonCode(draw(st.sampled_from(codes))), given)
@@ -174,7 +177,8 @@ def answers(draw: st.DrawFn, version: int, *, from_server: bool):
 def _ends(draw: st.DrawFn, version: int, *, from_server: bool):
     if version == MQTT_3_1_1:
         return Disconnect()
-    make = draw(st.sampled_from([Disconnect, Auth]))
+    kinds: list[type[Disconnect | Auth]] = [Disconnect, Auth]
+    make = draw(st.sampled_from(kinds))
     code = draw(st.sampled_from(sorted(allowed_reasons(make.type, from_server=from_server))))
     return make(ReasonCode(code), draw(properties(version, make.type, from_server=from_server)))
 

@@ -30,6 +30,7 @@ from forelog.broker.mqtt import (
 
 WAIT_S = 60
 Kind = TypeVar("Kind")
+Answer = TypeVar("Answer", bound=Suback | Unsuback | Puback | Pubrec | Pubcomp)
 
 
 class Closed(Exception):
@@ -48,6 +49,8 @@ class Talk:
         self._packets: list[Packet] = []
         self._last_id = 0
         self.raw_packets: list[bytes] = []
+        self.answer: Connack | None = None
+        """What the broker said to the last CONNECT."""
 
     def __enter__(self) -> Talk:
         return self
@@ -64,7 +67,7 @@ class Talk:
     def send(self, *packets: Packet) -> None:
         self.raw(b"".join(encode(packet, self.version, from_server=False) for packet in packets))
 
-    def raw(self, data: bytes) -> None:
+    def raw(self, data: bytes | bytearray) -> None:
         self.socket.sendall(data)
 
     def read(self) -> Packet:
@@ -117,7 +120,8 @@ class Talk:
         if expiry is not None and self.version == MQTT_5_0:
             properties = {**properties, "session_expiry_interval": expiry}
         self.send(Connect(client_id, self.version, clean, keep_alive, properties=properties, **more))
-        return self.expect(Connack)
+        self.answer = self.expect(Connack)
+        return self.answer
 
     def next_id(self) -> int:
         self._last_id += 1
@@ -136,12 +140,9 @@ class Talk:
         self.send(packet)
         return list(self._answer(Unsuback, packet.packet_id).reason_codes)
 
-    def _answer(self, kind: type[Kind], packet_id: int) -> Kind:
-        kept: list[Packet] = []
-        while not isinstance(packet := self.read(), kind):
-            kept.append(packet)
-        assert packet.packet_id == packet_id  # type: ignore[attr-defined]
-        self._packets[:0] = kept
+    def _answer(self, kind: type[Answer], packet_id: int) -> Answer:
+        packet = self._answered(kind)
+        assert packet.packet_id == packet_id
         return packet
 
     def publish(self, topic: str, payload: bytes = b"", qos: int = 0, **more: Any) -> int:
@@ -169,7 +170,7 @@ class Talk:
 
     def take(self, count: int = 1) -> list[Publish]:
         """So many messages, each acknowledged as its QoS asks for."""
-        found = []
+        found: list[Publish] = []
         while len(found) < count:
             packet = self.read()
             if isinstance(packet, Pubrel):

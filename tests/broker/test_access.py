@@ -17,7 +17,10 @@ from forelog.broker.access.rights import Rights, Ruleset
 from forelog.broker.access.rules import Rule, Rules, covers, overlaps
 from forelog.broker.mqtt import (
     MQTT_5_0,
+    Connack,
     Connect,
+    Packet,
+    Puback,
     Publish,
     ReasonCode,
     Suback,
@@ -30,7 +33,7 @@ from forelog.broker.mqtt import (
 )
 from forelog.cli.codes import NoServer, Refused
 from forelog.errors import BadAccessFile
-from tests.broker.local import Paho, local, until
+from tests.broker.local import Paho, checked, local, until
 
 RULES = """
 topic read news/#
@@ -278,11 +281,11 @@ def test_a_name_that_nobody_checked_has_no_rights(rules):
 def test_a_password_is_checked_on_a_thread_and_then_remembered(users):
     access = Access(users=users)
     try:
-        assert access.admit("ann", b"ann's", "10.1.2.3").result(30) is None
+        assert checked(access.admit("ann", b"ann's", "10.1.2.3")) is None
         assert access.admit("ann", b"ann's", "10.1.2.3") is None
-        assert access.admit("ann", b"bob's", "127.0.0.1").result(30) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
-        assert access.admit("ann", b"bob's", "127.0.0.1").result(30) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
-        assert access.admit("eve", b"ann's", "127.0.0.1").result(30) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert checked(access.admit("ann", b"bob's", "127.0.0.1")) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert checked(access.admit("ann", b"bob's", "127.0.0.1")) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert checked(access.admit("eve", b"ann's", "127.0.0.1")) == ReasonCode.BAD_USER_NAME_OR_PASSWORD
         assert access.admit("ann", None, "127.0.0.1") == ReasonCode.BAD_USER_NAME_OR_PASSWORD
         assert access.admit(None, None, "127.0.0.1") == ReasonCode.NOT_AUTHORIZED
         access.reload()
@@ -321,7 +324,7 @@ def test_what_comes_while_a_password_is_checked_waits_and_keeps_its_order(tmp_pa
     with local(tmp_path / "log", access=Access(users=users)) as here:
         watcher = here.client(user="ann", password=b"ann's")
         watcher.subscribe(["a"])
-        packets = [Connect("early", MQTT_5_0, True, 60, None, "bob", b"bob's")]
+        packets: list[Packet] = [Connect("early", MQTT_5_0, True, 60, None, "bob", b"bob's")]
         packets += [Publish("a", b"%d" % i, 1, packet_id=i) for i in range(1, 50)]
         with socket.create_connection(("127.0.0.1", here.port)) as early:
             early.sendall(b"".join(encode(packet, MQTT_5_0, from_server=False) for packet in packets))
@@ -369,6 +372,7 @@ def _connect_with_will(port, topic):
     with socket.create_connection(("127.0.0.1", port)) as found:
         found.sendall(encode(connect, MQTT_5_0, from_server=False))
         ((answer,), _) = decode_all(found.recv(1000), MQTT_5_0, from_server=True)
+        assert isinstance(answer, Connack)
         if answer.reason_code:
             raise Refused(ReasonCode(answer.reason_code).name.lower().replace("_", " "))
 
@@ -423,19 +427,19 @@ def test_of_many_messages_sent_together_only_those_that_are_allowed_arrive(tmp_p
         watcher.subscribe(["a/#", "b/#"])
         for mixed in (False, True):
             topics = ["b/x" if mixed and i % 5 == 0 else f"a/{i % 3}" for i in range(1, 400)]
-            packets = [Connect("p", MQTT_5_0)]
+            packets: list[Packet] = [Connect("p", MQTT_5_0)]
             packets += [Publish(topic, b"%d" % i, 1, packet_id=i) for i, topic in enumerate(topics, 1)]
             with socket.create_connection(("127.0.0.1", here.port), timeout=30) as raw:
                 raw.sendall(b"".join(encode(packet, MQTT_5_0, from_server=False) for packet in packets))
-                data, answers = b"", []
+                data = b""
+                answers: list[Packet] = []
                 while len(answers) < 400:
                     data += raw.recv(65536)
                     answers, _ = decode_all(data, MQTT_5_0, from_server=True)
-            refused = {
-                answer.packet_id for answer in answers[1:] if answer.reason_code == ReasonCode.NOT_AUTHORIZED
-            }
+            acks = [answer for answer in answers[1:] if isinstance(answer, Puback)]
+            refused = {ack.packet_id for ack in acks if ack.reason_code == ReasonCode.NOT_AUTHORIZED}
             assert refused == {i for i, topic in enumerate(topics, 1) if topic == "b/x"}
-            assert sorted(answer.packet_id for answer in answers[1:]) == list(range(1, 400))
+            assert sorted(ack.packet_id for ack in acks) == list(range(1, 400))
             wanted = [(topic, b"%d" % i) for i, topic in enumerate(topics, 1) if topic != "b/x"]
             found = [watcher.receive(30) for _ in wanted]
             assert [(message.topic, message.payload) for message in found] == wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,8 +197,13 @@ def test_members_whose_rights_have_to_be_looked_at_get_some_messages_at_a_time(t
         publisher = connected(broker, "p", user_name="bob", password=b"bob")
         publisher.send(*(Publish(f"{'abc'[n % 3]}/{n}", b"%d" % n) for n in range(600)))
         publisher.drain()
-        found = []
-        until(lambda: found.extend(one for talk in members for one in talk.drain()) or len(found) >= 400)
+        found: list[Any] = []
+
+        def enough() -> bool:
+            found.extend(one for talk in members for one in talk.drain())
+            return len(found) >= 400
+
+        until(enough)
         assert sorted(int(one.payload) for one in found) == [n for n in range(600) if n % 3 < 2]
 
 

@@ -141,7 +141,7 @@ def test_everything_in_a_will_counts(tmp_path, properties):
     with local(tmp_path / "log", limits=limits) as here:
         reasons = []
         for number in range(40):
-            will = Will("w", b"x", properties={"will_delay_interval": 1000, **properties})
+            will = Will("w", b"x", properties=properties | {"will_delay_interval": 1000})
             with Talk(here.port) as client:
                 reasons.append(client.connect(f"c{number}", clean=False, expiry=1000, will=will).reason_code)
         assert reasons.count(0) <= MB // 50_000, "an owner gets half"

@@ -399,8 +399,10 @@ def test_mosquittos_clients_with_a_password(tmp_path, version, secure):
     users = tmp_path / "users"
     change_password(str(users), "ann", b"secret")
     crt, key = certificate(tmp_path)
-    flags = ["--listen-tls", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key] if secure else []
-    with serving(tmp_path / "log", "--listen", "127.0.0.1:0", "--users", users, *flags, places=1 + secure) as here:
+    flags: list[str | Path] = ["--listen", "127.0.0.1:0", "--users", users]
+    if secure:
+        flags += ["--listen-tls", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key]
+    with serving(tmp_path / "log", *flags, places=1 + secure) as here:
         port = here.ports["MQTT over TLS" if secure else "MQTT"]
         common = ["-h", "localhost" if secure else "127.0.0.1", "-p", str(port), "-V", version]
         common += ["-u", "ann", "-P", "secret", *(["--cafile", str(crt)] if secure else [])]

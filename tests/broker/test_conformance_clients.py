@@ -6,6 +6,7 @@ import asyncio
 import queue
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Paho:
         self.client.on_message = lambda _client, _data, message: self.messages.put(message)
         self.client.on_connect = lambda _c, _d, flags, reason, _p: self.connected.put((flags, reason))
         self.client.on_subscribe = lambda _c, _d, mid, reasons, _p: self.subscribed.put((mid, reasons))
-        settings = {}
+        settings: dict[str, Any] = {}
         if version == MQTTProtocolVersion.MQTTv5:
             settings["clean_start"] = not durable
             if durable:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from forelog.broker.mqtt import Disconnect, Publish, ReasonCode, Will
+from forelog.broker.mqtt import Disconnect, Properties, Publish, ReasonCode, Will
 
 BOTH = pytest.mark.parametrize("version", [4, 5])
 
@@ -86,7 +86,7 @@ def test_a_will_has_its_quality_and_may_be_retained(talk, name, version, watcher
 
 def test_what_is_said_of_a_will_is_passed_on(talk, name, watcher):
     """[MQTT-3.1.3-10] [MQTT-3.3.2-17]"""
-    told = {
+    told: Properties = {
         "content_type": "text/plain",
         "response_topic": "somewhere",
         "correlation_data": b"17",
@@ -94,7 +94,7 @@ def test_what_is_said_of_a_will_is_passed_on(talk, name, watcher):
         "user_properties": [("b", "1"), ("a", "2"), ("b", "0")],
     }
     client = talk()
-    client.connect(name, will=Will(f"{name}/will", b"x", 1, properties=dict(told)))
+    client.connect(name, will=Will(f"{name}/will", b"x", 1, properties=told.copy()))
     client.close()
     assert watcher.take()[0].properties == told
 

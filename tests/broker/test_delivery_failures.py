@@ -10,7 +10,7 @@ import pytest
 
 from forelog import kernel
 from forelog.broker.flow import sender as sender_module
-from forelog.broker.log import clock as clock_module
+from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt import Puback, Publish
@@ -102,7 +102,7 @@ def test_the_longest_expiry_and_a_clock_that_steps_back_lose_nothing(broker, mon
         publisher.publish("t/0", b"first", qos=1)
         real = time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: real() - 5 * SECOND_NS)
-        monkeypatch.setattr(clock_module.time, "time_ns", lambda: real() - 5 * SECOND_NS)
+        monkeypatch.setattr(time, "time_ns", lambda: real() - 5 * SECOND_NS)
         packets = [Publish(f"t/{n}", b"%d" % n, 1, packet_id=n + 10) for n in range(10)]
         packets[5].properties["message_expiry_interval"] = EXPIRY_MAX
         publisher.send(*packets)
@@ -120,7 +120,7 @@ def test_the_longest_expiry_and_a_clock_that_steps_back_lose_nothing(broker, mon
 
 def test_a_message_that_cant_be_sent_is_dropped_alone(broker, monkeypatch, caplog):
     """One by one: the message with a property makes trouble for one client, and is left out there."""
-    real = sender_module.packet_of
+    real = packet_of
 
     def failing(connection, message, *args, **more):
         if message.payload == b"5" and connection.session.client_id == "bad":
@@ -151,7 +151,7 @@ def test_one_bad_row_among_plain_ones_is_found_and_dropped(broker, monkeypatch):
 
     client = subscriber(broker, "s")
     monkeypatch.setattr(kernel, "mqtt_deliver", deliver)
-    real_packet = sender_module.packet_of
+    real_packet = packet_of
     monkeypatch.setattr(
         sender_module,
         "packet_of",
@@ -168,7 +168,7 @@ def test_one_bad_row_among_plain_ones_is_found_and_dropped(broker, monkeypatch):
 @pytest.mark.parametrize("where", ["give", "find", "parts"])
 def test_whoever_was_to_get_something_reads_it_again(broker, monkeypatch, where):
     """An error in the middle of delivering a batch, once: everybody gets everything, and each message once."""
-    failed = []
+    failed: list[str] = []
 
     def once(real, *args, **kwargs):
         if len(failed) < 3:

@@ -10,7 +10,9 @@ import threading
 import time
 
 import pytest
+from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as connect_web
+from websockets.typing import Subprotocol
 
 from forelog.broker import Access, Limits
 from forelog.broker.access.passwords import Password
@@ -21,6 +23,7 @@ from forelog.broker.mqtt import (
     Connect,
     Disconnect,
     Pingreq,
+    Properties,
     Publish,
     ReasonCode,
     Subscribe,
@@ -34,6 +37,7 @@ from tests.broker.talking import Closed, Talk
 MB = 1 << 20
 ELSEWHERE = "127.0.0.2"
 """An address that isn't the other clients'."""
+MQTT = Subprotocol("mqtt")
 
 
 def packed(*packets) -> bytes:
@@ -124,7 +128,7 @@ def test_a_byte_now_and_then_does_not_move_the_deadline(tmp_path, secure, kind):
         port = here.listen(ours if "tls" in kind else None, websockets="web" in kind)
         with contextlib.ExitStack() as stack:
             if kind == "after web":
-                client = stack.enter_context(connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]))
+                client = stack.enter_context(connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[MQTT]))
                 with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the library makes of it
                     for at in range(600):
                         client.send(connect[at : at + 1])
@@ -259,7 +263,7 @@ def test_a_packet_that_is_no_message_is_small(tmp_path, first):
 
 def test_properties_are_few(tmp_path):
     with local(tmp_path / "log") as here:
-        many = {"user_properties": [("", "")] * 20_000}
+        many: Properties = {"user_properties": [("", "")] * 20_000}
         with Talk(here.port) as client:
             client.connect()
             client.send(Publish("t", b"", properties=many))
@@ -378,23 +382,29 @@ def test_odd_headers_are_refused_without_a_traceback(tmp_path, caplog, headers, 
 def test_a_large_frame_before_connect_is_refused_before_it_has_come(tmp_path):
     with local(tmp_path / "log") as here:
         port = here.listen(websockets=True)
-        with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]) as client:
+        with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[MQTT]) as client:
             client.socket.sendall(bytes((0x82, 0x80 | 127)) + (16 * MB).to_bytes(8, "big") + bytes(4))
             with pytest.raises(Exception, match="1009"):
                 client.recv(timeout=60)
 
 
+def received(web: ClientConnection) -> bytes:
+    part = web.recv(timeout=60)
+    assert isinstance(part, bytes)
+    return part
+
+
 def test_small_frames_let_others_have_their_turn(tmp_path):
     with local(tmp_path / "log") as here:
         port = here.listen(websockets=True)
-        with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]) as client:
+        with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[MQTT]) as client:
             client.send(packed(Connect("web")))
             assert client.recv(timeout=60)[0] == 0x20
             data = packed(*(Pingreq() for _ in range(30_000)))
             client.socket.sendall(b"".join(bytes((0x82, 0x81, 0, 0, 0, 0, byte)) for byte in data))
             got = b""
             while len(got) < len(data):
-                got += client.recv(timeout=60)
+                got += received(client)
             assert got == b"\xd0\x00" * 30_000
 
 
@@ -402,7 +412,7 @@ def test_a_password_in_a_frame_is_logged_at_no_level(tmp_path, caplog):
     with local(tmp_path / "log") as here, caplog.at_level(1):
         port = here.listen(websockets=True)
         with connect_web(
-            f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"], logger=logging.Logger("x", 99)
+            f"ws://127.0.0.1:{port}/mqtt", subprotocols=[MQTT], logger=logging.Logger("x", 99)
         ) as web:
             web.send(packed(Connect("web", user_name="ann", password=b"hunter2")))
             web.recv(timeout=60)
@@ -420,14 +430,14 @@ def test_a_client_that_is_still_sending_reads_why_it_is_disconnected(tmp_path, s
     with local(tmp_path / "log") as here:
         port = here.listen(ours if kind == "tls" else None, websockets=kind == "web")
         if kind == "web":
-            with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]) as web:
+            with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[MQTT]) as web:
                 web.send(wrong)
                 with contextlib.suppress(Exception):
                     for _ in range(20):
                         web.send(more)
-                got = web.recv(timeout=60)
+                got = received(web)
                 while b"\xe0" not in got:
-                    got += web.recv(timeout=60)
+                    got += received(web)
             return
         with opened(port) as raw:
             client = raw if kind == "plain" else theirs.wrap_socket(raw, server_hostname="localhost")

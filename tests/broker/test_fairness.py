@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from forelog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsub
 from tests.broker.held import held
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
+from tests.notes import noted
 
 HELD_MS_MAX = 100.0
 
@@ -229,14 +231,14 @@ def test_a_message_for_many_subscribers_reaches_each_once_and_in_order(broker, t
 
 def test_idle_groups_cost_nothing(broker, talk, monkeypatch):
     """10,000 groups were looked at ten times a second, for ever."""
-    from forelog.broker.clients.groups import Group
+    from forelog.broker.sessions.group import Group
 
     client = talk("c")
     for first in range(0, 2000, 500):
         client.subscribe(*(f"$share/g{n}/x/{n}" for n in range(first, first + 500)), qos=1)
-    looked = []
+    looked: list[Group] = []
     real = Group.at
-    monkeypatch.setattr(Group, "at", lambda self, end: looked.append(self) or real(self, end))
+    monkeypatch.setattr(Group, "at", lambda self, end: noted(looked, self) or real(self, end))
     time.sleep(0.5)
     assert looked == []
     client.publish("x/7", b"x", qos=1)
@@ -255,9 +257,9 @@ def test_a_member_without_room_is_not_asked_again_and_again(broker, talk, monkey
     for n in range(30):
         publisher.publish("x", b"%d" % n, qos=1)
     free.subscribe("$share/g/x", qos=1)
-    asked = []
+    asked: list[Any] = []
     real = broker.broker.sender.can_take
-    monkeypatch.setattr(broker.broker.sender, "can_take", lambda session: asked.append(session) or real(session))
+    monkeypatch.setattr(broker.broker.sender, "can_take", lambda session: noted(asked, session) or real(session))
     for n in range(100):
         publisher.publish("x", b"%d" % n, qos=1)
     assert len(free.take(100)) == 100

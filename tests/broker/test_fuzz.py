@@ -7,6 +7,7 @@ import pytest
 from forelog.broker.mqtt import (
     Connack,
     Connect,
+    Packet,
     Pingreq,
     Pingresp,
     Puback,
@@ -26,7 +27,7 @@ def test_packets_that_no_client_would_send_do_no_harm():
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_where_a_read_ends_makes_no_difference(talk, name, version):
-    packets = [
+    packets: list[Packet] = [
         Connect(name, version),
         Subscribe(9, [Subscription(name, 1)]),
         Publish(name, b"one", 1, packet_id=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from concurrent.futures import Future
 
@@ -14,8 +15,9 @@ from forelog.broker.access import logins
 from forelog.broker.access.logins import Delays, Logins, network_of
 from forelog.broker.access.passwords import Password, change_password
 from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, ReasonCode, encode
-from tests.broker.local import local, until
+from tests.broker.local import checked, local, until
 from tests.broker.talking import Talk
+from tests.notes import noted
 
 WRONG = ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
@@ -28,13 +30,18 @@ def users(tmp_path):
     return path
 
 
+class Held(Logins):
+    """Checks that nobody does, so that their order can be looked at."""
+
+    def __init__(self) -> None:
+        self.now = [1000.0]
+        super().__init__(clock=lambda: self.now[0])
+        self._thread = threading.Thread()  # it isn't started
+
+
 @pytest.fixture
 def checks():
-    """Checks that nobody does, so that their order can be looked at."""
-    now = [1000.0]
-    found = Logins(clock=lambda: now[0])
-    found._thread = object()  # it isn't started
-    found.now = now
+    found = Held()
     yield found
     found._thread = None
     found.close()
@@ -207,7 +214,7 @@ def test_the_same_password_is_checked_once_for_all_who_wait(users):
     try:
         began = time.process_time()
         found = [access.admit("ann", b"ann", f"127.0.0.{number}") for number in range(200)]
-        assert all(one is None or one.result(60) is None for one in found)
+        assert all(one is None or checked(one) is None for one in found)
         assert time.process_time() - began < 200 * 0.02, "one check takes more than that"
     finally:
         access.close()
@@ -215,14 +222,14 @@ def test_the_same_password_is_checked_once_for_all_who_wait(users):
 
 def test_a_wrong_password_that_was_checked_before_costs_nothing(users, monkeypatch):
     access = Access(users=users)
-    count = []
+    count: list[int] = []
     is_of = Password.is_of
-    monkeypatch.setattr(Password, "is_of", lambda self, password: count.append(1) or is_of(self, password))
+    monkeypatch.setattr(Password, "is_of", lambda self, password: noted(count, 1) or is_of(self, password))
     try:
         for _ in range(4):
-            assert access.admit("ann", b"wrong", "127.0.0.1").result(60) == WRONG
+            assert checked(access.admit("ann", b"wrong", "127.0.0.1")) == WRONG
         assert len(count) == 1
-        assert access.admit("ann", b"ann", "127.0.0.2").result(60) is None
+        assert checked(access.admit("ann", b"ann", "127.0.0.2")) is None
         assert access.admit("ann", b"x" * 5000, "127.0.0.2") == WRONG
     finally:
         access.close()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ class Crowd:
         self.talks = []
         for user, client_id in who:
             talk = Talk(port, MQTT_5_0)
-            name = {} if user is None else {"user_name": user, "password": user.encode()}
+            name: dict[str, Any] = {} if user is None else {"user_name": user, "password": user.encode()}
             assert talk.connect(client_id, **name).reason_code == 0
             self.talks.append(talk)
         self.got: list[set[tuple[str, bytes]]] = [set() for _ in who]

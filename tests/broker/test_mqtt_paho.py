@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ class Peer(threading.Thread):
 
 def answers(packet, version):
     if isinstance(packet, Connect):
-        given = {"topic_alias_maximum": 5, "user_properties": [("who", "forelog")], "receive_maximum": 9}
+        given: Any = {"topic_alias_maximum": 5, "user_properties": [("who", "forelog")], "receive_maximum": 9}
         return [Connack(properties=given if version == MQTT_5_0 else {})]
     if isinstance(packet, Subscribe):
         return [Suback(packet.packet_id, [one.qos for one in packet.subscriptions])]
@@ -89,7 +90,8 @@ def answers(packet, version):
         return [Pubrel(packet.packet_id)]
     if not isinstance(packet, Publish):
         return []
-    given = {name: value for name, value in packet.properties.items() if name != "topic_alias"}
+    given = packet.properties.copy()
+    given.pop("topic_alias", None)
     packet_id = 40_000 + packet.packet_id if packet.qos else 0
     back = Publish("back/" + packet.topic, packet.payload, packet.qos, packet_id=packet_id, properties=given)
     if version == MQTT_5_0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from forelog.broker.mqtt import PROPERTIES, BadPacket, PacketType, parse_properties, property_bytes
+from forelog.broker.mqtt import PROPERTIES, BadPacket, PacketType, Properties, parse_properties, property_bytes
 
 W, CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUB, SUBACK, UNSUB, UNSUBACK, _, _, DIS, AUTH = (
     PacketType
@@ -47,10 +49,11 @@ TABLE = {
 }  # fmt: skip
 BYTES = {"byte": "01", "two": "0001", "four": "00000001", "number": "01", "text": "0001 61", "bytes": "0001 61"}
 BYTES["pair"] = "0001 61 0001 62"
-VALUES = {"byte": 1, "two": 1, "four": 1, "number": [1], "text": "a", "bytes": b"a", "pair": [("a", "b")]}
+VALUES: dict[str, Any] = {"byte": 1, "two": 1, "four": 1, "number": [1], "text": "a", "bytes": b"a"}
+VALUES["pair"] = [("a", "b")]
 
 
-def outcome(data: bytes, packet: PacketType, *, from_server: bool) -> dict | int:
+def outcome(data: bytes, packet: PacketType, *, from_server: bool) -> Properties | int:
     try:
         return parse_properties(data, packet, from_server=from_server)
     except BadPacket as error:
@@ -70,7 +73,7 @@ def test_every_property_is_taken_where_it_may_be_and_refused_elsewhere(packet):
         if packet not in packets:
             assert results == [0x81, 0x81], identifier
             continue
-        wanted = {PROPERTIES[identifier].name: VALUES[kind]}
+        wanted: Any = {PROPERTIES[identifier].name: VALUES[kind]}
         if identifier == 0x16:
             assert results == [0x82, 0x82]  # not without a method
         elif (packet, identifier) in ((PUBLISH, 0x0B), (DIS, 0x1C)):
@@ -128,4 +131,4 @@ def test_a_number_of_five_bytes_is_malformed_and_so_is_a_padded_one():
 
 def test_a_name_that_there_isnt_is_refused_when_written():
     with pytest.raises(BadPacket, match="CONNECT can't have the property 'colour'"):
-        property_bytes({"colour": 1}, CONNECT)
+        property_bytes({"colour": 1}, CONNECT)  # type: ignore[typeddict-unknown-key]

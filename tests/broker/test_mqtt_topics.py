@@ -158,7 +158,8 @@ def steps(trie: Trie, topic: str) -> int:
 
 
 def test_filters_that_dont_match_cost_nothing():
-    small, large = Trie(), Trie()
+    small: Trie[int, int] = Trie()
+    large: Trie[int, int] = Trie()
     for trie, count in ((small, 10), (large, 20_000)):
         for n in range(count):
             trie.add(f"house/{n}/+/temperature", n, 0)

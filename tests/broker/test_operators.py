@@ -12,6 +12,7 @@ import threading
 
 import pytest
 from websockets.sync.client import connect as connect_web
+from websockets.typing import Subprotocol
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import change_password
@@ -35,7 +36,7 @@ def files(tmp_path):
 
 def ann(port: int, client_id: str = "watch", version: int = MQTT_5_0, **more) -> Talk:
     talk = Talk(port, version)
-    talk.answer = talk.connect(client_id, user_name="ann", password=more.pop("password", SECRET), **more)
+    talk.connect(client_id, user_name="ann", password=more.pop("password", SECRET), **more)
     return talk
 
 
@@ -134,7 +135,9 @@ def test_no_secret_is_logged_over_websockets_at_any_level(tmp_path, files, flags
         here.wait_for(lambda: "serving MQTT over WebSockets" in here.said)
         port = int(re.findall(r"at 127\.0\.0\.1:(\d+)", here.said)[0])
         for password in (SECRET, SECRET + b"-wrong"):
-            with connect_web(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"], compression=None) as ws:
+            with connect_web(
+                f"ws://127.0.0.1:{port}/mqtt", subprotocols=[Subprotocol("mqtt")], compression=None
+            ) as ws:
                 connect = Connect("c", MQTT_5_0, user_name="ann", password=password)
                 ws.send(encode(connect, MQTT_5_0, from_server=False))
                 ws.recv(timeout=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from forelog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pu
 from forelog.errors import BadAccessFile
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
+from tests.notes import noted
 
 NAMES = ("ann", "bob", "eve")
 OPEN = "user ann\ntopic #\nuser bob\ntopic #\nuser eve\ntopic #\n"
@@ -40,7 +42,7 @@ class Place:
         self.talks.append(talk)
         if user is not None:
             more |= {"user_name": user, "password": user.encode()}
-        talk.answer = talk.connect(client_id, **more)
+        talk.connect(client_id, **more)
         return talk
 
     def rules(self, text: str) -> None:
@@ -325,7 +327,7 @@ def test_a_member_without_rights_makes_nothing_pass_by_one_that_is_away(place):
         bob.publish("ab"[number % 2], b"%d" % number, 1)
     assert payloads(eve) == []
     ann = place.talk("ann", "ann", clean=False, expiry=100)
-    found = set()
+    found: set[bytes] = set()
     while len(found) < 10:
         for talk in (ann, eve):
             for packet in talk.drain():
@@ -347,9 +349,9 @@ def test_a_member_that_may_read_but_has_no_room_is_waited_for_without_spinning(p
         bob.publish("a", b"%d" % number, 1)
     first = ann.expect(Publish)
     assert payloads(eve) == []
-    pumps = []
+    pumps: list[Any] = []
     pump = place.broker.catchup.pump
-    place.broker.catchup.pump = lambda cursor: pumps.append(cursor) or pump(cursor)
+    place.broker.catchup.pump = lambda cursor: noted(pumps, cursor) or pump(cursor)
     bob.publish("c", b"", 1)
     assert len(pumps) < 20
     ann.send(Puback(first.packet_id))

@@ -17,7 +17,7 @@ from tests.broker.local import Paho, local, until
 
 def values(client, count, timeout=30.0):
     """So many messages, by topic."""
-    found = {}
+    found: dict[str, str] = {}
     until_ = time.monotonic() + timeout
     while len(found) < count:
         message = client.receive(until_ - time.monotonic())

@@ -14,6 +14,7 @@ from forelog.broker.mqtt import (
     MQTT_5_0,
     Connack,
     Connect,
+    Packet,
     Pingreq,
     Pingresp,
     Publish,
@@ -43,7 +44,8 @@ def opened(here, path="/mqtt", **options):
 
 def packets_of(ws, count):
     """So many packets, whatever frames they come in."""
-    data, found = b"", []
+    data = b""
+    found: list[Packet] = []
     while len(found) < count:
         part = ws.recv(timeout=30)
         assert isinstance(part, bytes)

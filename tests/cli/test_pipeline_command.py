@@ -13,6 +13,7 @@ import pytest
 from forelog.broker import MessageLogWriter
 from forelog.cli.pipeline import session
 from forelog.cli.pipeline.parser import SUBCOMMANDS, parser
+from forelog.cli.progress import Progress
 
 from .conftest import Run
 
@@ -68,12 +69,13 @@ def test_the_codec_of_messages_for_another_log_is_told_before_spark_is_started(r
 def test_a_path_without_a_log_is_told_before_spark_is_started(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"no log")
     (tmp_path / "folder").mkdir()
-    for words, told in [
+    refused: list[tuple[list[str | Path], str]] = [
         (["nowhere"], "nowhere: an appender would create it"),
         ([tmp_path / "file"], "is a file: a log is a directory"),
         ([tmp_path / "nowhere", "--recursive"], "there is no folder"),
         ([tmp_path / "folder", "--recursive"], "there is no log in"),
-    ]:
+    ]
+    for words, told in refused:
         result = run("pipeline", "verify", *words)
         assert (result.code, result.out, result.err.count("\n")) == (3, "", 1)
         assert told in result.err
@@ -123,7 +125,7 @@ def test_progress_is_shown_in_a_terminal_only(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     shown: list[tuple[int, int]] = []
 
-    class Shown(session.Progress):
+    class Shown(Progress):
         def __call__(self, done: int, total: int) -> None:
             shown.append((done, total))
 

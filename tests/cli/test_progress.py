@@ -7,19 +7,19 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from forelog import Stream
-from forelog.cli import progress
 from forelog.cli.progress import Progress
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

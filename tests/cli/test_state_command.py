@@ -16,6 +16,7 @@ import pytest
 from forelog import Position, Stream
 from forelog.cli import state
 from forelog.errors import RestoreFailed
+from forelog.files import write_all
 from forelog.log.directory import segment
 from forelog.state import PersistentDict, StateLog
 from forelog.state.reader import open_source
@@ -175,7 +176,7 @@ def test_a_generation_that_is_not_whole_is_told(run: Run, bank) -> None:
     path, _ = bank
     broken = Bank(path)
     with broken.log:
-        broken.enumerate = None  # type: ignore[assignment, method-assign]
+        broken.enumerate = None  # type: ignore[method-assign]
         broken.log._enumerate = lambda log: 1 / 0
         with pytest.raises(ZeroDivisionError):
             broken.log.rotate()
@@ -298,7 +299,6 @@ def test_a_restore_makes_a_new_log_only(run: Run, bank, tmp_path: Path) -> None:
 
 
 def test_a_restore_that_fails_leaves_nothing(bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_all = segment.write_all
     monkeypatch.setattr(segment, "write_all", lambda file, data: write_all(file, data[:-1]))
     with pytest.raises(RestoreFailed, match="the disk does not have what was written"):
         restore(bank[0], tmp_path / "new")

@@ -182,7 +182,7 @@ def shake_hands(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 def serial_of(port: int, authority: str) -> int:
     with shake_hands(port, client_context(authority)) as sock:
-        return int(sock.getpeercert()["serialNumber"], 16)
+        return int(str(sock.getpeercert()["serialNumber"]), 16)
 
 
 # -- certificates of clients

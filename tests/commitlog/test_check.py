@@ -8,7 +8,8 @@ import pytest
 
 from forelog import Stream
 from forelog.commitlog.check import check_entries, check_file
-from tests.commitlog.test_entries import CPU, INFO, VECTORS, chunked, entry, file_of, raw_chunk
+from tests.commitlog.test_entries import CPU, INFO, chunked, entry, file_of, raw_chunk
+from tests.conftest import VECTORS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

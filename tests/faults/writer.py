@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from forelog import Stream
-from forelog.errors import ForelogError
+from forelog import AppenderFailed, Stream, SyncPolicy, WriteFailed
 
 
 def main() -> None:
-    path, policy, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    path, policy, first = sys.argv[1], SyncPolicy(sys.argv[2]), int(sys.argv[3])
     with Stream(path).appender(sync=policy, segment_bytes=20_000) as log:
         print("open", flush=True)
         serial = first
@@ -20,7 +19,7 @@ def main() -> None:
             payload = b"%d:" % serial + b"p" * (serial * 37 % 900)
             try:
                 position = log.append(payload) if serial % 5 else log.append_many([payload])[0]
-            except ForelogError as error:
+            except (AppenderFailed, WriteFailed) as error:
                 print(f"error {type(error).__name__} {error.errno}", flush=True)
                 return
             print(f"{position} {serial}", flush=True)

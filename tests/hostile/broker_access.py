@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from forelog.broker.mqtt import Connack, Connect, Publish, Subscribe, Subscription, Will
 from tests.broker.talking import Talk
@@ -70,10 +71,10 @@ def log_is_short(site: Site) -> None:
         raise Unmet(f"{size:,} bytes were logged of refusals, more than {LOG_BYTES_MAX:,}")
 
 
-ACCESS = {"flags": with_users, "secret": True, "memory_mib": 96, "check": log_is_short}
+ACCESS: dict[str, Any] = {"flags": with_users, "secret": True, "memory_mib": 96, "check": log_is_short}
 
 
-@attack("broker guesses-of-one", short=0.2, **ACCESS)  # type: ignore[arg-type]
+@attack("broker guesses-of-one", short=0.2, **ACCESS)
 def guesses_of_one(site: Site) -> None:
     """1,000 wrong passwords of one name at a time, from one address; then the right one of another."""
     some = wrong(site, site.many(1000))
@@ -83,7 +84,7 @@ def guesses_of_one(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-@attack("broker guesses-of-many-names", **ACCESS)  # type: ignore[arg-type]
+@attack("broker guesses-of-many-names", **ACCESS)
 def guesses_of_many_names(site: Site) -> None:
     """2,000 wrong passwords of 500 names that there aren't, from one address."""
     some = wrong(site, site.many(2000), names=500, prefix="nobody")
@@ -93,7 +94,7 @@ def guesses_of_many_names(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-@attack("broker guesses-from-many-addresses", **ACCESS)  # type: ignore[arg-type]
+@attack("broker guesses-from-many-addresses", **ACCESS)
 def guesses_from_many_addresses(site: Site) -> None:
     """2,000 wrong passwords of one name, from 1,000 addresses; another one comes in meanwhile."""
     some = wrong(site, site.many(2000), addresses=1000)
@@ -103,7 +104,7 @@ def guesses_from_many_addresses(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-@attack("broker guesses-of-many-from-many", **ACCESS)  # type: ignore[arg-type]
+@attack("broker guesses-of-many-from-many", **ACCESS)
 def guesses_of_many_from_many(site: Site) -> None:
     """3,000 wrong passwords, each of another name and from another address."""
     some = wrong(site, site.many(3000), names=3000, addresses=3000, prefix="x")
@@ -113,7 +114,7 @@ def guesses_of_many_from_many(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-@attack("broker long-passwords", **ACCESS)  # type: ignore[arg-type]
+@attack("broker long-passwords", **ACCESS)
 def long_passwords(site: Site) -> None:
     """500 logins with names and passwords of 60 kB, and as many without a password."""
     for number in range(site.many(500)):
@@ -125,7 +126,7 @@ def long_passwords(site: Site) -> None:
     site.settle(1)
 
 
-@attack("broker behind-a-password", **ACCESS)  # type: ignore[arg-type]
+@attack("broker behind-a-password", **ACCESS)
 def behind_a_password(site: Site) -> None:
     """100 clients that send 4 MiB behind a CONNECT whose password is still being checked."""
     some = {}
@@ -135,7 +136,7 @@ def behind_a_password(site: Site) -> None:
     site.pump(some, seconds=15)
 
 
-@attack("broker denied-publishes", short=0.5, **{**ACCESS, "left_mib": 32, "memory_mib": 48})  # type: ignore[arg-type]
+@attack("broker denied-publishes", short=0.5, **{**ACCESS, "left_mib": 32, "memory_mib": 48})
 def denied_publishes(site: Site) -> None:
     """4,000 messages that may not be published, to topics of 50 kB."""
     talk = site.mqtt("denied", **site.login())
@@ -144,7 +145,7 @@ def denied_publishes(site: Site) -> None:
     site.pump({talk.socket: data}, quiet=0.3, seconds=20)
 
 
-@attack("broker denied-publishes-at-1", **{**ACCESS, "memory_mib": 48})  # type: ignore[arg-type]
+@attack("broker denied-publishes-at-1", **{**ACCESS, "memory_mib": 48})
 def denied_publishes_qos_1(site: Site) -> None:
     """50,000 messages that may not be published, at QoS 1, to topics of 10 bytes, from 3.1.1 and 5 clients."""
     talk = site.mqtt("denied", **site.login())
@@ -159,7 +160,7 @@ def denied_publishes_qos_1(site: Site) -> None:
         old.end()
 
 
-@attack("broker denied-subscribes", **{**ACCESS, "memory_mib": 48})  # type: ignore[arg-type]
+@attack("broker denied-subscribes", **{**ACCESS, "memory_mib": 48})
 def denied_subscribes(site: Site) -> None:
     """5,000 SUBSCRIBEs to filters of 10 kB that may not be had."""
     talk = site.mqtt("denied", **site.login())
@@ -168,7 +169,7 @@ def denied_subscribes(site: Site) -> None:
     site.pump({talk.socket: data}, quiet=0.3, seconds=20)
 
 
-@attack("broker allowed-in-many-ways", **{**ACCESS, "memory_mib": 128, "left_mib": 96})  # type: ignore[arg-type]
+@attack("broker allowed-in-many-ways", **{**ACCESS, "memory_mib": 128, "left_mib": 96})
 def allowed_in_many_ways(site: Site) -> None:
     """100,000 messages that may be published, each to another topic, so that each is looked up."""
     talk = site.mqtt("allowed", **site.login())

@@ -30,13 +30,13 @@ def head(kind: int, remaining: int) -> bytes:
             return bytes(out)
 
 
-def still_open(site: Site, some: list[socket.socket], seconds: float) -> int:
+def still_open(site: Site, some: Sequence[socket.socket], seconds: float) -> int:
     """How many of these the server hasn't ended after so many seconds more."""
     until = time.monotonic() + seconds
     return sum(not site.is_closed(one, max(0.005, until - time.monotonic())) for one in some)
 
 
-def must_end(site: Site, some: list[socket.socket], seconds: float, what: str) -> None:
+def must_end(site: Site, some: Sequence[socket.socket], seconds: float, what: str) -> None:
     if left := still_open(site, some, seconds):
         raise Unmet(f"{left} of {len(some)} connections are still open: {what}")
 

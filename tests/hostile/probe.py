@@ -39,6 +39,7 @@ __all__ = ["Probe"]
 ROUND_SECONDS = 0.01
 NEWCOMER_SECONDS = 0.2
 WAIT_SECONDS = 60.0
+LOGIN: dict[str, Any] = {"user_name": "probe", "password": PASSWORD}
 
 
 class Probe:
@@ -156,7 +157,7 @@ class Publisher:
     """Gets what it publishes, all of it, in order."""
 
     def __init__(self, port: int, secret: bool) -> None:
-        self._port, self._login = port, {"user_name": "probe", "password": PASSWORD} if secret else {}
+        self._port, self._login = port, LOGIN if secret else {}
         self._talk: Talk | None = None
         self._number = 0
 
@@ -193,7 +194,7 @@ class Publisher:
 
 def new_client(port: int, secret: bool) -> None:
     with Talk(port) as talk:
-        answer = talk.connect("newcomer", **({"user_name": "probe", "password": PASSWORD} if secret else {}))
+        answer = talk.connect("newcomer", **(LOGIN if secret else {}))
         assert answer.reason_code == 0, f"a newcomer is answered {answer.reason_code}"
 
 

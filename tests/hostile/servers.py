@@ -41,7 +41,7 @@ class Server:
         self.data = folder / "data"
         self.said_at = folder / "said"
         self._ports_wanted = ports
-        self.process: subprocess.Popen[bytes] = None  # type: ignore[assignment]
+        self.process: subprocess.Popen[bytes] | None = None
         self.ports: dict[str, int] = {}
         self.start()
 

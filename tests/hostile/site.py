@@ -6,10 +6,10 @@ import contextlib
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, encode
+from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, Properties, encode
 from tests.broker.talking import Closed, Talk
 from tests.hostile.servers import PASSWORD, TOKEN, Server
 
@@ -49,7 +49,7 @@ class _Counted(Talk):
         self._site = site
         super().__init__(site.port, version)
 
-    def raw(self, data: bytes) -> None:
+    def raw(self, data: bytes | bytearray) -> None:
         super().raw(data)
         self._site.sent += len(data)
 
@@ -134,7 +134,7 @@ class Site:
         """Sockets of clients that the broker has let in; all CONNECTs first, then the answers."""
         expiry = options.pop("expiry", None)
         clean = options.pop("clean", True)
-        properties = dict(options.pop("properties", {}))
+        properties: Properties = options.pop("properties", {}).copy()
         receive_bytes = options.pop("receive_bytes", 0)
         if expiry is not None:
             properties["session_expiry_interval"] = expiry
@@ -199,7 +199,7 @@ class Site:
 
     def pump(
         self,
-        work: dict[socket.socket, bytes | Iterable[bytes]],
+        work: Mapping[socket.socket, bytes | Iterable[bytes]],
         *,
         reads: bool = True,
         quiet: float = 0.0,
@@ -229,7 +229,7 @@ class Site:
 
 
 class _Pump:
-    def __init__(self, work: dict[socket.socket, bytes | Iterable[bytes]], reads: bool) -> None:
+    def __init__(self, work: Mapping[socket.socket, bytes | Iterable[bytes]], reads: bool) -> None:
         self.sent = self.got = self.closed = 0
         self.sending = 0
         self._reads = reads

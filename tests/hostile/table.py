@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.hostile.siege import MIB, Outcome
+from tests.hostile.attacks import MIB
+from tests.hostile.siege import Outcome
 
 __all__ = ["HEAD", "row", "summary"]
 

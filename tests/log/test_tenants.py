@@ -16,6 +16,7 @@ from forelog.formats import FormatName
 from forelog.formats.commands.commands import MAGIC
 from forelog.formats.m3 import Datapoint, Series
 from forelog.formats.state import FORMAT
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.jobs import LocalServer
 from forelog.log.directory import tenants
 from forelog.log.directory.tenants import tenant_of
@@ -225,4 +226,4 @@ def test_copies_of_which_none_is_whole_are_no_place_for_a_new_state(tmp_path: Pa
 
 
 def test_the_magic_numbers_are_those_of_the_faces() -> None:
-    assert (FORMAT.magic, MAGIC) == (tenants.STATE_MAGIC, tenants.JOBS_MAGIC)
+    assert (FORMAT.magic, MAGIC) == (STATE_MAGIC, tenants.JOBS_MAGIC)

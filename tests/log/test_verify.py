@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_an_index_that_is_being_written_is_looked_at_again(
     path = next(tmp_path.glob("000000002.*.idx"))
     right = path.read_bytes()
     path.write_bytes(right[:50])
-    monkeypatch.setattr(module.time, "sleep", lambda _: path.write_bytes(right))
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(right))
     with stream.appender():
         assert verify(stream).segments[1].index == "fits"
 
@@ -128,7 +129,7 @@ def test_an_index_that_stays_damaged_is_told_of_a_live_log_too(
 ) -> None:
     stream = make_log(tmp_path)
     flip(next(tmp_path.glob("000000002.*.idx")), 30)
-    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     with stream.appender():
         report = verify(stream)
     assert (report.ok, report.tidy) == (True, False)

@@ -9,6 +9,7 @@ import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def sources() -> set[str]:
     return {str(path.relative_to(SOURCE.parent)) for path in SOURCE.rglob("*") if path.suffix in WRITTEN}
 
 
-def call(*words: object, **options: object) -> str:
+def call(*words: object, **options: Any) -> str:
     """What a program prints; without what this environment would lend it."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FORELOG", "VIRTUAL_ENV"))

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,13 +25,14 @@ from forelog.formats.m3 import M3, Datapoint, Series, Unit
 from forelog.formats.m3.format import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from forelog.jobs import AsyncClient, Client, LocalServer, Worker
 from forelog.jobs.log.commandlog import CommandLog
+from forelog.log.appender import Sync
 from forelog.log.directory.journal import JOURNAL_BYTES_MAX
 from forelog.state import PersistentDict, ReplicaServer, StateLog
 from forelog.testing import CrashDisk
 
 pytest.importorskip("msgspec", reason="msgspec is not installed")
 
-POLICIES = ("os", "interval", "always")
+POLICIES: tuple[Sync, ...] = ("os", "interval", "always")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Option:
 # -- what is done with each
 
 
-def append(path: Path, *, format: str = "captain", **options: Any) -> None:  # noqa: A002
+def append(path: Path, *, format: Literal["captain", "messages"] = "captain", **options: Any) -> None:  # noqa: A002
     """Records into a log, one by one and together, and all of them read back."""
     stream = Stream(path, format=format)
     item: Any = {"messages": (b"topic", b"payload", b"\x80"), "captain": b"payload"}[format]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from forelog import LockTimeout, Position, Record, Stream
+from forelog.copies.destinations import Ack
 from forelog.errors import AppenderFailed, ForelogError, NotReplicated
 from forelog.files import File, Files, OSFiles
 from forelog.state import Enumeration, StateLog
@@ -104,7 +105,7 @@ class StatePlace:
     a small filesystem a file takes most of the room at first, and leaves it bit by bit.
     """
 
-    def __init__(self, path: str, *, segment_bytes: int, copies: Sequence[str], ack: str, files: Files) -> None:
+    def __init__(self, path: str, *, segment_bytes: int, copies: Sequence[str], ack: Ack, files: Files) -> None:
         self._path = path
         self._ack = ack
         self._segment_bytes = segment_bytes
@@ -221,7 +222,7 @@ class NotingFiles(OSFiles):
 
     def _noting(self, file: File, path: str) -> File:
         name = os.path.basename(path)
-        return NotingFile(file, name, self._note, self._syncs, self._cut_seconds)  # type: ignore[return-value]
+        return NotingFile(file, name, self._note, self._syncs, self._cut_seconds)
 
 
 class NotingFile:

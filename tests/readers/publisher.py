@@ -60,8 +60,8 @@ class Publisher:
         data = bytearray()
         for packet_id, size in enumerate(self._sizes(), 1):
             number = self.ledger.trying(1)
-            packet = Publish(TOPIC, payload(number, size), 1, packet_id=packet_id)
-            data += encode(packet, talk.version, from_server=False)
+            publish = Publish(TOPIC, payload(number, size), 1, packet_id=packet_id)
+            data += encode(publish, talk.version, from_server=False)
         waiting = dict(enumerate(range(first, self.ledger.next), 1))
         refused = False
         try:

@@ -17,7 +17,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from forelog import Position
-from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest import Ingest
+from forelog.spark.pipeline.ingest_plan import Plan
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.tables.commits import load_state
 from tests.readers.ledger import Noted

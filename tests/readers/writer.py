@@ -25,6 +25,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from forelog.copies.destinations import Ack
 from forelog.errors import AppenderFailed, NotReplicated, WriteFailed
 from tests.readers.ledger import Ledger
 from tests.readers.place import LogPlace, NotingFiles, Place, StatePlace, copies_from, opened
@@ -52,7 +53,7 @@ class Way:
     syncs: bool = True
     cut_seconds: float = 0.0
     """How long it takes to make a file shorter."""
-    ack: str = "synced"
+    ack: Ack = "synced"
     """What updates of a state log wait for. With "none" its copies lag behind, and catch up beside the writer."""
 
 

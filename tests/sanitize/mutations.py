@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Literal
 
 Compared = tuple[int, int, int]
 """Two values that differed where the code compared them, and their size in bytes."""
 
 _SIZES = (1, 2, 4, 8)
+_ORDERS: tuple[Literal["big", "little"], ...] = ("big", "little")
 _EDGES = (
     0,
     1,
@@ -64,7 +66,7 @@ class Mutator:
         """A number that is a little larger or smaller: lengths and counts."""
         chance, size = self._chance, self._chance.choice(_SIZES)
         if len(out) >= size:
-            at, order = chance.randrange(len(out) - size + 1), chance.choice(("big", "little"))
+            at, order = chance.randrange(len(out) - size + 1), chance.choice(_ORDERS)
             number = int.from_bytes(out[at : at + size], order) + chance.randint(-16, 16)
             out[at : at + size] = (number % (1 << 8 * size)).to_bytes(size, order)
 

@@ -131,7 +131,8 @@ def cut(data: Any, at: int = 0) -> tuple[list[int], list[int]]:
 
 @cache
 def _packets(version: int) -> tuple[bytes, ...]:
-    chance, found = random.Random(version), []
+    chance = random.Random(version)
+    found: list[bytes] = []
     while len(found) < 60:
         one: Any = packet(chance) if len(found) > 5 else connect(chance)
         try:

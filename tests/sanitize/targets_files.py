@@ -334,8 +334,8 @@ def metadata_of_a_series(data: bytes) -> None:
 @target(lambda: [b'{"bytes": 500, "topics": ["a", "b/c"]}', b"[" * 3000, b'{"bytes": 500, "topics": ["\\ud800"]}'])
 def topics_of_a_file(data: bytes) -> None:
     history = History.__new__(History)
-    history._files = _disk("19700101T000000.000000001Z.topics", data)  # type: ignore[misc]
-    history._stream = _OneFile()  # type: ignore[assignment,misc]
+    history._files = _disk("19700101T000000.000000001Z.topics", data)
+    history._stream = _OneFile()  # type: ignore[assignment]
     history._read_list(1)
 
 

@@ -11,7 +11,7 @@ from forelog.commitlog.check import check_entries
 from forelog.copies.identity import Identity
 from forelog.copies.lineage import Lineage
 from forelog.errors import ForelogError
-from forelog.formats import Format, named_format
+from forelog.formats import Format, FormatName, named_format
 from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, WRITER
 from forelog.log.directory.index import SegmentIndex, encode_index, map_name
 from forelog.log.position import Position
@@ -66,10 +66,10 @@ def _repair(make: Any) -> None:
     repairs = apply_repairs(stream)
     report = verify(stream)
     if not report.ok and all(repair.possible for repair in repairs):
-        raise Finding(f"it isn't whole after its repair: {report.problems[:3]}")
+        raise Finding(f"it isn't whole after its repair: {report.problems()[:3]}")
 
 
-def _two_files(format_name: str, data: bytes) -> Any:
+def _two_files(format_name: FormatName, data: bytes) -> Any:
     """A log of one file or two, each with a part of the data after its header."""
     fmt: Format = named_format(format_name)
     knobs, data = data[:4].ljust(4, b"\0"), data[4:]

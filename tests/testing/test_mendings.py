@@ -19,7 +19,8 @@ from forelog.log import active, appender, recovery
 from forelog.log.active import ActiveSegment
 from forelog.log.directory import detection, foreign, segment, tail
 from forelog.log.directory.directory import Directory
-from forelog.log.directory.end import NO_END, read_end
+from forelog.log.directory.end import read_end
+from forelog.log.directory.index import IndexBuilder
 from forelog.log.walk import Walk
 from forelog.testing import Explorer, Writer, all_histories
 from forelog.testing.registry import Reader
@@ -103,7 +104,7 @@ def visible_when_written(patch: Patch) -> None:
 
 
 def recovery_without_the_mark(patch: Patch) -> None:
-    patch.setattr(appender, "recover", lambda *args: recovery.recover(*args[:-1], NO_END))
+    patch.setattr(appender, "recover", lambda *args: recovery.recover(*args[:-1]))
 
 
 def on_after_a_cut(patch: Patch) -> None:
@@ -133,13 +134,12 @@ def mark_before_the_size(patch: Patch) -> None:
 
 
 def stale_size_of_a_foreign_segment(patch: Patch) -> None:
-    index = foreign.foreign_index
-
     class NeverGrown:
         def size(self) -> int:
             return 0
 
-    patch.setattr(segment, "foreign_index", lambda *args: index(*args[:3], NeverGrown()))
+    index, file = foreign.foreign_index, NeverGrown()
+    patch.setattr(segment, "foreign_index", lambda *args: index(*(*args[:3], file)))
 
 
 def listing_once_when_all_is_gone(patch: Patch) -> None:
@@ -170,7 +170,7 @@ def segments_made_in_place(patch: Patch) -> None:
         write_all(file, directory.format.header())
         file.sync()
         directory.sync()
-        return tail.Tail(number, file, directory.format.header_bytes, tail.IndexBuilder(number), 0, time_ns)
+        return tail.Tail(number, file, directory.format.header_bytes, IndexBuilder(number), 0, time_ns)
 
     for module in (active, recovery):
         patch.setattr(module, "create_segment", create_segment)
