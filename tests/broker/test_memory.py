@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import random
 import resource
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forelog.broker import Limits
-from forelog.broker.mqtt import Connack, Publish, ReasonCode
+from forelog.broker.mqtt import Connack, Publish, ReasonCode, Suback, Subscribe, Subscription
 from forelog.broker.sessions.events import snapshot
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.broker.sessions.store import SessionStore
@@ -20,7 +22,7 @@ from forelog.errors import AppenderFailed
 from forelog.log.position import Position
 from forelog.testing import CrashDisk
 from tests.broker.local import local, until
-from tests.broker.serving import served, wait_until
+from tests.broker.serving import rss_bytes, served, wait_until
 from tests.broker.talking import Talk
 
 MB = 1 << 20
@@ -360,3 +362,47 @@ def test_a_full_disk_under_sessions_refuses_cleanly_and_heals(tmp_path):
         with Talk(broker.port) as client:
             assert client.connect("new", clean=False, expiry=1000).session_present
         assert "Traceback" not in broker.said(), broker.said()[-3000:]
+
+
+# -- what clients leave behind
+
+
+def test_clients_that_have_left_are_freed_without_a_collection(tmp_path):
+    with local(tmp_path / "log") as local_broker:
+        broker, gone = local_broker.broker, []
+
+        def watch() -> None:
+            for connection in broker.presence.connections:
+                gone.extend((weakref.ref(connection), weakref.ref(connection.session)))
+
+        gc.collect()
+        gc.disable()  # in a broker with a million objects a collection is rare, because it would stop everything
+        try:
+            for number in range(3):
+                with Talk(local_broker.port) as talk:
+                    talk.connect(f"c{number}")
+                    talk.subscribe(Subscription("a/#"), Subscription("$replay/-1h/b"), Subscription("$share/g/c"))
+                    local_broker.do(watch)
+            until(lambda: local_broker.do(lambda: not broker.store.sessions))
+            assert len(gone) == 6
+            until(lambda: not any(one() for one in gone))
+        finally:
+            gc.enable()
+
+
+def test_freed_memory_goes_back_to_the_system(tmp_path):
+    with served(tmp_path / "log") as broker, contextlib.ExitStack() as some:
+        reader = some.enter_context(Talk(broker.port))
+        reader.connect("reader")
+        before = rss_bytes(broker.process.pid)
+        with contextlib.ExitStack() as others:
+            for client in range(5):
+                talk = others.enter_context(Talk(broker.port))
+                talk.connect(f"many{client}")
+                for first in range(0, 480, 3):  # in pieces that malloc would keep
+                    talk.send(Subscribe(1, [Subscription(f"{first + n}/{'x' * 20_000}", 0) for n in range(3)]))
+                    talk.expect(Suback)
+                    if first % 30 == 0:
+                        reader.subscribe(Subscription(f"between/{client}/{first}", 0))
+            assert rss_bytes(broker.process.pid) > before + 40 * MB
+        wait_until(lambda: rss_bytes(broker.process.pid) < before + 17 * MB)

@@ -57,6 +57,7 @@ from forelog.log.appender import SEGMENT_BYTES, Appender, Sync
 from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.stream import Stream
+from forelog.serving.heap import Heap
 
 __all__ = ["Broker"]
 
@@ -338,6 +339,7 @@ class Broker:
             clients=self.clients,
             admission=self.admission,
             notices=self.notices,
+            heap=Heap(),
         )
         self._build_services()
 

@@ -1,4 +1,7 @@
-"""What the broker does now and then: notes positions, closes what is overdue, forgets what has expired."""
+"""What the broker does now and then.
+
+It notes positions, closes what is overdue, forgets what has expired, and gives memory back to the system.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from forelog.broker.log.history import History
 from forelog.broker.notices import ClientNotices
 from forelog.broker.sessions.store import SessionStore
 from forelog.errors import ForelogError
+from forelog.serving.heap import Heap
 
 __all__ = ["Upkeep"]
 
@@ -40,6 +44,7 @@ class Upkeep:
         clients: Clients,
         admission: Admission,
         notices: ClientNotices,
+        heap: Heap,
     ) -> None:
         self._store = store
         self._history = history
@@ -50,6 +55,7 @@ class Upkeep:
         self._clients = clients
         self._admission = admission
         self._notices = notices
+        self._heap = heap
         self._swept = self._known = 0.0
 
     async def run(self) -> None:
@@ -65,6 +71,7 @@ class Upkeep:
                 self._notices.sweep()
                 self._clients.sweep(now)
             self._store.forget_expired(self._clock.seconds_left)
+            self._heap.tend()
             if now - self._known >= KNOWN_SECONDS:
                 self._known = now
                 self._store.note_known()

@@ -469,6 +469,14 @@ def next_line(data: bytes, at: int, limit: int) -> tuple[int, list[bytes] | None
     LF. The first word is what comes before the first space and may be empty; no other word is.
     """
 
+# -- Memory
+
+def heap_free_bytes() -> int:
+    """How many bytes malloc has free, whether the system has them or not. 0 where that isn't known."""
+
+def heap_trim() -> None:
+    """Give the system what malloc has free. Takes about 10 ms for 100 MiB, and allocations wait meanwhile."""
+
 # -- Sockets
 
 class SocketSet:

@@ -3,6 +3,8 @@
 
 This file has what all others use: bytes, checksums, buffers. They are included at its end, a folder for each owner:
 
+    memory.pxi  what malloc keeps of freed memory
+
     log/        captain    records of the captain format: encode, scan, hop, find
                 columns    what is done with columns of records: gather, mask, compact, map, keys
                 hash       a keyed hash, for keys that come from strangers
@@ -207,6 +209,7 @@ cdef inline int extend(Stretch *stretch, const unsigned char *data, int64_t size
     return 0
 
 
+include "memory.pxi"
 include "log/captain.pxi"
 include "log/hash.pxi"
 include "log/columns.pxi"

@@ -64,6 +64,7 @@ from tests.kernel.oracle.m3 import (
     m3_scan,
     m3_time,
 )
+from tests.kernel.oracle.memory import heap_free_bytes, heap_trim
 from tests.kernel.oracle.messages import (
     message_split,
     messages_encode,
@@ -83,9 +84,9 @@ __all__ = [
     "AppendCore", "BoundedQueue", "Gate", "Inbox", "KeySet", "M3Checker", "M3Decoder", "M3Encoder", "SocketSet",
     "ascends", "captain_encode", "captain_encode_many", "captain_find", "captain_hop", "captain_scan",
     "commands_decode", "compact", "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since",
-    "gather", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
-    "m3_metadata", "m3_parse_metadata", "m3_scan", "m3_time", "message_columns", "message_split",
-    "messages_encode", "messages_encode_many", "messages_find", "messages_flags",
+    "gather", "heap_free_bytes", "heap_trim", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find",
+    "m3_hop", "m3_message", "m3_metadata", "m3_parse_metadata", "m3_scan", "m3_time", "message_columns",
+    "message_split", "messages_encode", "messages_encode_many", "messages_find", "messages_flags",
     "messages_hop", "messages_json", "messages_scan", "microseconds", "mqtt_deliver", "mqtt_encode_publish",
     "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "msgpack_array", "next_line", "open_first", "payload_bytes",
     "pieces", "pieces_after", "read_clock", "relocate", "rows_where", "select", "socket_send", "time_run",

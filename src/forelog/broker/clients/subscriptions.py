@@ -135,13 +135,14 @@ class Subscriptions:
             yield
 
     def forget(self, session: Session) -> None:
-        """A session ends: remove it from its groups."""
+        """A session ends: remove it from its groups, then free it."""
         self._slices.start(session, self._forgetting(session))
 
     def _forgetting(self, session: Session) -> Iterator[None]:
         for key in list(session.groups):
             self._groups.forget(session, key)
             yield
+        session.let_go()
 
     def _do(self, session: Session, connection: Link, work: Iterator[None]) -> None:
         """Do work for a client. Its further packets wait until that is done."""

@@ -109,7 +109,7 @@ class Connection(Peer, asyncio.Protocol):
         self._drained = 0
         self._singly = 0
         """Bytes of messages to take one by one, because not all of them may be published."""
-        self._pace = Pace(self, services.slices, services.delivery)
+        self._pace = Pace(services.slices, services.delivery)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's file descriptor if bytes can be written to it directly, else -1."""
@@ -140,6 +140,7 @@ class Connection(Peer, asyncio.Protocol):
         self.ready = False
         if self._held is not None:
             self._held.cancel()
+            self._held = None  # it may refer to this connection
         if self._timer is not None:
             self._timer.cancel()
         self._services.admission.lingering.discard(self)
@@ -147,10 +148,9 @@ class Connection(Peer, asyncio.Protocol):
         self._left()
 
     def _left(self) -> None:
-        services = self._services
-        services.buffers.partial.drop(self)
-        services.clients.left(self)
-        services.admission.left(self)
+        self._services.buffers.partial.drop(self)
+        self._services.clients.left(self)
+        self._services.admission.left(self)
 
     def pause_writing(self) -> None:
         self.ready = False
@@ -230,10 +230,10 @@ class Connection(Peer, asyncio.Protocol):
         at, end = 0, len(data)
         limit = self.packet_limit
         self._need = runs = 0
-        if self._singly and not self._pace.must_wait(_PUBLISH, 0):
+        if self._singly and not self._pace.must_wait(self, _PUBLISH, 0):
             at, runs = self._take_singly(data, 0, min(self._singly, end), limit), RUNS_MAX
         while at < end and not (self._closing or self._paused) and self._held is None:
-            if self._pace.must_wait(data[at], runs):
+            if self._pace.must_wait(self, data[at], runs):
                 break
             if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")

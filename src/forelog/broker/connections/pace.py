@@ -7,6 +7,7 @@ delivered. Meanwhile its bytes stay where they are; most of them stay in its soc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -34,30 +35,29 @@ class Held(Hashable, Protocol):
 class Pace:
     """The pace of one client."""
 
-    __slots__ = ("_client", "_delivery", "_slices", "_turn")
+    __slots__ = ("_delivery", "_slices", "_turn")
 
-    def __init__(self, client: Held, slices: Slices, delivery: Delivery) -> None:
-        self._client = client
+    def __init__(self, slices: Slices, delivery: Delivery) -> None:
         self._slices = slices
         self._delivery = delivery
         self._turn = 0
         """The turn in which its last messages are written."""
 
-    def must_wait(self, first: int, runs: int) -> bool:
+    def must_wait(self, client: Held, first: int, runs: int) -> bool:
         """Whether a packet with this first byte has to wait after so many runs. If so, the client is held."""
         if runs >= RUNS_MAX and not self._slices.has_time():
-            self._client.hold(Future())
-            self._later()
+            client.hold(Future())
+            self._later(client)
             return True
         if first & 0xF0 == _PUBLISH:
             delivery = self._delivery
             if delivery.owes(self._turn):
-                self._client.hold(Future())
-                delivery.when_delivered(self._later)
+                client.hold(Future())
+                delivery.when_delivered(functools.partial(self._later, client))
                 return True
             self._turn = delivery.turn
         return False
 
-    def _later(self) -> None:
+    def _later(self, client: Held) -> None:
         """Resume the client when others have had their turn."""
-        self._slices.later(self._client, self._client.resume)
+        self._slices.later(client, client.resume)

@@ -75,6 +75,7 @@ class WebSocket(asyncio.Protocol):
         if self._closing is not None:
             self._closing.cancel()
         self._connection.connection_lost(error)
+        self._connection.transport = self._transport  # so that neither refers to the other any more
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()

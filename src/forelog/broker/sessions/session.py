@@ -237,6 +237,13 @@ class Session:
         self.last_id = 0
         """The packet id that was used last."""
 
+    def let_go(self) -> None:
+        """Forget what refers to it, so that its memory is freed at once: it has ended."""
+        for cursor in self.cursors.values():
+            cursor.session = None
+        self.cursors.clear()
+        self.behind.clear()
+
     async def wait(self) -> None:
         """Wait until something is acknowledged, or the connection is lost."""
         self._waiter = asyncio.get_running_loop().create_future()

@@ -220,6 +220,7 @@ async def _serve(chosen: argparse.Namespace, limits: Limits, access: Access, tls
     try:
         gc.collect()
         gc.freeze()  # sessions and retained messages that no collection would free
+        gc.set_threshold(5_000, 10, 1_000)  # one of a million objects would stop everything for 200 ms
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
