@@ -52,6 +52,12 @@ class Closed:
     id: int
 
 
+class Together(NamedTuple):
+    """Several events in one record."""
+
+    events: tuple[Any, ...]
+
+
 class NotNow(Exception):
     pass
 
@@ -111,12 +117,28 @@ class Bank:
         return event.id in self.accounts
 
     def do(self, event: Any) -> None:
+        if isinstance(event, Together):
+            self.do_together(event.events)
+            return
         if not self.possible(event):
             return
         begun = len(self.disk.events)
         self.log.update(event)
         self.change(event)
         self.told(begun)
+
+    def do_together(self, events: tuple[Any, ...]) -> None:
+        before, possible = dict(self.accounts), []
+        for event in events:  # each is possible after those before it, or it isn't
+            if self.possible(event):
+                possible.append(event)
+                self.change(event)
+        self.accounts, after = before, self.accounts
+        if possible:
+            begun = len(self.disk.events)
+            self.log.update_together(possible)
+            self.accounts = after
+            self.told(begun)
 
     def enumerate(self, log: Enumeration) -> None:
         for place, number in enumerate(sorted(self.accounts)):
@@ -192,12 +214,13 @@ class Life:
 
 NUMBERS = st.integers(0, IDS - 1)
 CENTS = st.integers(1, 99)
-EVENTS = st.one_of(
+SINGLE_EVENTS = st.one_of(
     st.builds(Account, NUMBERS, CENTS, st.sampled_from(["", "ada", "x" * 70])),
     st.builds(Deposit, NUMBERS, CENTS),
     st.builds(Transfer, NUMBERS, NUMBERS, CENTS),
     st.builds(Closed, NUMBERS),
 )
+EVENTS = SINGLE_EVENTS | st.builds(Together, st.lists(SINGLE_EVENTS, min_size=1, max_size=4).map(tuple))
 ROTATIONS = st.builds(
     Rotate,
     st.lists(st.lists(EVENTS, max_size=3).map(tuple), max_size=IDS).map(tuple),
@@ -211,12 +234,14 @@ TOLD_OF_BOTH = Rotate(
     ((), (Transfer(0, 3, 7), Deposit(2, 1)), (Closed(3), Transfer(2, 1, 5)), (Account(3, 1),)), None
 )
 BROKEN = Rotate(TOLD_OF_BOTH.between, 2)
+ALL_AT_ONCE = Together((Account(0, 1, "x" * 70), Closed(1), Transfer(2, 3, 50), Account(1, 7), Deposit(3, 1)))
 
 
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 @example([*FULL, TOLD_OF_BOTH, Transfer(3, 0, 1)])
 @example([*FULL, BROKEN, Transfer(0, 3, 9), Closed(1), TOLD_OF_BOTH, Deposit(0, 1)])
+@example([*FULL, ALL_AT_ONCE, Rotate(((ALL_AT_ONCE,), (), (ALL_AT_ONCE,)), 3), Reopen(), ALL_AT_ONCE])
 @example([*FULL, BROKEN, Reopen(), Deposit(0, 1), BROKEN, BROKEN, Reopen(), Closed(0)])
 def test_a_power_loss_anywhere_restores_what_was_synced(crash_count, steps):
     logging.disable(logging.CRITICAL)
@@ -233,6 +258,7 @@ def test_a_power_loss_anywhere_restores_what_was_synced(crash_count, steps):
 @given(STEPS)
 @example([*FULL, TOLD_OF_BOTH, Transfer(3, 0, 1)])
 @example([*FULL, BROKEN, Transfer(0, 3, 9), Closed(1), TOLD_OF_BOTH, Deposit(0, 1)])
+@example([*FULL, ALL_AT_ONCE, Rotate(((ALL_AT_ONCE,), (), (ALL_AT_ONCE,)), 3), Reopen(), ALL_AT_ONCE])
 @example([*FULL, BROKEN, Reopen(), Deposit(0, 1), BROKEN, BROKEN, Reopen(), Closed(0)])
 def test_a_killed_process_loses_nothing_that_was_acknowledged(steps):
     life = Life(steps, "os")

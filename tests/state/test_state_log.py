@@ -228,8 +228,15 @@ class Crashed:
                 begun, dice = len(self.disk.events), rng.random()
                 if dice < 0.25:
                     data.rotate()
-                elif dice < 0.45 and data:
+                elif dice < 0.4 and data:
                     del data[rng.choice(sorted(data))]
+                elif dice < 0.6:
+                    with data.transaction():
+                        for key in rng.sample(range(5), 3):
+                            data.pop(key, None)
+                            data.set(rng.randrange(5), "y" * 90, ttl=rng.choice([None, 10_000]))
+                elif dice < 0.65:
+                    data.clear()
                 else:
                     data[rng.randrange(5)] = rng.choice([0, "x" * 200, [1, 2]])
                 self._is(data, begun)

@@ -5,7 +5,12 @@
     enumeration.py   Enumeration: what an app gets to enumerate its state
     options.py       the options of a state log, with their types
     log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate its state
+    items.py         the events of a dict
+    table.py         the items of a dict in memory, and when they expire
+    transaction.py   changes of several keys as one record, and the locks of writers
+    unset.py         what stands for nothing where None is a value
     mapping.py       PersistentDict: a dict that does all of this by itself
+    aio.py           its methods that write, for tasks
     reader.py        a state log read without its app: generations, and events as far as their bytes tell
     restoration.py   a new log with the state at a time
     follower.py      Follower: the same state in another process, which can take over
@@ -23,14 +28,18 @@ if TYPE_CHECKING:
     from forelog.copies.identity import Identity
     from forelog.copies.server.server import ReplicaServer
     from forelog.errors import BadEvent
+    from forelog.state.aio import AsyncPersistentDict
     from forelog.state.enumeration import Enumeration
     from forelog.state.events import Codec, EventCodec
     from forelog.state.follower import Follower
     from forelog.state.log import StateLog, StateStats
     from forelog.state.mapping import PersistentDict
     from forelog.state.restoration import restore
+    from forelog.state.unset import ABSENT
 
 __all__ = [
+    "ABSENT",
+    "AsyncPersistentDict",
     "BadEvent",
     "Codec",
     "DestinationHealth",
@@ -48,6 +57,8 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name for Any
     _HOMES = {
+        "ABSENT": "state.unset",
+        "AsyncPersistentDict": "state.aio",
         "BadEvent": "errors",
         "Codec": "state.events",
         "DestinationHealth": "copies.destinations",

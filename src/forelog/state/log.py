@@ -44,7 +44,7 @@ from forelog.copies.transfers import Transfers
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files, Lock, disk
 from forelog.formats import Block
-from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, RECORD_BYTES, WRITER
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, RECORD_BYTES, WRITER, group
 from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, Sync
 from forelog.log.directory.directory import APPEND_LOCK, Directory
 from forelog.log.directory.index import SegmentIndex
@@ -264,15 +264,31 @@ class StateLog:
         return position
 
     def update_many(self, events: Iterable[Any]) -> Positions:
-        """Log several changes together: all of them, or none. Returns their positions."""
+        """Log several changes with one write and one sync, and return their positions.
+
+        A process that is killed leaves all of them or none; a power loss may keep the first ones, in order.
+        """
+        encode = self._codec.encode
+        payloads = [EVENT + encode(event) for event in events]
+        return self._append_payloads(payloads, len(payloads))
+
+    def update_together(self, events: Iterable[Any]) -> Position:
+        """Log several changes as one record, and return its position: any crash leaves all of them or none.
+
+        A replay gets the events one after another. There must be at least one.
+        """
+        encoded = [self._codec.encode(event) for event in events]
+        if not encoded:
+            raise ValueError("there is no event to log: a record needs at least one")
+        return self._append_payloads([group(encoded)], len(encoded))[0]
+
+    def _append_payloads(self, payloads: list[bytes], updates: int) -> Positions:
         appender = self._opened()
         destinations = self._destinations
         if destinations:
             destinations.check()
-        encode = self._codec.encode
-        payloads = [EVENT + encode(event) for event in events]
         positions = appender.append_many(payloads)
-        self._updates += len(payloads)
+        self._updates += updates
         self._since_bytes += sum(map(len, payloads)) + len(payloads) * RECORD_BYTES
         if destinations and payloads:
             destinations.appended(positions[-1])

@@ -14,36 +14,49 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any, Self, TypeVar, Unpack, overload
+import os
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from forelog.errors import AppenderClosed, BadEvent, NotReplicated
+from forelog.bounds import AGE_SECONDS_MAX, check_number
+from forelog.errors import NotReplicated
 from forelog.log.stream import PathLike
 from forelog.state.enumeration import Enumeration
-from forelog.state.events import Batch, EventCodec, difference
+from forelog.state.items import ItemCodec
 from forelog.state.log import StateLog, StateStats
-from forelog.state.options import LogOptions
+from forelog.state.options import DictOptions, LogOptions
+from forelog.state.table import Table
+from forelog.state.transaction import KeyLocks, Transaction, joined
+from forelog.state.unset import ABSENT, UNSET, Absent, Ttl, Unset
+
+if TYPE_CHECKING:
+    from forelog.state.aio import AsyncPersistentDict
 
 K = TypeVar("K")
 V = TypeVar("V")
-_MISSING: Any = object()
 
 
 class PersistentDict(MutableMapping[K, V]):
     """A dict whose changes are in a log: `with PersistentDict(path, keys=str, values=Decimal) as prices: ...`.
 
     Keys and values are strings, bytes, numbers, booleans and None; values can be lists and dicts, and keys tuples.
-    `keys` and `values` name other types that msgspec knows, such as `Decimal`, `tuple[int, str]` or a dataclass.
-    BadEvent refuses what would not come back as it was.
+    `keys` and `values` name other types that msgspec knows, such as `Decimal`, `tuple[int, str]` or a dataclass;
+    `PersistentDict[str, Decimal](path)` does too. BadEvent refuses what would not come back as it was.
 
     The dict doesn't notice a change inside of a value, as in `d["list"].append(1)`: assign the value again. Any
-    thread may use the dict; each method is one atomic step. The other options are those of StateLog.
+    thread may use the dict; each method is one atomic step. Whoever iterates sees the dict as it was when the
+    iteration began.
+
+    ttl    seconds after which a key expires that is set without a time of its own; None for never
+    clock  the time that keys expire by, in nanoseconds since 1970; by default the system's
+
+    The other options are those of StateLog.
     """
 
     @overload
     def __init__(
-        self, path: PathLike, *, keys: type[K], values: type[V], **options: Unpack[LogOptions]
+        self, path: PathLike, *, keys: type[K], values: type[V], **options: Unpack[DictOptions]
     ) -> None: ...
 
     @overload
@@ -53,7 +66,7 @@ class PersistentDict(MutableMapping[K, V]):
         *,
         keys: type[K],
         values: object = Any,
-        **options: Unpack[LogOptions],
+        **options: Unpack[DictOptions],
     ) -> None: ...
 
     @overload
@@ -63,7 +76,7 @@ class PersistentDict(MutableMapping[K, V]):
         *,
         keys: object = Any,
         values: type[V],
-        **options: Unpack[LogOptions],
+        **options: Unpack[DictOptions],
     ) -> None: ...
 
     @overload
@@ -73,23 +86,36 @@ class PersistentDict(MutableMapping[K, V]):
         *,
         keys: object = Any,
         values: object = Any,
-        **options: Unpack[LogOptions],
+        **options: Unpack[DictOptions],
     ) -> None: ...
 
     def __init__(
-        self, path: PathLike, *, keys: Any = Any, values: Any = Any, **options: Unpack[LogOptions]
+        self,
+        path: PathLike,
+        *,
+        keys: Any = Any,
+        values: Any = Any,
+        ttl: float | None = None,
+        clock: Callable[[], int] | None = None,
+        **options: Unpack[LogOptions],
     ) -> None:
-        self._data: dict[K, V] = {}
-        self._lock = threading.RLock()
-        self._open = False
+        self._codec = ItemCodec(keys, values)
+        self._table: Table[K, V] = Table(os.fspath(path), clock)
         self._log = StateLog(
-            path, replay=self._change, enumerate=self._enumerate, codec=ItemCodec(keys, values), **options
+            path, replay=self._table.replay, enumerate=self._enumerate, codec=self._codec, **options
         )
+        self._locks = KeyLocks()
+        self._transaction: Transaction[K, V] | None = None
+        self._ttl = _checked(ttl)
 
     def open(self) -> Self:
         """Open the log, and restore the dict from it."""
+        kinds = getattr(self, "__orig_class__", None)  # PersistentDict[str, Order](path)
+        if kinds is not None:
+            self._codec.declare(*kinds.__args__)
+        self._table.close()
         self._log.open()
-        self._open = True
+        self._table.open()
         return self
 
     def close(self) -> None:
@@ -104,6 +130,8 @@ class PersistentDict(MutableMapping[K, V]):
 
     def rotate(self) -> None:
         """Write the whole dict to a new generation of the log, and drop the older ones."""
+        if self._mine() is not None:
+            raise RuntimeError("a transaction is open here: rotate after it")
         self._log.rotate()
 
     def stats(self) -> StateStats:
@@ -115,143 +143,270 @@ class PersistentDict(MutableMapping[K, V]):
         """The log, with its destinations and its health."""
         return self._log
 
+    @property
+    def aio(self) -> AsyncPersistentDict[K, V]:
+        """The methods that write, to be awaited."""
+        from forelog.state.aio import AsyncPersistentDict
+
+        return AsyncPersistentDict(self)
+
+    async def __aenter__(self) -> Self:
+        await self.aio.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aio.close()
+
+    # -- reading
+
+    def __getitem__(self, key: K) -> V:
+        if self._transaction is None:
+            return self._table[key]
+        value: V = self._found(key)[1]
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        mine = self._mine()
+        return key in self._table if mine is None else mine.event(key) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._table) if self._mine() is None else len(self._now())
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._now())
+
+    def __reversed__(self) -> Iterator[K]:
+        return reversed(self._now())
+
+    def values(self) -> ValuesView[V]:
+        """The values. Each iteration sees them as they are when it begins."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[K, V]:
+        """Keys and values. Each iteration sees them as they are when it begins."""
+        return _Items(self)
+
+    def copy(self) -> dict[K, V]:
+        """A dict with the items of this moment. (`dict(d)` looks up each key, which may be gone by then.)"""
+        return self._now().copy()
+
+    def __or__(self, other: Mapping[K, V]) -> dict[K, V]:
+        return self._now() | _plain(other) if isinstance(other, Mapping) else NotImplemented
+
+    def __ror__(self, other: Mapping[K, V]) -> dict[K, V]:
+        return _plain(other) | self._now() if isinstance(other, Mapping) else NotImplemented
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc] # as a dict's: pairs will do, and it stays itself
+        self.update(other)
+        return self
+
+    def __repr__(self) -> str:
+        return f"PersistentDict({self._now()!r})" if self._table.opened else "PersistentDict(not open)"
+
+    def expires_ns(self, key: K) -> int | None:
+        """When a key expires, in nanoseconds since 1970; None for never. KeyError if there is no such key."""
+        event = self._found(key)
+        return event[2] if len(event) > 2 else None
+
+    # -- changing a key: each method is one step for other threads
+
+    def set(self, key: K, value: V, *, ttl: Ttl = UNSET) -> None:
+        """Set a value, for `ttl` seconds: None for ever. Without a `ttl`, for as long as the dict's own says."""
+        with self._alone(key):
+            self._put(key, value, ttl)
+
     def __setitem__(self, key: K, value: V) -> None:
-        hash(key)  # a key that is not hashable must not get into the log: no restart would succeed
-        with self._lock, self._noting_what_is_written([key, value]):
-            self._log.update([key, value])
+        self.set(key, value)
 
     def __delitem__(self, key: K) -> None:
-        with self._lock:
-            if key not in self._data:
-                raise KeyError(key)
-            with self._noting_what_is_written([key]):
-                self._log.update([key])
+        with self._alone(key):
+            self._found(key)
+            self._change([key])
 
-    # -- methods that MutableMapping implements in several steps; here each is atomic
-
-    def setdefault(self, key: K, default: V = None) -> V:  # type: ignore[assignment]
+    def setdefault(self, key: K, default: V = None, *, ttl: Ttl = UNSET) -> V:  # type: ignore[assignment]
         """The value of a key; if it has none, set it to the default first."""
-        with self._lock:
-            if key not in self._restored:
-                self[key] = default
-            return self._data[key]
-
-    def pop(self, key: K, default: Any = _MISSING) -> Any:
-        """Remove a key and return its value. Without one: the default if given, else KeyError."""
-        with self._lock:
-            if key not in self._restored and default is not _MISSING:
-                return default
-            value = self._data[key]
-            del self[key]
+        with self._alone(key):
+            event = self._event(key)
+            if event is None:
+                self._put(key, default, ttl)
+            value: V = default if event is None else event[1]
             return value
 
+    def pop(self, key: K, default: Any = UNSET) -> Any:
+        """Remove a key and return its value. Without one: the default if given, else KeyError."""
+        with self._alone(key):
+            if (event := self._event(key)) is not None:
+                self._change([key])
+                return event[1]
+        if default is UNSET:
+            raise KeyError(key)
+        return default
+
+    def update_with(
+        self, key: K, function: Callable[[V], V], default: V | Unset = UNSET, *, ttl: Ttl = UNSET
+    ) -> V:
+        """Set a key to what `function` makes of its value, or of the default, and return that.
+
+        KeyError if there is neither. The function returns a new value, and doesn't change the old one. Other
+        writers of the key wait for it; it must not write to the dict itself. An error of the function changes
+        nothing. A key that is there keeps its time unless `ttl` is given.
+        """
+        with self._alone(key):
+            event = self._event(key)
+            if event is None and isinstance(default, Unset):
+                raise KeyError(key)
+            with self._locks.calling() if self._mine() is None else nullcontext():
+                value = function(default if event is None else event[1])  # type: ignore[arg-type]
+            self._put(key, value, ttl, event)
+            return value
+
+    def increment(self, key: K, by: Any = 1, *, ttl: Ttl = UNSET) -> V:
+        """Add to a number, 0 if there is none yet, and return the sum. `ttl` is that of `update_with`."""
+        return self.update_with(key, lambda number: number + by, 0, ttl=ttl)  # type: ignore[arg-type]
+
+    def compare_and_set(self, key: K, expected: V | Absent, value: V | Absent, *, ttl: Ttl = UNSET) -> bool:
+        """Set a key if it has the expected value, and return whether it had. ABSENT is a key that isn't there."""
+        with self._alone(key):
+            event = self._event(key)
+            if (ABSENT if event is None else event[1]) != expected:
+                return False
+            if not isinstance(value, Absent):
+                self._put(key, value, ttl, event)
+            elif event is not None:
+                self._change([key])
+            return True
+
+    # -- changing several keys
+
     def popitem(self) -> tuple[K, V]:
-        """Remove a key and return it with its value; KeyError if the dict is empty."""
-        with self._lock:
-            if not self._restored:
-                raise KeyError("the dict is empty")
-            key = next(iter(self._data))
-            return key, self.pop(key)
+        """Remove the oldest key and return it with its value; KeyError if the dict is empty."""
+        while (key := next(iter(self), UNSET)) is not UNSET:
+            with contextlib.suppress(KeyError):  # another thread was faster
+                return key, self.pop(key)
+        raise KeyError("the dict is empty")
 
     def update(self, other: Any = (), /, **items: Any) -> None:
-        """Set the items of a mapping or of pairs. They are logged one by one: a crash may leave only the first."""
-        new: dict[K, V] = dict(other, **items)
-        with self._lock:
+        """Set the items of a mapping or of pairs: all of them, or none, as in a transaction."""
+        new: dict[K, V] = dict(_plain(other), **items)
+        with nullcontext() if self._mine() is not None else self.transaction():
             for key, value in new.items():
                 self[key] = value
 
     def clear(self) -> None:
-        """Remove all keys, one by one."""
-        with self._lock:
-            for key in list(self._restored):
-                del self[key]
+        """Remove all keys."""
+        with self._locks.all() if self._mine() is None else nullcontext():
+            if self:
+                self._change([])
 
     @contextlib.contextmanager
-    def _noting_what_is_written(self, event: list[Any]) -> Iterator[None]:
-        """Make the change once the log has it, also if a copy didn't acknowledge it in time."""
+    def transaction(self) -> Iterator[None]:
+        """Change several keys as one step: `with d.transaction(): ...`.
+
+        What this thread or task changes in the block becomes one record in the log when the block ends: after a
+        crash all of it is there, or nothing. An exception drops it. In the block the dict shows the changes;
+        everybody else sees the dict as it was before, then all of them at once. Other writers wait for the end of
+        the block: don't wait for them in it, and don't `await`.
+        """
+        if self._mine() is not None:
+            raise RuntimeError("a transaction is open here already")
+        with self._locks.all():
+            self._transaction = Transaction(self._table)
+            token = joined.set((*joined.get(), self._transaction))
+            try:
+                yield
+                events = self._transaction.events()
+            finally:
+                self._transaction = None
+                joined.reset(token)
+            if events:
+                self._write(events)
+
+    # -- from here to the table and the log
+
+    def _mine(self) -> Transaction[K, V] | None:
+        """The open transaction, if this call belongs to it."""
+        found = self._transaction
+        return found if found is not None and found in joined.get() else None
+
+    def _alone(self, key: K) -> AbstractContextManager[Any]:
+        """Keep out other writers of a key. A key that is not hashable raises, and doesn't get into the log."""
+        return self._locks.of(key) if self._mine() is None else nullcontext()
+
+    def _now(self) -> dict[K, V]:
+        return (self._mine() or self._table).now()
+
+    def _event(self, key: K) -> list[Any] | None:
+        return (self._mine() or self._table).event(key)
+
+    def _found(self, key: K) -> list[Any]:
+        event = self._event(key)
+        if event is None:
+            raise KeyError(key)
+        return event
+
+    def _put(self, key: K, value: V, ttl: Ttl, before: list[Any] | None = None) -> None:
+        """Set a key; without a new time it keeps the one that the event before gave it."""
+        if before is not None and isinstance(ttl, Unset):
+            self._change([key, value, *before[2:]])
+            return
+        seconds = self._ttl if isinstance(ttl, Unset) else _checked(ttl)
+        until = [] if seconds is None else [self._table.clock() + round(seconds * 1e9)]
+        self._change([key, value, *until])
+
+    def _change(self, event: list[Any]) -> None:
+        mine = self._mine()
+        if mine is None:
+            self._write([event])
+        else:
+            mine.change(event)
+
+    def _write(self, events: list[list[Any]]) -> None:
+        """Make changes once the log has them, also if a copy didn't acknowledge them in time."""
         try:
-            yield
+            if len(events) == 1:
+                self._log.update(events[0])
+            else:
+                self._log.update_together(events)
         except NotReplicated as error:
             if error.position is not None:
-                self._change(event)
+                self._table.change(events)
             raise
-        self._change(event)
-
-    @property
-    def _restored(self) -> dict[K, V]:
-        """The items; AppenderClosed before they have been restored."""
-        if not self._open:
-            raise AppenderClosed(f"the state log {self._log.stream.path} has not been opened: use it in a `with`")
-        return self._data
-
-    def __getitem__(self, key: K) -> V:
-        return self._restored[key]
-
-    def __len__(self) -> int:
-        return len(self._restored)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._restored)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._restored
-
-    def __repr__(self) -> str:
-        return f"PersistentDict({self._data!r})" if self._open else "PersistentDict(not open)"
-
-    def _change(self, event: Sequence[Any]) -> None:
-        key = event[0]
-        if type(key) is list:
-            key = _hashable(key)
-        if len(event) == 2:
-            self._data[key] = event[1]
-        else:
-            self._data.pop(key, None)
+        self._table.change(events)
 
     def _enumerate(self, log: Enumeration) -> None:
-        with self._lock:
-            keys = list(self._data)
-        for key in log.each(keys):
-            with self._lock:
-                if key in self._data:
-                    log.update([key, self._data[key]])
+        self._table.open()  # when the log is opened, all has been replayed by now
+        for key in log.each(list(self._table.now())):
+            with self._locks.of(key):
+                if (event := self._table.event(key)) is not None:
+                    log.update(event)
 
 
-class ItemCodec(EventCodec):
-    """Events of a dict: `[key, value]` for a new value, `[key]` for a removed key."""
+class _Values(ValuesView[V]):
+    """Values, of one moment in each iteration."""
 
-    def __init__(self, keys: Any, values: Any) -> None:
-        super().__init__()
-        self._typed: dict[bytes, Batch] = {}
-        if keys is Any and values is Any:
-            return
-        from msgspec import msgpack
+    _mapping: PersistentDict[Any, V]
 
-        put, drop = msgpack.Decoder(tuple[keys, values]).decode, msgpack.Decoder(tuple[keys]).decode
-        self._decoders[b""] = lambda data: drop(data) if data[:1] == b"\x91" else put(data)
-        puts, drops = msgpack.Decoder(list[tuple[keys, values]]), msgpack.Decoder(list[tuple[keys]])
-        batches = Batch(b"\0\x92", 1, puts.decode), Batch(b"\0\x91", 1, drops.decode)
-        self._typed = {batch.head: batch for batch in batches}
+    def __iter__(self) -> Iterator[V]:
+        return iter(self._mapping._now().values())
 
-    def encode(self, event: Any) -> bytes:
-        """The event as bytes. An error names the key."""
-        try:
-            return super().encode(event)
-        except BadEvent as error:
-            raise BadEvent(f"[{event[0]!r:.100}]: {error}") from None
-
-    def batch(self, data: bytes) -> Batch | None:
-        """How to decode many such events at once. New values and removed keys differ in the first byte."""
-        return self._typed.get(data[:2]) if self._typed else super().batch(data)
-
-    def changed(self, event: Any, back: Any) -> str | None:
-        """What would come back different. A key may be a tuple: _hashable() makes it one again."""
-        found = difference(event[0], back[0], "the key")
-        if found is None and len(event) > 1:
-            found = difference(event[1], back[1], "the value", tuples=False)
-        return found and f"{found}: say what they are, with keys=TYPE or values=TYPE"
+    def __contains__(self, value: object) -> bool:
+        return value in self._mapping._now().values()
 
 
-def _hashable(key: Any) -> Any:
-    """A key from msgpack, where tuples are lists."""
-    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+class _Items(ItemsView[K, V]):
+    """Keys and values, of one moment in each iteration."""
+
+    _mapping: PersistentDict[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return iter(self._mapping._now().items())
+
+
+def _plain(other: Any) -> dict[Any, Any]:
+    """A dict of what can be made one; of a PersistentDict as it is at one moment."""
+    return other.copy() if isinstance(other, PersistentDict) else dict(other)
+
+
+def _checked(ttl: float | None) -> float | None:
+    check_number("ttl", ttl, above=True, most=AGE_SECONDS_MAX, or_none="for never")
+    return ttl

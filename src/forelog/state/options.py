@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypedDict
 
 from forelog.copies.identity import Identity
@@ -27,3 +28,10 @@ class LogOptions(OpenOptions, total=False):
 
     timeout: float | None
     promote: bool | Identity
+
+
+class DictOptions(LogOptions, total=False):
+    """All options of a PersistentDict but for its types."""
+
+    ttl: float | None
+    clock: Callable[[], int] | None

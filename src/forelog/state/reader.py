@@ -16,9 +16,10 @@ from forelog.copies.slots import directory_of
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
 from forelog.files import Lock
 from forelog.formats import Block
-from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, GROUP, MARKER_BYTES, SIZE_BYTES, events_in
 from forelog.log.position import Position
 from forelog.log.stream import Bound, PathLike, Stream
+from forelog.state.items import PARTS_MAX
 from forelog.state.replay import is_marker
 from forelog.times import format_time
 
@@ -50,13 +51,13 @@ class Event(NamedTuple):
     """An event as bytes."""
 
     position: Position
-    """Where its record begins."""
+    """Where its record begins; events of one group share it."""
     time_ns: int
     """When it was written."""
     data: bytes
     """The bytes that the codec made of it."""
     frame_bytes: int
-    """The size of the whole record."""
+    """The size of the whole record; in a group, of its part of it."""
 
 
 class ParsedEvent(NamedTuple):
@@ -160,14 +161,25 @@ def events_of(stream: Stream, span: Span) -> Iterator[Event]:
         for row in range(block.first, block.last):
             payload = bytes(block.buffer[starts[row] : ends[row]])
             position = Position(block.segment, block.offsets[row])
-            if payload[:1] == EVENT:
-                yield Event(position, times[row], payload[1:], block.frame_bytes(row))
+            if payload[:1] in (EVENT, GROUP):
+                yield from _events_at(position, times[row], payload, block.frame_bytes(row))
             elif not is_marker(payload):
                 raise BadEvent(
                     f"the record at {position} of {stream.path} begins with {payload[:9]!r}, expected an event or "
                     "a marker",
                     position=position,
                 )
+
+
+def _events_at(position: Position, time_ns: int, payload: bytes, frame_bytes: int) -> Iterator[Event]:
+    """The events of one record. The first has the bytes that belong to none of them."""
+    try:
+        parts = events_in(payload)
+    except BadEvent as error:
+        raise BadEvent(f"the record at {position} can't be read: {error}", position=position) from None
+    rest = sum(len(part) + SIZE_BYTES for part in parts[1:])
+    for number, data in enumerate(parts):
+        yield Event(position, time_ns, data, len(data) + SIZE_BYTES if number else frame_bytes - rest)
 
 
 def parse_event(data: bytes) -> ParsedEvent | None:
@@ -207,8 +219,9 @@ def _depth_is_fine(value: Any) -> bool:
 def last_events(events: Iterable[Event]) -> tuple[dict[tuple[str, Any], Any], bool]:
     """The last event of each thing, by type and key; and whether the log is that of a PersistentDict.
 
-    The events of a PersistentDict are lists: a key and its value, or a removed key. The key of any other event is
-    its field `id`, else `key`, else its first field. A plain value, and bytes of another codec, are their own key.
+    The events of a PersistentDict are lists: a key, its value, and when it expires; a removed key; nothing, if it
+    was cleared. The key of any other event is its field `id`, else `key`, else its first field. A plain value, and
+    bytes of another codec, are their own key.
     """
     found: dict[tuple[str, Any], Any] = {}
     is_dict = True
@@ -217,7 +230,10 @@ def last_events(events: Iterable[Event]) -> tuple[dict[tuple[str, Any], Any], bo
         if said is None:
             said = ParsedEvent("?", event.data)
         value = said.value
-        is_dict = is_dict and not said.type and isinstance(value, list) and len(value) in (1, 2)
+        is_dict = is_dict and not said.type and isinstance(value, list) and len(value) <= PARTS_MAX
+        if is_dict and not value:
+            found.clear()
+            continue
         found[said.type, _hashable(_key(value))] = value
     return found, is_dict
 

@@ -11,12 +11,13 @@ from forelog.copies.identity import Identity
 from forelog.copies.snapshot import Snapshot
 from forelog.errors import BadEvent, CorruptRecord
 from forelog.formats import Block, Scan
-from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, MARKER_BYTES, WRITER
+from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, GROUP, MARKER_BYTES, WRITER, events_in
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.position import Position
 from forelog.state.events import Batch, Codec, EventCodec
 
 Replay = Callable[[Any], object]
+ReplayGroup = Callable[[list[Any]], object]
 
 _BATCH_BYTES = 1 << 16  # of events decoded in one step
 
@@ -32,15 +33,19 @@ class Replayer:
     """Reads a log's records, calls `replay` with each event, and tracks the generations.
 
     Records before the first BEGIN belong to a generation that was dropped. Without a `replay` nothing is decoded.
+    Events of a group are all decoded before the first is replayed; `replay_group` gets them as one list.
     """
 
-    def __init__(self, path: str, codec: Codec, replay: Replay | None) -> None:
+    def __init__(
+        self, path: str, codec: Codec, replay: Replay | None, replay_group: ReplayGroup | None = None
+    ) -> None:
         self._path = path
         self._codec = codec
         self._batch: Callable[[bytes], Batch | None] | None = None
         if isinstance(codec, EventCodec) and type(codec).decode is EventCodec.decode:
             self._batch = codec.batch
         self._replay = replay
+        self._replay_group = replay_group or self._replay_in_turn
         self.generation = 0
         """The number of the newest generation."""
         self.complete = False
@@ -87,8 +92,12 @@ class Replayer:
             if payload[:1] == EVENT:
                 row = self._run(segment, buffer, base, scan, row, last, payload[1:])
             else:
-                after = scan.offsets[row + 1] if row + 1 < rows else base + scan.end
-                self._marker(payload, Position(segment, scan.offsets[row]), Position(segment, after))
+                begin, after = scan.offsets[row], scan.offsets[row + 1] if row + 1 < rows else base + scan.end
+                if payload[:1] == GROUP:
+                    self._group(payload, Position(segment, begin))
+                    self.bytes_since_snapshot += after - begin if self.generation else 0
+                else:
+                    self._marker(payload, Position(segment, begin), Position(segment, after))
                 row += 1
             self.end = Position(segment, scan.offsets[row] if row < rows else base + scan.end)
 
@@ -108,6 +117,24 @@ class Replayer:
         self.events += after - row
         self.bytes_since_snapshot += scan.ends[after - 1] + base - scan.offsets[row]
         return after
+
+    def _group(self, payload: bytes, position: Position) -> None:
+        """Replay the events of a group: all of them, or none if one can't be decoded."""
+        if not self.generation:
+            return
+        try:
+            events = events_in(payload)
+            found = [] if self._replay is None else [self._codec.decode(data) for data in events]
+        except Exception as error:
+            raise self._bad(position, str(error)) from error
+        if self._replay is not None:
+            self._replay_group(found)
+        self.events += len(events)
+
+    def _replay_in_turn(self, events: list[Any]) -> None:
+        assert self._replay is not None
+        for event in events:
+            self._replay(event)
 
     def _replay_at_once(
         self, replay: Replay, buffer: memoryview, scan: Scan, row: int, last: int, first: bytes

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from forelog.copies.addresses import source_directory
 from forelog.errors import PlaceTaken, RestoreFailed
 from forelog.files import Files, built_beside, disk, in_the_way
-from forelog.formats.state import EVENT
+from forelog.formats.state import EVENT, GROUP, events_in
 from forelog.log.directory.directory import READ_LOCK, Directory
 from forelog.log.directory.segment import SegmentWriter
 from forelog.log.position import Position
@@ -106,10 +106,12 @@ def _copy(stream: Stream, span: Span, writer: SegmentWriter, progress: Progress 
             writer.begin(block.segment)
         writer.copy(block)
         starts, ends = block.scan.starts, block.scan.ends
-        events += sum(
-            starts[row] < ends[row] and block.buffer[starts[row]] == EVENT[0]
-            for row in range(block.first, block.last)
-        )
+        for row in range(block.first, block.last):
+            kind = bytes(block.buffer[starts[row] : starts[row] + 1]) if starts[row] < ends[row] else b""
+            if kind == EVENT:
+                events += 1
+            elif kind == GROUP:
+                events += len(events_in(bytes(block.buffer[starts[row] : ends[row]])))
         if progress is not None:
             progress(min(before.get(block.segment, 0) + block.base + block.scan.end, total), total)
     return events

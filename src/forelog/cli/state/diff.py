@@ -68,7 +68,7 @@ def _changes(
 ) -> Iterator[dict[str, Any]]:
     if is_dict:
         # A key that is gone is as one that never was.
-        before, after = ({k: v[1] for k, v in state.items() if len(v) == 2} for state in (before, after))
+        before, after = ({k: v[1] for k, v in state.items() if len(v) > 1} for state in (before, after))
     for thing in [*before, *(thing for thing in after if thing not in before)]:
         old, new = before.get(thing, _MISSING), after.get(thing, _MISSING)
         if old is _MISSING or new is _MISSING or not _same(old, new):

@@ -113,7 +113,7 @@ def _show_items(items: list[tuple[Any, Any]], limit: int | None) -> None:
 
 def items_of(found: dict[tuple[str, Any], Any]) -> list[tuple[Any, Any]]:
     """What is in a PersistentDict, given the last event of each key."""
-    return [(event[0], event[1]) for event in found.values() if len(event) == 2]
+    return [(event[0], event[1]) for event in found.values() if len(event) > 1]
 
 
 def event_in_words(event: Event) -> dict[str, Any]:
