@@ -16,7 +16,17 @@ import pytest
 
 from forelog.broker import Limits
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.mqtt import Pingreq, Publish, Subscribe, Subscription, Unsubscribe, encode
+from forelog.broker.mqtt import (
+    Connack,
+    Connect,
+    Pingreq,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    encode,
+)
 from tests.broker.held import held
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
@@ -373,3 +383,38 @@ def test_replayed_messages_say_when_they_were_logged(broker, talk):
     client.subscribe("b", qos=1)
     publisher.publish("b", b"live", qos=1)
     assert "user_properties" not in client.take(1)[0].properties
+
+
+def test_a_large_message_for_many_subscribers_is_sent_in_steps(broker, talk):
+    for number in range(100):
+        talk(f"reader{number}").subscribe("large", qos=1)
+    publisher = talk("publisher")
+    sender = broker.broker.sender
+    most, before, flush = 0, 0, sender.flush
+
+    def watch() -> None:
+        nonlocal most, before
+        flush()
+        most, before = max(most, sender.sent_bytes - before), sender.sent_bytes
+
+    broker.do(lambda: setattr(sender, "flush", watch))
+    publisher.publish("large", bytes(300_000), 1)
+    until(lambda: sender.sent_bytes > 100 * 300_000)
+    assert most < 3_000_000
+
+
+def test_many_that_connect_and_subscribe_at_once_hold_up_nobody(broker):
+    with held(broker) as found:
+        some = []
+        for number in range(300):
+            client = Talk(broker.port)
+            broker.clients.append(client)
+            client.send(Connect(f"c{number}"), Subscribe(1, [Subscription(f"{number}/{n}", 0) for n in range(50)]))
+            some.append(client)
+        for client in some:
+            client.expect(Connack)
+            client.expect(Suback)
+        for client in some:
+            client.close()
+        until(lambda: not broker.do(lambda: broker.broker.store.sessions))
+    assert found.longest_ms < HELD_MS_MAX

@@ -25,6 +25,7 @@ from forelog.broker.clients.subscriptions import Subscriptions
 from forelog.broker.clients.wills import Wills
 from forelog.broker.connections.admission import Admission
 from forelog.broker.connections.buffers import SharedBuffers
+from forelog.broker.connections.inputs import Inputs
 from forelog.broker.connections.listeners import listen
 from forelog.broker.connections.services import Services
 from forelog.broker.figures import Figures
@@ -352,6 +353,7 @@ class Broker:
             traffic=self.traffic,
             admission=self.admission,
             buffers=self.buffers,
+            inputs=Inputs(self.loop.call_soon),
             presence=self.presence,
             access=self.access,
             intake=self.intake,

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from typing import Any
 
 from forelog import kernel
 from forelog.broker.connections.admission import Pending
+from forelog.broker.connections.inputs import Input
 from forelog.broker.connections.pace import RUNS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.services import Services
@@ -66,11 +66,12 @@ _SMALL_BYTES = 4096
 """Incomplete packets up to this size aren't counted: nearly every read ends with one."""
 
 
-class Connection(Peer, asyncio.Protocol):
+class Connection(Peer, Input):
     """The connection of a client. `sessions.session.Link` documents what other parts use of it."""
 
     def __init__(self, services: Services, *, plain: bool = False) -> None:
         self._services = services
+        self._inputs = services.inputs
         self._plain = plain
         """Whether bytes go to the socket as they are: no TLS, no WebSocket."""
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -119,13 +120,9 @@ class Connection(Peer, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(high=self._services.limits.out_bytes_max)
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            if self._plain:
-                self._file = found.fileno()
-            with contextlib.suppress(OSError):
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        file = self.prepare_socket()
+        if self._plain:
+            self._file = file
         self.owner = self.peer_host
         if self._services.admission.admit(self):
             self._services.presence.connections.add(self)
@@ -143,9 +140,10 @@ class Connection(Peer, asyncio.Protocol):
             self._held = None  # it may refer to this connection
         if self._timer is not None:
             self._timer.cancel()
+        self._inputs.drop(self)
         self._services.admission.lingering.discard(self)
         self._services.buffers.unsent.drop(self)
-        self._left()
+        self._services.slices.soon(self, self._left)  # many may be closed at once
 
     def _left(self) -> None:
         self._services.buffers.partial.drop(self)
@@ -161,7 +159,7 @@ class Connection(Peer, asyncio.Protocol):
         self.hold_back()
         if self._paused:
             self._paused = False
-            self.transport.resume_reading()
+            self.go_on()
             if self._rest:
                 self._services.loop.call_soon(self.data_received, b"")
         if self.session is not None:
@@ -174,7 +172,7 @@ class Connection(Peer, asyncio.Protocol):
         services.traffic.received += len(data)
         if self._rest or self._held is not None:
             self._rest += data
-            if self._held is not None and len(self._rest) > _HELD_BYTES_MAX:
+            if self.waits():
                 self.transport.pause_reading()
             if self._held is not None or len(self._rest) < self._need:
                 self.count_kept()  # a large packet: not parsed again before it is complete
@@ -195,6 +193,9 @@ class Connection(Peer, asyncio.Protocol):
             self._rest += memoryview(data)[at:]
         if self._kept or len(self._rest) > _SMALL_BYTES:
             self.count_kept()
+
+    def waits(self) -> bool:
+        return self._paused or (self._held is not None and len(self._rest) > _HELD_BYTES_MAX)
 
     # -- bytes
 
@@ -378,9 +379,8 @@ class Connection(Peer, asyncio.Protocol):
         if not (self._closing or self._held):
             rest, self._rest, self._need = bytes(self._rest), bytearray(), 0
             self.data_received(rest)
-            waits = bool(self._held) and len(self._rest) > _HELD_BYTES_MAX
-            if not (self._closing or self._paused or waits):
-                self.transport.resume_reading()
+            if not self._closing:
+                self.go_on()
 
     def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
         """Serve a session from now on, as its CONNECT asks for."""
@@ -476,7 +476,7 @@ class Connection(Peer, asyncio.Protocol):
             self.transport.resume_reading()
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-        services.loop.call_soon(self._left)
+        services.slices.later(self, self._left)
 
     def close(self) -> None:
         """Close once everything is sent, or after a while if the client doesn't read it."""

@@ -46,7 +46,7 @@ async def listen(
         from forelog.broker.connections.websocket import WebSocket
 
         make = functools.partial(WebSocket, services, tuple(origins))
-    accept: Callable[[], asyncio.Protocol] = make
+    accept: Callable[[], asyncio.BaseProtocol] = make
     if tls is not None:
         accept = functools.partial(_Handshake, services, tls, make)
     return await services.loop.create_server(accept, host, port, backlog=BACKLOG)

@@ -19,7 +19,9 @@ __all__ = ["RUNS_MAX", "Pace"]
 
 RUNS_MAX = 100
 """Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
-_PUBLISH = 0x30
+_PUBLISH, _PUBACK, _PINGREQ = 0x30, 0x40, 0xC0
+_PLAIN = frozenset((_PUBLISH, _PUBACK, _PINGREQ))
+"""Packets that rarely take long. All others wait as soon as the time of a round is used up."""
 
 
 class Held(Hashable, Protocol):
@@ -45,7 +47,7 @@ class Pace:
 
     def must_wait(self, client: Held, first: int, runs: int) -> bool:
         """Whether a packet with this first byte has to wait after so many runs. If so, the client is held."""
-        if runs >= RUNS_MAX and not self._slices.has_time():
+        if (runs >= RUNS_MAX or first & 0xF0 not in _PLAIN) and not self._slices.has_time():
             client.hold(Future())
             self._later(client)
             return True

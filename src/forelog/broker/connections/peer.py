@@ -1,8 +1,10 @@
-"""The address of a client."""
+"""The address of a client, and its socket."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 __all__ = ["Peer"]
 
@@ -23,3 +25,13 @@ class Peer:
         """Its address; empty for a local socket that has none."""
         address = self.transport.get_extra_info("peername")
         return str(address[0]) if isinstance(address, tuple) else ""
+
+    def prepare_socket(self) -> int:
+        """Set the options of its socket; returns the file descriptor, or -1 if it has none."""
+        found = self.transport.get_extra_info("socket")
+        if found is None:
+            return -1
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return int(found.fileno())

@@ -13,6 +13,7 @@ from forelog.broker.clients.lifecycle import Clients
 from forelog.broker.clients.publications import Publications
 from forelog.broker.connections.admission import Admission
 from forelog.broker.connections.buffers import SharedBuffers
+from forelog.broker.connections.inputs import Inputs
 from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.intake import Intake
 from forelog.broker.flow.slices import Slices
@@ -38,6 +39,7 @@ class Services:
     traffic: Traffic
     admission: Admission
     buffers: SharedBuffers
+    inputs: Inputs
     presence: Presence
     access: Access
     intake: Intake

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.connection import Connection
+from forelog.broker.connections.inputs import Input
 from forelog.broker.connections.services import Services
 from forelog.errors import MissingExtra
 
@@ -43,18 +44,19 @@ _LOGGER = logging.Logger("forelog.websockets", logging.CRITICAL + 1)
 """For the library, which would log every frame with its passwords. No configuration can turn it on."""
 
 
-class WebSocket(asyncio.Protocol):
+class WebSocket(Input):
     """A socket that carries frames, and the connection inside of it."""
 
     def __init__(self, services: Services, origins: Iterable[str] = ()) -> None:
         self._services = services
+        self._inputs = services.inputs
         self._origins = frozenset(origins)
         self._protocol = ServerProtocol(
             subprotocols=[Subprotocol("mqtt")], max_size=services.limits.connect_bytes_max + 5, logger=_LOGGER
         )
         self._connection = Connection(services)
         self._handshake_bytes = 0
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._later = b""
         """Bytes to parse later; until then nothing more is read."""
         self._inside_paused = False
@@ -67,15 +69,16 @@ class WebSocket(asyncio.Protocol):
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-        self._connection.connection_made(_Inside(self, self._transport))
+        self.transport = transport  # type: ignore[assignment]
+        self._connection.connection_made(_Inside(self, self.transport))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._later = b""
+        self._inputs.drop(self)
         if self._closing is not None:
             self._closing.cancel()
         self._connection.connection_lost(error)
-        self._connection.transport = self._transport  # so that neither refers to the other any more
+        self._connection.transport = self.transport  # so that neither refers to the other any more
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -91,20 +94,22 @@ class WebSocket(asyncio.Protocol):
         for at in range(0, len(data), SLICE_BYTES):
             if at and (self._inside_paused or time.monotonic() - begun > SLICE_SECONDS):
                 self._later = data[at:]
-                self._transport.pause_reading()
+                self.transport.pause_reading()
                 self._services.loop.call_soon(self._go_on)
                 return
             if not self._take(data[at : at + SLICE_BYTES]):
                 return
 
+    def waits(self) -> bool:
+        return bool(self._later) or self._inside_paused
+
     def _go_on(self) -> None:
         if self._inside_paused or not self._later:
             return
         data, self._later = self._later, b""
-        if not self._transport.is_closing():
+        if not self.transport.is_closing():
             self.data_received(data)
-            if not (self._later or self._inside_paused):
-                self._transport.resume_reading()
+            self.go_on()
 
     def _take(self, data: bytes) -> bool:
         """Parse some bytes; False if no more are wanted."""
@@ -112,7 +117,7 @@ class WebSocket(asyncio.Protocol):
         if protocol.state is State.CONNECTING:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                self._transport.abort()
+                self.transport.abort()
                 return False
         protocol.max_message_size = connection.packet_limit + 5
         protocol.receive_data(data)
@@ -126,7 +131,7 @@ class WebSocket(asyncio.Protocol):
         if kept != connection.outside:
             connection.outside = kept
             connection.count_kept()
-        return not self._transport.is_closing()
+        return not self.transport.is_closing()
 
     def eof_received(self) -> bool:
         self._protocol.receive_eof()
@@ -163,10 +168,10 @@ class WebSocket(asyncio.Protocol):
         """Send what the library has prepared; close the socket if it ends the connection."""
         for data in self._protocol.data_to_send():
             if data:
-                self._transport.write(data)
+                self.transport.write(data)
             else:
-                self._transport.close()
-        if self._transport.get_write_buffer_size():
+                self.transport.close()
+        if self.transport.get_write_buffer_size():
             self._connection.check_unsent()  # the library's answers to pings count too
 
     def write(self, data: bytes) -> None:
@@ -181,17 +186,17 @@ class WebSocket(asyncio.Protocol):
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self.send()
         elif self._protocol.state is State.CONNECTING:
-            self._transport.close()
+            self.transport.close()
 
     def close(self) -> None:
         """Ask the other side to close, and wait for its answer for a while."""
         self.write_eof()
-        self._closing = self._services.loop.call_later(self._services.limits.linger_seconds, self._transport.abort)
+        self._closing = self._services.loop.call_later(self._services.limits.linger_seconds, self.transport.abort)
 
     def pause_reading(self) -> None:
         """Stop reading, because the connection inside takes nothing more for now."""
         self._inside_paused = True
-        self._transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Continue reading."""
@@ -199,7 +204,7 @@ class WebSocket(asyncio.Protocol):
         if self._later:
             self._services.loop.call_soon(self._go_on)
         else:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
 
 class _Inside(asyncio.Transport):

@@ -38,8 +38,11 @@ logger = logging.getLogger("forelog")
 ROWS_MAX = 4096
 """Rows of a batch that are delivered together: finding the rows of more topics would take too long."""
 CURSORS_PER_STEP = 32
+STEP_BYTES = 1 << 20
+"""Bytes that are sent in a step, unless a single subscriber gets more."""
 SMALL_CURSORS_MAX = 128
-"""Subscribers that are given a batch without a pause."""
+SMALL_BYTES_MAX = 4 << 20
+"""Subscribers that are given a batch without a pause, and bytes that all of them are given."""
 _WAITING_BYTES_MAX = 16 << 20
 
 
@@ -95,7 +98,11 @@ class Delivery:
         """Deliver a batch at once if it has one topic, with a known route to few cursors. Most batches do."""
         topics = batch.topics[1]
         route = self._routes.known(topics[0]) if len(topics) == 1 and len(batch) <= ROWS_MAX else None
-        if route is None or len(route) > SMALL_CURSORS_MAX:
+        if (
+            route is None
+            or len(route) > SMALL_CURSORS_MAX
+            or (len(route) > 1 and len(route) * batch.weight > SMALL_BYTES_MAX)
+        ):
             return False
         if route:
             self._sender.begin()
@@ -234,15 +241,17 @@ class Delivery:
     ) -> Iterator[None]:
         """Give each cursor its rows. A failure for one doesn't affect the others."""
         self._order, start = order, self._first
-        is_late = self._slices.is_urgent
+        is_late, sender = self._slices.is_urgent, self._sender
+        begun = sender.sent_bytes
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):
                 continue
             self._give(cursor, batch, parts_of(what), start)
-            if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
+            if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1 or sender.sent_bytes - begun >= STEP_BYTES:
                 self._at, is_late = number + 1, True
                 yield
+                begun = sender.sent_bytes
         self._at = len(order)
 
     def _give(self, cursor: Cursor, batch: MessageBatch, parts: Parts, start: Position) -> None:

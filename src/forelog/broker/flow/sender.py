@@ -57,6 +57,8 @@ class Sender:
         """Groups whose positions may have changed since they were last noted."""
         self._shared: dict[tuple[int, int, bytes], tuple[array[int], bytes]] = {}
         """Packets that clients share, by the id of their rows; rows are kept so that ids aren't reused."""
+        self.sent_bytes = 0
+        """Bytes of packets so far."""
         self.delivered = 0
         """Messages that were sent."""
         self.dropped = 0
@@ -91,6 +93,7 @@ class Sender:
         """Prepare packets for `flush`. Past a limit, flush at once, and forget shared packets."""
         self._out.append((connection, data))
         self._out_bytes += len(data)
+        self.sent_bytes += len(data)
         if self._out_bytes > OUT_BYTES_MAX:
             self._shared.clear()
             self.flush()

@@ -74,6 +74,10 @@ class Slices:
             self._is_due = True
             self._call_soon(self._run)
 
+    def soon(self, owner: Hashable, what: Callable[[], None]) -> None:
+        """Call this now if time allows, else as one step after the client's earlier work."""
+        self.start(owner, _once(what))
+
     def later(self, owner: Hashable, what: Callable[[], None]) -> None:
         """Call this, as one step, after the client's earlier work."""
         self.add(owner, _once(what))
