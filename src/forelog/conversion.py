@@ -1,4 +1,4 @@
-"""From one format to another: a new log with what another one says, times and all.
+"""Convert a log to another format: a new log with the same records and times.
 
     m3       ->  captain     a record per datapoint, its payload the JSON of exchange.py, its time when the
                              entry was created

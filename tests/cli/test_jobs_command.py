@@ -243,7 +243,7 @@ def test_a_server_that_can_not_have_its_log_or_its_port_says_which(run: Run, tmp
 def test_top_looks_once_for_people_and_for_programs(command: Jobs, client: Client, queue: str) -> None:
     client.add_many(queue, [b""] * 1000, priority=1)
     told = command("top", "--once", "--probe").out
-    assert re.search(r"answers: p50 \S+ \S+, p99 \S+ \S+  changes: p50 ", told)
+    assert re.search(r"replies: p50 \S+ \S+, p99 \S+ \S+  changes: p50 ", told)
     assert re.search(rf"^{queue} +1,000 +0 +-$", told, re.MULTILINE)
     seen = json.loads(command("top", "--once", "--json", "--limit", "1").out)
     assert seen["queues"] == [{"name": queue, "ready": 1000, "scheduled": 0, "growth_per_second": None}]

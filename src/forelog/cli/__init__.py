@@ -66,7 +66,7 @@ exit codes:
   4    damage stopped the command
   5    another process holds the lock; no job or result came in time
   6    input or output failed: a full disk, input that ends in the middle of a record; a server that can't write
-  7    a job server or a broker refused it
+  7    a job server or a broker refused the command
   8    no job server or broker there, or the connection broke
   70   an error that forelog didn't expect: a bug
   130  interrupted
@@ -89,9 +89,9 @@ def help_text() -> str:
         *(f"  {name:<8} {summary}" for name, summary in COMMANDS.items()),
         "",
         "options:",
-        "  -h, --help     this text; after a command, its own",
-        "  --version      the version",
-        "  -v, --verbose  what the log does, and tracebacks of errors",
+        "  -h, --help     show this text; after a command, its options",
+        "  --version      show the version",
+        "  -v, --verbose  show what the log does, and tracebacks of errors",
         "",
         "Every command takes --json. Results go to stdout, messages and progress to stderr.",
         "",

@@ -185,7 +185,7 @@ def add_client_tls(parser: CommandParser) -> None:
     """The options of every command that connects to a server."""
     parser.add("""
         --tls            speak TLS, with a server certificate that this system trusts
-        --tls-ca FILE    speak TLS, with a server certificate signed by one of these
+        --tls-ca FILE    speak TLS, with a server certificate signed by an authority in this file
         --tls-cert FILE  speak TLS, and show this certificate
         --tls-key FILE   its key
     """)
@@ -200,8 +200,8 @@ def add_known_header(parser: CommandParser) -> None:
     """The header options of commands that open an existing log."""
     add_header(
         parser,
-        "the magic number of the log's segments, if damaged headers mislead (default: what its files say)",
-        "the version of the log's content, likewise",
+        "the magic number of the log's segments, if headers are damaged (default: read from its files)",
+        "the version of the log's content, if headers are damaged (default: read from its files)",
     )
 
 

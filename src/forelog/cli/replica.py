@@ -32,8 +32,8 @@ def parser() -> options.CommandParser:
         "A program has its log copied there with log.add_destination('replica://HOST:PORT/NAME').",
     )
     parser.add(f"""
-        subcommand serve    serve until a signal says stop
-        --listen HOST:PORT  where (127.0.0.1:{PORT})
+        subcommand serve    serve until SIGTERM or Ctrl-C
+        --listen HOST:PORT  where to listen (default: 127.0.0.1:{PORT})
     """)
     parser.add_argument(
         "--dir", required=True, metavar="DIR", help="where the copies are kept, in a folder per log"
@@ -45,15 +45,15 @@ def parser() -> options.CommandParser:
         --tls-cert FILE          a certificate, with its chain: clients must then use TLS
         --tls-key FILE           its key
         --tls-client-ca FILE     accept only connections with a certificate of these authorities
-        --max-connections N      at a time ({CONNECTIONS_MAX})
-        --max-waiting N          connections that haven't said hello ({WAITING_MAX})
+        --max-connections N      the most connections that have sent a valid HELLO (default: {CONNECTIONS_MAX})
+        --max-waiting N          the most connections that haven't sent it yet (default: {WAITING_MAX})
         --max-waiting-per-address N
-                                 of one address ({WAITING_PER_ADDRESS_MAX})
-        --max-logs N             that copies are kept of ({LOGS_MAX})
-        --max-log-bytes SIZE     that the copies of one log may take up, as in 10GB (no limit)
-        --max-bytes SIZE         that all copies may take up (no limit)
-        --max-frames-bytes SIZE  memory for frames over 1 MiB, of all connections (256MiB)
-        --hello-timeout SECONDS  for a connection to say hello, from when it was accepted ({HELLO_SECONDS:g})
+                                 the most of these from one address (default: {WAITING_PER_ADDRESS_MAX})
+        --max-logs N             the most logs with copies here (default: {LOGS_MAX})
+        --max-log-bytes SIZE     the most disk space for the copies of one log, such as 10GB (default: no limit)
+        --max-bytes SIZE         the most disk space for all copies (default: no limit)
+        --max-frames-bytes SIZE  the most memory for frames over 1 MiB, of all connections (default: 256MiB)
+        --hello-timeout SECONDS  how long a connection may take to send its HELLO (default: {HELLO_SECONDS:g})
     """)
     parser.set_types(
         subcommand=_serve,

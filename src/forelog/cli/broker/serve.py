@@ -1,4 +1,4 @@
-"""`forelog broker serve`: the broker, until a signal says stop."""
+"""`forelog broker serve`: run a broker until a signal ends it."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ def add_options(_: str, parser: options.CommandParser) -> None:
     parser.add_argument("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
     parser.add("""
         --sync os|interval|always
-                             what an acknowledgement means (os)
-        --sync-interval MS   with --sync interval (1000)
-        --file-bytes SIZE    size of a file (64MiB)
+                             what an acknowledged message survives: the end of the broker (os, the default),
+                             power loss except for the last interval, or power loss
+        --sync-interval MS   how often --sync interval syncs, in milliseconds (default: 1000)
+        --file-bytes SIZE    size of a file of messages (default: 64MiB)
     """)
     options.add_mode(parser, "the files of new logs")
     parser.add("""
         --users FILE         users and password hashes, as forelog broker passwd writes them
-        --acl FILE           what users may publish and subscribe to
-        --shared-client-ids  let a client take over the session of its id from a client of another user, as MQTT
-                             has it
-        --allow-anonymous    let clients in without a name, from anywhere
-        --retain-age AGE     keep messages so long, as in 7d (for ever)
-        --retain-bytes SIZE  keep so much of them, as in 10GB (all)
-        --retain-force       even if a session hasn't got to them: they are lost to it
+        --acl FILE           rules: what each user may publish and subscribe to
+        --shared-client-ids  a client may take over the session of another user's client with the same id, as MQTT
+                             itself allows
+        --allow-anonymous    admit clients without a name, from anywhere
+        --retain-age AGE     how long messages are kept, such as 7d (default: for ever)
+        --retain-bytes SIZE  how many bytes of messages are kept, such as 10GB (default: all)
+        --retain-force       remove messages even if a session hasn't read them yet
     """)
     _add_limits(parser)
     parser.add("""
-        --sys-interval SECONDS  of $SYS topics; 0 is off (10)
-        --metrics HOST:PORT     serve Prometheus metrics there
+        --sys-interval SECONDS  how often $SYS topics are updated; 0 turns them off (default: 10)
+        --metrics HOST:PORT     serve Prometheus metrics at this address
     """)
     parser.set_types(sys_interval=options.seconds, metrics=serving.address(9100))
     parser.set_defaults(serves=True, sync="os", sync_interval=1000, file_bytes=64 << 20, sys_interval=10.0)
@@ -65,17 +66,17 @@ def add_options(_: str, parser: options.CommandParser) -> None:
 
 def _add_listening(parser: options.CommandParser) -> None:
     parser.add("""
-        --listen HOST:PORT ...      where to serve MQTT, also several times (127.0.0.1:1883, if nothing else is
-                                    said)
+        --listen HOST:PORT ...      where to serve MQTT; may be repeated (default: 127.0.0.1:1883, unless another
+                                    --listen-... is given)
         --listen-tls HOST:PORT ...  where to serve MQTT over TLS
         --listen-ws HOST:PORT ...   where to serve MQTT over WebSockets
         --listen-wss HOST:PORT ...  where to serve MQTT over WebSockets and TLS
         --tls-cert FILE             a certificate, with its chain
         --tls-key FILE              its key
         --tls-client-ca FILE        over TLS, accept only clients with a certificate of these authorities
-        --tls-user-from-cert        take the user, of --users, from the client's certificate, without a password
-        --ws-origin ORIGIN ...      pages of this origin may connect, such as https://example.org; * is any (this
-                                    machine's always may)
+        --tls-user-from-cert        the client's certificate names its user, of --users; no password is asked for
+        --ws-origin ORIGIN ...      pages of this origin may connect, such as https://example.org; * is any.
+                                    Pages of this machine always may
     """)
     parser.set_types(
         listen=serving.address(PORT),
@@ -87,16 +88,16 @@ def _add_listening(parser: options.CommandParser) -> None:
 
 def _add_limits(parser: options.CommandParser) -> None:
     parser.add("""
-        --max-clients N           at a time (20000)
-        --max-unconnected N       connections before their CONNECT (4000)
-        --max-packet SIZE         the largest packet (16MiB)
-        --max-inflight N          unacknowledged messages of a subscriber (1000)
-        --max-subscriptions N     of one client (10000)
-        --max-retained N          topics with a retained message (1000000)
+        --max-clients N           the most clients at a time (default: 20000)
+        --max-unconnected N       the most connections whose CONNECT hasn't been accepted yet (default: 4000)
+        --max-packet SIZE         the largest packet that is accepted (default: 16MiB)
+        --max-inflight N          the most unacknowledged messages of a subscriber (default: 1000)
+        --max-subscriptions N     the most subscriptions of a client (default: 10000)
+        --max-retained N          the most topics with a retained message (default: 1000000)
         --keep-alive-max SECONDS  the longest keep alive; a client that asks for a longer one, or none, is given
-                                  this (65535)
+                                  this (default: 65535)
         --limit NAME=VALUE ...    any other limit, such as out_total_bytes_max=64MiB; see docs/bounds.md
-        --session-expiry AGE      the longest time that a session is kept (for ever)
+        --session-expiry AGE      the longest time that a session is kept without its client (default: for ever)
     """)
     counts = ("max_clients", "max_unconnected", "max_inflight", "max_subscriptions", "max_retained")
     parser.set_types(

@@ -27,7 +27,7 @@ def add_options(_: str, parser: options.CommandParser) -> None:
     """Its options."""
     parser.add_argument("log", metavar="LOG", help="the broker's directory: its --log")
     parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N, the largest lag first")
-    options.add_timeout(parser, "until no one changes what is read")
+    options.add_timeout(parser, "for a cleaner to finish")
 
 
 def run(chosen: argparse.Namespace) -> int:

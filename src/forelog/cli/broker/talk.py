@@ -24,18 +24,18 @@ def add_options(name: str, parser: options.CommandParser) -> None:
     """Their options."""
     if name == "pub":
         parser.add("""
-            topic TOPIC        where to
-            [message MESSAGE]  what; without it each line of standard input is a message
-            --retain           keep it for later subscribers; an empty one removes it
-            --expiry AGE       don't deliver it after that
+            topic TOPIC        the topic
+            [message MESSAGE]  the payload; without it each line of standard input is a message
+            --retain           have the broker keep the message for later subscribers; an empty one removes it
+            --expiry AGE       don't deliver the message after this time
         """)
     else:
         parser.add("""
-            filters FILTER ...  what: + is one level of a topic, a last # the rest
-            --since TIME        first what came since then: a time, -15m, or all
-            --count N           end after so many messages
-            --wait SECONDS      end if none comes for so long
-            --session AGE       how long the broker keeps messages while this isn't connected; needs --client-id
+            filters FILTER ...  the topics: + is one level, a last # the rest
+            --since TIME        begin with past messages: since a time, -15m, or all
+            --count N           end after N messages
+            --wait SECONDS      end if no message comes for this long
+            --session AGE       how long the broker keeps messages while this client is away; needs --client-id
             --no-retained       leave out retained messages
         """)
     parser.set_types(
@@ -44,7 +44,9 @@ def add_options(name: str, parser: options.CommandParser) -> None:
         wait=options.seconds,
         session=options.some_seconds,
     )
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="how surely it arrives (1)")
+    parser.add_argument(
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=1, help="quality of service (default: 1)"
+    )
 
 
 def run(chosen: argparse.Namespace, client: BrokerClient) -> int:

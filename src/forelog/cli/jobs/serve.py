@@ -27,32 +27,33 @@ from forelog.serving.tls import Certificates
 
 PORT = 9922
 _FLAGS = f"""
---listen HOST:PORT      where (127.0.0.1:9922)
+--listen HOST:PORT      where to listen (default: 127.0.0.1:9922)
 --cmdlog-path DIR       the command log; without one, jobs are kept in memory only
 --cmdlog-sync interval|os|always
-                        when commands are synced (interval)
+                        when commands are synced: at intervals (the default), when the operating system decides,
+                        or before each reply
 --cmdlog-sync-int -cmdlog-sync-interval --cmdlog-sync-interval MS
-                        how often, in milliseconds (1000)
---cmdlog-clean-int MS   between cleanings (300000)
+                        how often interval syncs, in milliseconds (default: 1000)
+--cmdlog-clean-int MS   how often the log is cleaned, in milliseconds (default: 300000)
 --cmdlog-seg-size BYTES
-                        of a segment (64MiB)
---cmdlog-skip-damage    start although the log is damaged, without what is lost
+                        size at which a new segment begins (default: 64MiB)
+--cmdlog-skip-damage    start although the log is damaged, without the commands that are lost
 --cmdlog-mode MODE      permissions of a new command log's files, as chmod takes it: 640 lets the group read
                         (default: 600)
---max-clients N         at a time ({CLIENTS_MAX})
---max-strangers N       clients that haven't shown the token yet, at a time ({STRANGERS_MAX})
---max-memory BYTES      that all jobs may take before no more are added (2GiB)
---max-results BYTES     of payloads and results of jobs that are done, in memory: others are read from the log
-                        (64MiB)
---tls-cert FILE         a certificate, with its chain: clients must use TLS then
+--max-clients N         the most clients at a time (default: {CLIENTS_MAX})
+--max-strangers N       the most clients that haven't sent the token yet (default: {STRANGERS_MAX})
+--max-memory BYTES      memory for all jobs; beyond it no more are accepted (default: 2GiB)
+--max-results BYTES     memory for payloads and results of finished jobs; others are read from the log
+                        (default: 64MiB)
+--tls-cert FILE         a certificate, with its chain: clients must then use TLS
 --tls-key FILE          its key
---tls-client-ca FILE    let only clients in that have a certificate of these authorities
+--tls-client-ca FILE    accept only clients with a certificate of these authorities
 --token-file FILE       a file with a token that clients must send: auth TOKEN
 """
 
 
 def add_flags(parser: options.CommandParser) -> None:
-    """Each flag with one dash, as the original has it, or two."""
+    """Add each flag, with one dash as in workq, or with two."""
     parser.add(re.sub(r"^--(\S+)", r"-\1 --\1", _FLAGS, flags=re.MULTILINE))
     parser.set_types(
         listen=serving.address(PORT),
@@ -76,7 +77,7 @@ def add_flags(parser: options.CommandParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Serve until a signal says stop."""
+    """Serve until SIGTERM or Ctrl-C."""
     token = serving.token(chosen.token_file)
     if (chosen.tls_cert is None) != (chosen.tls_key is None):
         raise codes.UsageError("-tls-cert and -tls-key go together")

@@ -148,7 +148,7 @@ def lines_of(view: View, limit: int) -> list[str]:
         f"{format_time(now_ns // 10**9 * 10**9)}  up {up}  clients {human_count(server.active_clients)}  "
         f"queues {human_count(len(view.queues))}  ready {human_count(ready)}  scheduled {human_count(scheduled)}  "
         f"evicted {human_count(server.evicted_jobs)}",
-        "  ".join(filter(None, (_told("answers", view.answers), _told("changes", view.changes)))),
+        "  ".join(filter(None, (_told("replies", view.answers), _told("changes", view.changes)))),
     ]
     if view.trouble:
         lines.append(view.trouble)

@@ -33,7 +33,7 @@ FRAME_BYTES_EXTRA = 29  # at most: time, length and checksum around a payload
 def parser() -> options.CommandParser:
     parser = options.command_parser(
         "append",
-        "Append records from standard input: a line each, without its newline.",
+        "Append records from standard input, one per line, without the newline.",
         "examples:\n"
         "  journalctl -f | forelog append journal.log --sync interval\n"
         "  forelog append orders.log --sync always --positions < orders.txt",
@@ -48,7 +48,7 @@ def parser() -> options.CommandParser:
     parser.set_defaults(sync="os", segment_bytes=SEGMENT_BYTES)
     options.add_header(
         parser,
-        "what marks the segments of a new log as its own (default: cptn); an existing log must have it",
+        "the magic number of a new log's segments (default: cptn); an existing log must have it",
         "the version of a new log's content (default: 1); an existing log must have it",
     )
     parser.add_argument("--positions", action="store_true", help="print the position of each record")

@@ -1,4 +1,4 @@
-"""`forelog convert`: a new log with what another one says, in another format."""
+"""`forelog convert`: write a log's content to a new log, in another format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT_BYTES = 64 << 20
 def parser() -> options.CommandParser:
     parser = options.command_parser(
         "convert",
-        "Write a new log with what another one says, in another format. It is synced and read back before it is\n"
+        "Write a log's content to a new log, in another format. The new log is synced and read back before it is\n"
         "put in its place; if anything fails, nothing is left.",
         "From m3, each datapoint becomes a record with a JSON object; to m3, such records become datapoints\n"
         "again. Other payloads become annotations of entries of one series, named by --series.\n\n"

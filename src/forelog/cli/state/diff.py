@@ -25,7 +25,7 @@ def add_options(parser: options.CommandParser) -> None:
     parser.add("""
         log LOG        the log's directory
         [other OTHER]  another log, to compare it with
-        --as-of WHEN   compare with the state at this time or position
+        --as-of WHEN   the earlier state, at a time or position
     """)
     parser.add_argument(
         "--and",
