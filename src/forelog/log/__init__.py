@@ -18,7 +18,7 @@ cursor.py      Cursor: record by record, forward, backward, following
 scan.py        records as Arrow columns
 walk.py        the bulk path under all reading; what a defect is
 seek.py        finding a time or a place
-damage.py      a torn tail or damage, and where records go on after it
+damage.py      a torn tail or damage, and where records continue after it
 
 forgetting
 cleaner.py     Cleaner: which records go
@@ -27,7 +27,7 @@ rewrite.py     replacing a sealed segment safely
 
 keeping whole
 verify.py      checking every byte
-repair.py      mending, with evidence kept
+repair.py      repairing, with evidence kept
 backup.py      a copy as of one moment
 
 directory/     the files of a log, and each of the small ones beside the segments

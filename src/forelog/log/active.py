@@ -93,7 +93,7 @@ class ActiveSegment:
             self._end.move(tail.number, tail.offset)
 
     def next_rest(self) -> int:
-        """Up to which offset appends need no more than the core does."""
+        """The offset up to which the core appends alone, without this class."""
         if self._directory.format.encode is None or self.was_cut:
             return -1
         return min(self._segment_bytes, self.tail.index.next_mark)
@@ -127,7 +127,7 @@ class ActiveSegment:
             raise AppenderFailed(*self.error.args) from self.error
 
     def fail(self, error: OSError, what: str) -> NoReturn:
-        """Nothing more can be appended, because of an error."""
+        """Record an error that ends the appender: nothing more can be appended."""
         raise self._note_failure(error, what) from error
 
     def _note_failure(self, error: OSError, what: str) -> AppenderFailed:
@@ -147,7 +147,7 @@ class ActiveSegment:
         self.spare = None
 
     def close(self, *, in_order: bool) -> None:
-        """Release the files; `in_order` if everything has been synced."""
+        """Release the files. `in_order` says that everything has been synced."""
         if in_order:
             self._note_mark(self.tail.number, self._core.offset, closed=True)
         if self.spare is not None:
@@ -165,7 +165,7 @@ class ActiveSegment:
     # -- cutting and syncing
 
     def cut_back(self, offset: int, why: str) -> None:
-        """Cut off what was written past `offset`, for good, if anything was.
+        """Cut off what was written past `offset`, if anything was, and sync that.
 
         The next record begins a new segment, unless this one is empty: another program may have read what was cut
         off, and its positions must not come to mean something else.
@@ -182,15 +182,15 @@ class ActiveSegment:
             self.fail(error, f"{self.path}: {why} couldn't be undone")
 
     def sync_to(self, segment: int, offset: int, *, settle: bool = False) -> None:
-        """Return when everything up to there is synced, by whomever; one sync at a time.
+        """Return when everything up to there is synced, by this thread or another. Only one syncs at a time.
 
-        To `settle` is to have it synced in the segment itself, so that the journal isn't needed for it.
+        `settle` also syncs it in the segment itself. Then the journal isn't needed for it.
         """
         while not self._try_sync_to(segment, offset, settle):
             pass
 
     def _try_sync_to(self, segment: int, offset: int, settle: bool) -> bool:
-        """sync_to(), or False if the segment was swapped meanwhile."""
+        """Do what sync_to() does, or return False if the segment was swapped meanwhile."""
         if self.spare is not None:
             self.spare.wait_named()  # nothing is safe before what came before it is
         with self._sync_lock:
@@ -226,7 +226,7 @@ class ActiveSegment:
             return True
 
     def _sync_journal(self, tail: Tail, start: int, end: int) -> bool:
-        """Have what was written since the last sync synced in the journal, if there is one and it has room."""
+        """Sync what was written since the last sync in the journal, if there is one and it has room."""
         if self._journal is None or not self._journal.cover(tail.file, tail.number, start, end):
             return False
         self._metrics.add(journal_syncs=1)
@@ -239,27 +239,27 @@ class ActiveSegment:
                 self._watermark.note(number, offset, closed=closed)
 
     def wait_sealed(self, timeout: float | None) -> bool:
-        """Until all segments before the tail are sealed, and it has its name; False after `timeout`."""
+        """Wait until all earlier segments are sealed and the tail has its name. Returns False after `timeout`."""
         if self.spare is not None and not self.spare.wait_named(timeout):
             return False
         self.check()
         return True
 
     def wait_ready(self, timeout: float | None) -> bool:
-        """Until a roll would wait for nothing; False after `timeout`."""
+        """Wait until a roll wouldn't wait for anything. Returns False after `timeout`."""
         return self.spare is None or self.spare.wait_idle(timeout)
 
     # -- the next segment; with the core held
 
     def start_over(self) -> None:
-        """Go on with an encoder that knows nothing: in an empty segment."""
+        """Continue in an empty segment, with a new encoder."""
         if self._core.offset > self._directory.format.header_bytes:
             self.roll()
         else:
             self.encoder = self._directory.format.encoder(self.tail.number)
 
     def roll(self, time_ns: int | None = None) -> None:
-        """Go on in the next segment; `time_ns` is its first record's, if that is known already."""
+        """Continue in the next segment. `time_ns` is the time of its first record, if that is known already."""
         if time_ns is None:
             time_ns = self._core.stamp() if self._directory.format.numbered_by_time else 0
         number = self._directory.format.next_number(self._core.segment, time_ns)
@@ -278,7 +278,7 @@ class ActiveSegment:
             self._metrics.add(rolls=1)
 
     def renumber(self, number: int) -> None:
-        """Have an empty segment's place taken by another one, with the number that its first record asks for."""
+        """Replace an empty segment by one with the number that its first record requires."""
         if self.spare is not None:
             self.spare.wait_named()
         self.check()
@@ -316,7 +316,7 @@ class ActiveSegment:
             ) from error
 
     def _swap(self, file: File, number: int) -> None:
-        """Go on in the spare at once; the segment before it is sealed in the background."""
+        """Continue in the spare at once. The segment before it is sealed in the background."""
         core, old = self._core, self.tail
         check_number(self._directory, number)
         index = self._finish_index()
@@ -332,7 +332,7 @@ class ActiveSegment:
             raise error
 
     def _seal_behind(self, old: Tail, index: IndexBuilder, tail: Tail) -> None:
-        """Sync the old segment, and only then let the new one have its name. On the spare's thread."""
+        """Sync the old segment, and then give the new one its name. Runs on the spare's thread."""
         directory = self._directory
         try:
             with self._metrics.timed("sync"):
@@ -364,7 +364,7 @@ class ActiveSegment:
         return index
 
     def _write_index(self, tail: Tail, index: IndexBuilder) -> None:
-        """Leave an index beside a finished segment. Without it everything works, only slower."""
+        """Write an index beside a finished segment. Without an index everything works, only more slowly."""
         try:
             last_bytes = read_exactly(tail.file, 4, index.end - 4)
             path = self._directory.index_path(tail.number, index.end)

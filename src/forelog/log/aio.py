@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what may block on a thread of the loop's executor."""
+    """Call a function that may block, on a thread of the loop's executor."""
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
@@ -28,7 +28,8 @@ _deliveries: WeakKeyDictionary[asyncio.AbstractEventLoop, Deliver] = WeakKeyDict
 
 
 def _delivery(loop: asyncio.AbstractEventLoop) -> Deliver:
-    """How results get to the tasks of a loop: all those of a round with one call into it."""
+    """A function that passes results to the tasks of a loop: all results of a round with one call into the
+    loop."""
     if (known := _deliveries.get(loop)) is not None:
         return known
     reference = ref(loop)
@@ -55,7 +56,7 @@ def _settle(requests: list[Request[Any]]) -> None:
 
 
 async def submit(commit: GroupCommit[T], request: Request[T]) -> T:
-    """GroupCommit.submit() for a task."""
+    """Do what GroupCommit.submit() does, for a task."""
     loop = asyncio.get_running_loop()
     future = request.future = loop.create_future()
     request.deliver = _delivery(loop)
@@ -64,7 +65,7 @@ async def submit(commit: GroupCommit[T], request: Request[T]) -> T:
 
 
 async def post(commit: GroupCommit[T], request: Request[T]) -> None:
-    """GroupCommit.post() for a task: if the queue is full, room is waited for on another thread."""
+    """Do what GroupCommit.post() does, for a task. If the queue is full, another thread waits for room."""
     if not commit.post(request, wait=False):
         await in_thread(commit.post, request)
 

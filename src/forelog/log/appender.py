@@ -1,7 +1,7 @@
 """Writing to a log.
 
 One appender at a time, across processes, holds `append.lock`; any number of threads and tasks may use it
-at once. What `append` promises when it returns is the sync policy's:
+at once. The sync policy says what `append` promises when it returns:
 
 ========  ======================================  =============================================
 os        handed to the operating system          survives the process
@@ -213,7 +213,8 @@ class Appender:
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
-        """An append at a full segment, at a mark of the index, or that can't be: what needs no haste."""
+        """Append in the rare cases: at a full segment, at a mark of the index, or when the appender is closed
+        or failed."""
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch((payload,))
@@ -223,8 +224,8 @@ class Appender:
     def append_many(self, payloads: Iterable[Payload]) -> Positions:
         """Append records with one write and one sync; return their positions.
 
-        They share one time and one segment, and readers see all of them or none. So does a process that is killed
-        in the middle leave them; a power loss may keep the first ones, in order.
+        They share one time and one segment. Readers see all of them or none, also if the process is killed in
+        the middle. After a power loss the log may have the first of them, in order.
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
         if self._commit is not None:
@@ -239,10 +240,11 @@ class Appender:
         return positions
 
     def append_encoded(self, data: bytes | memoryview, starts: array[int]) -> Positions:
-        """Append records that are encoded already, their times in them, with one write and one sync.
+        """Append records that are already encoded, with their times, with one write and one sync.
 
-        `starts` has where in `data` each one begins. The first time is `next_time()` or later; in a format whose
-        segments are numbered by time each is later than the one before. Nothing else is checked.
+        `starts` has the offset in `data` at which each one begins. The first time must be `next_time()` or
+        later. In a format whose segments are numbered by time, each time must be later than the one before.
+        Nothing else is checked.
         """
         begun = time.perf_counter()
         fmt, core = self._directory.format, self._core
@@ -275,17 +277,17 @@ class Appender:
         return positions
 
     def next_time(self) -> int:
-        """The time that a record would get that is appended now: the clock's, or just after the last one's."""
+        """The time that a record would get now: that of the clock, or the time just after the last record's."""
         with self._core:
             self._check_usable()
             return int(self._core.stamp())
 
     async def append_async(self, payload: Payload) -> Position:
-        """append() for tasks: under `always` the sync is awaited, else the write is done at once."""
+        """Append a record from a task. Under `always` the sync is awaited; otherwise the write is done at once."""
         return (await self.append_many_async((payload,)))[0]
 
     async def append_many_async(self, payloads: Iterable[Payload]) -> Sequence[Position]:
-        """append_many() for tasks."""
+        """Append records from a task, as append_many() does."""
         from forelog.log import aio
 
         if self._commit is not None:
@@ -296,13 +298,14 @@ class Appender:
         return self.append_many(payloads)
 
     async def sync_async(self) -> None:
-        """sync() for tasks."""
+        """Sync from a task, as sync() does."""
         from forelog.log import aio
 
         await aio.in_thread(self.sync)
 
     def roll(self) -> Position:
-        """Seal the current segment and start the next, unless it is empty; where the next record will be.
+        """Seal the current segment and start the next, unless it is empty. Returns where the next record will
+        be.
 
         With a spare this takes no longer than an append; `wait_sealed` waits until the old segment is sealed.
         """
@@ -321,16 +324,17 @@ class Appender:
         self.active.sync_to(segment, offset)
 
     def wait_sealed(self, timeout: float | None = None) -> bool:
-        """Until all segments before the current one are sealed, and it has its name; False after `timeout`."""
+        """Wait until all earlier segments are sealed and the current one has its name. Returns False after
+        `timeout`."""
         return self.active.wait_sealed(timeout)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Until there is a spare again, or there can't be one: then a roll waits for nothing."""
+        """Wait until there is a spare again, or there can't be one. Then a roll doesn't wait."""
         return self.active.wait_ready(timeout)
 
     @property
     def unsynced_bytes(self) -> int:
-        """How many bytes of the current segment are not known to be on stable storage."""
+        """The number of bytes of the current segment that may not be on stable storage yet."""
         return self.active.unsynced_bytes()
 
     @property
@@ -350,13 +354,13 @@ class Appender:
         return self.active.error
 
     def _request_of(self, payloads: Iterable[Payload]) -> Request[Positions | Position]:
-        """Payloads that may wait in a queue: no longer anyone else's to change."""
+        """A request with payloads copied where needed, so nobody can change them while they wait in a queue."""
         fmt = self._directory.format
         items = [fmt.item(payload) for payload in payloads]
         return self._request(items, sum(map(fmt.item_bytes, items)))
 
     def _request(self, items: Sequence[object], size: int) -> Request[Positions | Position]:
-        """Items of which so many bytes may become, if that isn't too much."""
+        """A request with these items, if the bytes that they may become aren't too many."""
         if size > self._batch_bytes_max:
             raise RecordTooLarge(
                 f"{len(items)} records take up to {size} bytes in one append: the limit is batch_bytes_max = "
@@ -389,7 +393,7 @@ class Appender:
             )
 
     def _begin_batch(self, time_ns: int | None = None) -> int:
-        """Make sure that the batch's segment is the current one; returns the time of its first record."""
+        """Make the batch's segment the current one. Returns the time of its first record."""
         core = self._core
         filled = core.offset > self._directory.format.header_bytes
         full = filled and (core.offset >= self._segment_bytes or self.active.was_cut)
@@ -407,7 +411,7 @@ class Appender:
         return now
 
     def _write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
-        """Write records that are encoded, all of them or none; where they start."""
+        """Write encoded records, all of them or none. Returns where they start."""
         core, encoder = self._core, self.active.encoder
         size, offset, index = len(data), core.offset, self.active.tail.index
         # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
@@ -432,7 +436,7 @@ class Appender:
         return offset
 
     def _undo(self, data: bytes | memoryview, written: int, error: OSError | None) -> None:
-        """Complete a short write; if it can't be, cut off what there is of it, and raise."""
+        """Complete a short write. If that fails, cut off what was written, and raise."""
         view = memoryview(data)
         while error is None and written < len(view):
             try:
@@ -467,7 +471,7 @@ class Appender:
         self._commit = None
 
     def _mend(self) -> None:
-        """Cut off what a write left that was interrupted before it could be undone."""
+        """Cut off what an interrupted write left."""
         if self._core.torn:
             self.active.cut_back(self._core.offset, "an interrupted write")
             if self._directory.format.encode is None:
@@ -476,7 +480,7 @@ class Appender:
     # -- syncing
 
     def _commit_round(self, requests: list[Request[Positions | Position]]) -> None:
-        """Write what several writers handed in, at once, and sync it."""
+        """Write what several writers handed in with one write, and sync it."""
         payloads = [item for request in requests for item in request.items]
         with self._core:
             positions = self._write_batch(payloads, checked=True)

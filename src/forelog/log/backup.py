@@ -1,11 +1,11 @@
-"""A copy of a log as of one moment, whole and checked, while others append, read and wait to clean.
+"""A complete, checked copy of a log as of one moment. Programs append and read meanwhile; cleaners wait.
 
 ::
 
     TARGET.part/                   while it is being made; removed if that fails
-      000000001.log                segments, byte for byte, in ascending order; the last as far as it counts
-      000000001.67108991.idx       what is known of them: positions in the copy are those of the log
-      append.synced                says that it was closed in order, and up to where: damage to it will be noticed
+      000000001.log                segments, byte for byte, in ascending order; the last up to the end mark
+      000000001.67108991.idx       their indexes: positions in the copy are those of the log
+      append.synced                says that it was closed in order, and where it ends, so damage is noticed
     TARGET/                        when all of it is on stable storage and was read back
 
 Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they append later isn't in the copy.
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup has."""
+    """The result of a backup."""
 
     path: str
     """The directory of the copy."""
@@ -137,7 +137,7 @@ def _copy_file(files: Files, source: str, target_files: Files, target: str) -> N
 
 
 def _mark(directory: Directory, copy: Directory, end: Position) -> None:
-    """Leave the copy as a log that was closed in order."""
+    """Mark the copy as a log that was closed in order."""
     found = copy.files.stat(copy.segment_path(end.segment))
     size = found[0] if found else 0
     with closing(Watermark(copy)) as mark:
@@ -149,7 +149,7 @@ def _mark(directory: Directory, copy: Directory, end: Position) -> None:
 
 
 def _read_back(copy: Directory, end: Position) -> tuple[int, int, int]:
-    """How many segments, records and bytes the copy has. Damage raises, as in any reader."""
+    """Count the copy's segments, records and bytes. Damage raises, as in any reader."""
     walk = Walk(copy)
     records = 0
     try:

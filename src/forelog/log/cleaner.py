@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class CleanReport:
-    """What a run of a cleaner did."""
+    """The result of a cleaner's run."""
 
     segments_visited: int = 0
     """All but the last."""
@@ -88,7 +88,7 @@ class Cleaner:
         self.lock(timeout)
 
     def lock(self, timeout: float | None = None) -> None:
-        """Take the exclusive read lock, waiting for cursors to close. Opening did it."""
+        """Take the exclusive read lock, waiting for cursors to close. Opening a cleaner does this."""
         if self._lock is None:
             self._lock = self._directory.read_lock(exclusive=True, timeout=timeout)
 
@@ -115,12 +115,12 @@ class Cleaner:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> CleanReport:
-        """Drop what `forget` says: a function `(path, record) -> bool`, or a rule.
+        """Drop the records that `forget` selects: a function `(path, record) -> bool`, or a rule.
 
-        The function may raise SkipSegment to leave the current segment as it is; any other exception stops
-        the run, after whole segments. Damage stops it too, unless `on_corruption="skip"` leaves the damaged
-        segments as they are. `dry_run=True` only counts. In a format whose records need earlier ones, as
-        m3's do, segments go as a whole or stay.
+        If the function raises SkipSegment, the current segment stays as it is. Any other exception stops the
+        run between two segments. So does damage, unless `on_corruption="skip"` leaves damaged segments as they
+        are. `dry_run=True` only counts. In a format whose records need earlier ones, such as m3, a segment is
+        dropped as a whole or kept.
         """
         if on_corruption not in ("raise", "skip"):
             raise ValueError(f"on_corruption is {on_corruption!r}: expected 'raise' or 'skip'")
@@ -246,7 +246,7 @@ class Cleaner:
             yield from walk
 
     def _with_masks(self, number: int, masks: list[bytearray]) -> Iterator[tuple[Block, bytearray]]:
-        """The segment's blocks again, with the rows of the decision that fall into each."""
+        """Read the segment's blocks again, each with its part of the decision."""
         keep = bytearray().join(masks)
         row = 0
         for block in self._blocks(number):

@@ -5,19 +5,20 @@ written and synced in one go, and releases all others with their results. Reques
 the next round, which one of them leads and which starts at once. Under load one sync serves as many writers as
 there are; a single writer waits for nobody.
 
-Threads wait at a gate, a lock of their own; tasks have their results delivered; and some only leave their
-request and go on. Where no thread can lead, one of the commit's own does. The main thread never leads: Python
-interrupts it, and only it, between any two steps, and what it led would be left half done for everyone.
+A thread waits at a gate, which is a lock of its own. A task gets its result delivered. Some writers only leave
+their request and continue. If no writer's thread can lead, a thread of the commit itself does. The main thread
+never leads, because Python may interrupt it between any two steps, which would leave everyone's round half
+done.
 
 The queue is bounded, by writes and by bytes: a writer that finds it full waits for room, or is refused.
 
-How gates are opened decides the speed. Let loose all at once, the threads of a round only queue again, for
-the interpreter's lock, at the price of several switches between processors each. So the leader opens a few
-gates, and a thread that came through opens the next when it is itself about to wait again, or to lead: then
-the interpreter is free for it. A few, and not one, so that no processor goes to sleep in between, which takes
-longer to end than an append takes. While no round is under way the next is opened at once; and a round that
-ends opens all that were left over from the last, if hardly anyone came back to do it. Beside a slow disk all
-that is nothing: there a round opens all gates when it ends.
+The order in which gates are opened decides the speed. If all threads of a round were released at once, they
+would only queue for the interpreter's lock, with several switches between processors each. So the leader opens
+a few gates. A released thread opens the next gate when it is about to wait again, or to lead, because then the
+interpreter is free. The leader opens a few gates and not one, so that no processor goes to sleep: waking it
+takes longer than an append. While no round is in progress, the next gate is opened at once. If hardly any
+thread came back to open gates, the round that ends opens all that are left. With a slow disk none of this
+matters, and a round opens all gates when it ends.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _OPENED_MIN = 4  # fewer than this during a round, and those left over are let l
 
 
 class Request(Generic[T]):
-    """What one writer hands in, and what it gets back."""
+    """One writer's request: what it hands in, and the result or error that it gets back."""
 
     deliver: Callable[[list[Request[T]]], None] | None = None
     """Called with all requests of a round that have the same one, when they are settled."""
@@ -76,10 +77,10 @@ class GroupCommit(Generic[T]):
     """Shares rounds of `commit` among threads and tasks.
 
     `commit(requests)` makes all requests durable and sets each one's result or error, or raises: then every
-    request of the round gets that error. Exactly one thread leads at a time: the one that found nobody
-    leading, then the one that the lead was passed to, under the mutex.
+    request of the round gets that error. Exactly one thread leads at a time. A thread that finds no leader
+    takes the lead. Later the leader passes it on, under the mutex.
 
-    `queue_timeout` is for how many seconds a writer waits for room in a full queue, None for ever.
+    `queue_timeout` is how many seconds a writer waits for room in a full queue; None means for ever.
     """
 
     def __init__(
@@ -136,9 +137,9 @@ class GroupCommit(Generic[T]):
         return cast(T, request.result)
 
     def post(self, request: Request[T], *, wait: bool = True) -> bool:
-        """Leave a request for a later round; its `deliver`, if any, is called when it is settled.
+        """Leave a request for a later round. Its `deliver`, if any, is called when the request is settled.
 
-        False if the queue is full and the caller can't wait for room.
+        Returns False if the queue is full and the caller can't wait for room.
         """
         self._refuse_reentry()
         if not self._enter(request, wait=wait):
@@ -148,7 +149,7 @@ class GroupCommit(Generic[T]):
         return True
 
     def close(self, refusal: Exception) -> None:
-        """Refuse what comes from now on, settle what came before, and end the commit's own thread."""
+        """Refuse new requests, settle earlier ones, and end the commit's own thread."""
         with self._mutex:
             self._refusal = refusal
             self._room.notify_all()
@@ -169,12 +170,13 @@ class GroupCommit(Generic[T]):
     # -- entering
 
     def _refuse_reentry(self) -> None:
-        """A logging handler or a clock that appends would wait for its own thread; so may a signal handler."""
+        """Raise if this thread is already committing. A handler or clock that appends would wait for its own
+        thread."""
         if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(REENTERED)
 
     def _enter(self, request: Request[T], *, wait: bool = True) -> bool:
-        """Put the request into the queue, mostly without the mutex: its holders would be in each other's way."""
+        """Put the request into the queue, mostly without the mutex, so that writers don't wait for each other."""
         self._check_open()
         if not self.queue.push(request):
             if not wait:
@@ -206,9 +208,9 @@ class GroupCommit(Generic[T]):
             )
 
     def _withdraw(self, request: Request[T]) -> bool:
-        """Closing refuses first, then waits until the queue is empty: a request that is in it came too late.
+        """Take back a request that came after closing began.
 
-        False if it isn't there any more: a leader has taken it, so that it came in time.
+        Returns False if a leader has already taken the request: then it came in time.
         """
         with self._mutex:
             withdrawn = self.queue.remove(request)
@@ -218,7 +220,7 @@ class GroupCommit(Generic[T]):
     # -- waiting
 
     def _wait(self, gate: Gate) -> None:
-        """Until a leader opens the gate: the request is settled, or the next to lead."""
+        """Wait until a leader opens the gate. Then the request is settled, or this thread leads next."""
         try:
             gate.wait(self._line)
         finally:
@@ -230,7 +232,7 @@ class GroupCommit(Generic[T]):
         kernel.open_first(self._line)
 
     def _step_down(self, request: Request[T]) -> None:
-        """After an interrupt: settle what was under way, and pass the lead on."""
+        """After an interrupt, settle the current round and pass the lead on."""
         with self._mutex:
             gate, request.gate = request.gate, None
             try:
@@ -284,7 +286,7 @@ class GroupCommit(Generic[T]):
                     return
 
     def _round(self, own: Request[T]) -> None:
-        """Take what is queued, commit it, release everyone in it; pass the lead on once that is due."""
+        """Commit everything that is queued, release its writers, and pass the lead on when that is due."""
         self._wait_for_crowd()
         with self._mutex:
             own.under_way = requests = self.queue.take(ROUND_REQUESTS_MAX, ROUND_BYTES_MAX)
@@ -316,9 +318,9 @@ class GroupCommit(Generic[T]):
             raise interrupt
 
     def _wait_for_crowd(self) -> None:
-        """Where a round takes long, wait for the writers of the last one to come back.
+        """If rounds take long, wait for the writers of the last round to come back.
 
-        Without it they fall into two halves that wait for each other, and each sync serves one of them.
+        Otherwise writers split into two halves that wait for each other, and each sync serves only one half.
         """
         if self._seconds >= _SLOW_SECONDS and len(self.queue) < self._crowd:
             patience = self._seconds / 4
@@ -331,7 +333,8 @@ class GroupCommit(Generic[T]):
         self._crowd = waiting + 1 + len(self.queue) if waiting else 0
 
     def _pass_on(self) -> None:
-        """Give the lead to the first in the queue, if its thread waits, else to the commit's own, or to nobody."""
+        """Pass the lead to the first writer in the queue, if its thread waits. Otherwise to the commit's own
+        thread, or to nobody."""
         while (request := self.queue.first()) is None:
             self._leader = None
             # A writer looks for a leader after it has entered: it finds none and leads, or is seen here.
@@ -353,7 +356,8 @@ class GroupCommit(Generic[T]):
             deliver(group)
 
     def _release(self, requests: Sequence[Request[T]]) -> None:
-        """Line up the waiting threads of a settled round, and open the first gates, unless a line is moving."""
+        """Queue the waiting threads of a settled round, and open the first gates unless others are being
+        opened."""
         goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self._leader is not None
         if not goes_on:
             self._open(len(self._line))

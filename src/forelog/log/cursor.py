@@ -86,12 +86,13 @@ class Cursor:
     # -- opening and closing
 
     def lock(self) -> None:
-        """Take the shared read lock, waiting for a cleaner to finish. Opening did it; reset() keeps it."""
+        """Take the shared read lock, waiting for a cleaner to finish. Opening a cursor does this; reset() keeps
+        the lock."""
         if self._lock is None:
             self._lock = self._directory.read_lock(timeout=self._timeout)
 
     def unlock(self) -> None:
-        """Let cleaners work. Reading on afterwards takes the lock anew for each block."""
+        """Let cleaners work. Reading after this takes the lock again for each block."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.release()
@@ -104,7 +105,7 @@ class Cursor:
             self._watch = None
 
     def reset(self) -> None:
-        """Start again at the beginning of what the cursor was opened for."""
+        """Go back to the start of the range that the cursor was opened with."""
         self._walk: Walk | None = None
         self._path = ""
         self._numbers: list[int] = []
@@ -141,22 +142,22 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """Where to resume: after the last record that was handed out."""
+        """Where to resume: the place after the last record that was returned."""
         return self._position
 
     @property
     def segment(self) -> str:
-        """The path of the segment of the last record that was handed out; empty before the first."""
+        """The path of the segment of the last record that was returned; empty before the first."""
         return self._path
 
     @property
     def torn(self) -> Defect | None:
-        """The torn tail that the log was found to end in, if so."""
+        """The torn tail at the end of the log, if there is one."""
         return self._walk.torn if self._walk else None
 
     @property
     def defects(self) -> list[Defect]:
-        """The damage that was skipped so far, the first thousand places of it."""
+        """The damage that was skipped so far; at most the first thousand places."""
         return self._walk.defects if self._walk else []
 
     # -- iterating
@@ -177,7 +178,7 @@ class Cursor:
             self._watching().wait(self._patience())
 
     def read(self, timeout: float | None = None) -> Record | None:
-        """The next record, or None at the end; a follower waits for one, `timeout` seconds at most."""
+        """Return the next record, or None at the end. A follower waits for one, for at most `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (record := self._take()) is None:
             rest = self._rest_of_wait(deadline)
@@ -196,7 +197,7 @@ class Cursor:
         return record
 
     async def read_async(self, timeout: float | None = None) -> Record | None:
-        """read() for tasks."""
+        """Return the next record, as read() does, without blocking the event loop."""
         from forelog.log.aio import wait_for_change
 
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -208,7 +209,7 @@ class Cursor:
         return record
 
     def _take(self) -> Record | None:
-        """The next record that is there, if any."""
+        """The next record, if there is one already."""
         while True:
             for record in self._rows:
                 self._position = record.position if self._reverse else record.next_position
@@ -224,7 +225,8 @@ class Cursor:
         return min(rest, self._patience()) if rest > 0 else None
 
     def _patience(self) -> float:
-        """How long to rely on the watch. It reports a write before the end mark has it, and not the mark."""
+        """How long to rely on the file watch. It reports a write before the end mark covers it, and not the
+        mark."""
         before, self._end = self._end, read_end(self._directory)
         if self._end != before:
             self._pause = _PAUSE_SECONDS_MIN
@@ -238,7 +240,7 @@ class Cursor:
         return self._closed or (self._walk is not None and self._walk.done)
 
     def _load(self) -> bool:
-        """Get the next records ready; False at the end, for now or for good."""
+        """Read the next records. Returns False at the end, for now or for ever."""
         if self._closed:
             return False
         borrowed = self._lock is None
@@ -328,7 +330,7 @@ class Cursor:
 
 
 def records_of(block: Block, exact_time: Callable[[bytes], int], *, frames: bool = False) -> list[Record]:
-    """The wanted rows of a block as records; with `frames` all that a record takes is its payload."""
+    """The wanted rows of a block as records. With `frames` a payload is the whole encoded record."""
     segment, buffer, offsets = block.segment, block.buffer, block.offsets
     physical, starts, ends, times = block.scan.offsets, block.scan.starts, block.scan.ends, block.scan.times
     base, count = block.base, len(physical)

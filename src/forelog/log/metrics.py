@@ -1,8 +1,8 @@
 """Counters and timings of a stream, as a snapshot dict and for Prometheus.
 
-Every stream has one `Metrics`. Adding to it costs a dictionary entry, so that it is done where something
-is read, synced, rolled or recovered, never once per record; single appends are counted by the appender
-itself and timed by sample, one for every 64 KiB.
+Every stream has one `Metrics`. Each count costs a dictionary access, so it is done for each read, sync, roll
+and recovery, and never for each record. Appends are counted by the appender itself. Only a sample is timed, one
+for every 64 KiB.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SIZES = {
 
 
 class Distribution:
-    """How often, how much altogether, how much at most, and in which buckets."""
+    """A count, a sum, a maximum, and a histogram."""
 
     __slots__ = ("bounds", "buckets", "count", "most", "total")
 
@@ -89,7 +89,7 @@ class Distribution:
 
 
 class Metrics:
-    """What happened on one stream, in this process."""
+    """The counters and timings of one stream, in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -25,8 +25,8 @@ _TEXT = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 class Position(NamedTuple):
     """A place between records: before the record at `offset` in `segment`.
 
-    Offsets are logical: they are those of the segment as it was first written, and stay valid when
-    cleaning moves bytes. Resuming from a position goes on at the first surviving record at or after it.
+    Offsets are logical: they are those of the segment as it was first written, and stay valid when cleaning
+    moves bytes. Reading from a position starts at the first surviving record at or after it.
     """
 
     segment: int
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position that str() wrote."""
+        """The position of a text that str() made, such as `000000007:1048576`."""
         match = _TEXT.fullmatch(text.strip())
         if not match:
             raise BadPosition(f"{text!r} is no position: expected SEGMENT:OFFSET, as in 000000007:1048576")
@@ -51,7 +51,7 @@ make_position: Callable[[tuple[int, int]], Position] = functools.partial(tuple._
 
 
 class Record(NamedTuple):
-    """One record: where it is, when it was written, and what it says."""
+    """One record: its position, its time and its payload."""
 
     position: Position
     """Where it is."""
@@ -69,7 +69,7 @@ class Record(NamedTuple):
 
     @property
     def next_position(self) -> Position:
-        """The place after this record: what to store when it has been dealt with."""
+        """The place after this record. Store it when you have dealt with the record, and start there next time."""
         return Position(self.position.segment, self.position.offset + self.frame_bytes)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ make_record: Callable[[tuple[Position, int, bytes, int]], Record] = functools.pa
 
 
 class Positions(Sequence[Position]):
-    """The positions of a batch, made one by one when they are looked at."""
+    """The positions of a batch. Each is made only when it is asked for."""
 
     __slots__ = ("_base", "_first", "_last", "_offsets", "_segment")
 
@@ -95,7 +95,7 @@ class Positions(Sequence[Position]):
 
     @property
     def segment(self) -> int:
-        """Which they share."""
+        """The segment that all of them share."""
         return self._segment
 
     def places(self) -> tuple[int, array[int], int]:
@@ -104,7 +104,7 @@ class Positions(Sequence[Position]):
         return self._base, self._offsets, self._first
 
     def part(self, first: int, last: int) -> Positions:
-        """Some of them, sharing what they are made of."""
+        """A part of them, without copying their offsets."""
         return Positions(self._segment, self._base, self._offsets, self._first + first, self._first + last)
 
     def __len__(self) -> int:

@@ -14,9 +14,9 @@ another log's header            refuse
 a spare with records            make it the next segment; after a reboot, keep it as evidence (spare.py)
 ==============================  ======================================================================
 
-A new segment is also started after a reboot that found the log unclosed: unsynced records may be gone
-without a trace, and no position that was handed out may come to mean another record. And so it is in a
-format whose segments can't be resumed.
+A new segment is also started after a reboot that found the log unclosed, because unsynced records may be gone
+without a trace, and no position may come to mean another record. The same goes for formats whose segments can't
+be resumed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FUTURE_NS = 60 * SECOND_NS
 
 @dataclass(slots=True)
 class Recovery:
-    """What opening a log found and did."""
+    """The result of opening a log: what was found and done."""
 
     segment: int = 0
     """The last segment that was found; 0 if there was none."""
@@ -91,9 +91,9 @@ def recover(
     clock: Callable[[], int] | None = None,
     end: End = NO_END,
 ) -> tuple[Tail, Recovery]:
-    """Find the tail of a log, mend it if it is torn, and say what was done.
+    """Find the tail of a log, repair it if it is torn, and report what was done.
 
-    `end` is what the end mark says that the last appender has left.
+    `end` is the end that the last appender left in the end mark.
     """
     directory = directory.whole()
     with metrics.timed("recovery"):
@@ -139,7 +139,7 @@ def _restore_journal(directory: Directory, found: Recovery) -> None:
 
 
 def _adopt_spare(directory: Directory, size: int) -> bool:
-    """Make the records of a spare, if it has any, the next segment; False if the one before isn't whole."""
+    """Make a spare that has records the next segment. Returns False if the segment before it isn't whole."""
     files, path = directory.files, spare_path(directory)
     if size <= directory.format.header_bytes:
         files.remove(path)
@@ -163,7 +163,8 @@ def _adopt_spare(directory: Directory, size: int) -> bool:
 
 
 def _spare_number(directory: Directory) -> int:
-    """The number that its first record's time gives to a spare; 0 where it gives none, or can't be read."""
+    """The number that a spare gets from the time of its first record; 0 if it gets none, or the record can't be
+    read."""
     fmt = directory.format
     if not fmt.numbered_by_time:
         return 0
@@ -192,7 +193,8 @@ def _find_tail(
     spare: tuple[int, object] | None,
     end: End,
 ) -> Tail:
-    """The segment to append to, new or resumed; beside a spare new, and with a number left out for that."""
+    """The segment to append to, new or resumed. Beside a spare it is new, and leaves out a number for the
+    spare."""
 
     def create(last: int, time_ns: int) -> Tail:
         first_ns = max(read_clock(clock), time_ns + 1) if directory.format.numbered_by_time else 0
@@ -221,7 +223,8 @@ def _find_tail(
 def _note_own(
     directory: Directory, watermark: Watermark, numbers: list[int], tail: Tail, end: End, recovery: Recovery
 ) -> None:
-    """Note from which segment on every record is ours, if that has changed: another program may have appended."""
+    """Note the segment from which on this program wrote all records, if that has changed. Others may have
+    appended."""
     mark = watermark.found
     if not numbers:
         if watermark.own_from is None:
@@ -256,15 +259,15 @@ def _ascends(directory: Directory, numbers: list[int]) -> bool:
 
 
 def _can_follow(time_ns: int) -> bool:
-    """Whether later records may be of this time at least. One far off would be the time of all that come.
+    """Whether later records may follow this time. If it is far in the future, all of them would get that time.
 
-    Where they aren't, they go into a segment of their own: within one that we write times ascend.
+    If they may not, they go into a new segment, because times ascend within each segment that we write.
     """
     return abs(time_ns) < 2**62
 
 
 def _last_time(directory: Directory, numbers: list[int], own_from: int, found: Recovery) -> int:
-    """A time that no record of a sealed segment is later than, as far as is known without reading them."""
+    """A time that no record of a sealed segment exceeds, as far as is known without reading records."""
     for number in reversed(numbers[-3:-1]):
         with contextlib.closing(SegmentReader(directory, number)) as reader:
             index = reader.index
@@ -323,7 +326,7 @@ def _recover_last(
 
 
 def _mend_header(directory: Directory, number: int, file: File, found: Recovery) -> bool:
-    """Make the header right if a crash left it unfinished. Whether cleaning has rewritten this segment."""
+    """Complete a header that a crash left unfinished. Returns whether cleaning has rewritten this segment."""
     with contextlib.closing(SegmentReader(directory, number)) as reader:
         if reader.header_defect is None:
             # It wasn't the last one then: somebody removed those after it. Its offsets are mapped, so
@@ -346,7 +349,7 @@ def _mend_header(directory: Directory, number: int, file: File, found: Recovery)
 
 
 def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Recovery, mark: Mark | None) -> int:
-    """Fill the index; return the physical offset after the last good record."""
+    """Fill the index, and return the physical offset after the last good record."""
     walk = Walk(directory, start=Position(number, 0), on_corruption="stop")
     checker = directory.format.checker()
     try:
@@ -370,7 +373,7 @@ def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Re
 def _scan_committed(
     directory: Directory, number: int, index: IndexBuilder, found: Recovery, size: int, end: End
 ) -> int:
-    """The same up to where a write began that a killed process didn't finish: all of it is cut off."""
+    """Scan up to the start of a write that a killed process didn't finish. All of that write is cut off."""
     with contextlib.closing(
         Walk(directory, start=Position(number, 0), stop=Position(number, end.committed), on_corruption="stop")
     ) as walk:
@@ -385,7 +388,7 @@ def _scan_committed(
 
 
 def _cut_unfinished(directory: Directory, number: int, end: int, found: Recovery, mark: Mark | None) -> int:
-    """What spans records and lacks its last is torn too, or damaged if it had been synced."""
+    """Treat a message that lacks its last record as torn, or as damaged if it had been synced."""
     path = directory.segment_path(number)
     stat = directory.files.stat(path)
     size = stat[0] if stat else end

@@ -1,7 +1,7 @@
-"""Making a damaged log whole again, and keeping what was wrong with it.
+"""Repair a damaged log, and keep what was wrong with it.
 
-`plan_repair` says what would be done and changes nothing; `apply_repairs` does it, with the log to itself. What
-is changed is copied first, durably, and no copy replaces an older one:
+`plan_repair` lists what would be done and changes nothing. `apply_repairs` does it, while nobody else uses the
+log. Before a file is changed it is copied, durably, and no copy replaces an older one:
 
 ====================================  =========================================  ==================
 what is wrong                         what is done                               what is kept
@@ -103,16 +103,16 @@ class Repair:
 
 
 def plan_repair(stream: Stream, *, progress: Progress | None = None, timeout: float | None = None) -> list[Repair]:
-    """What apply_repairs() would do, in order. Nothing is changed, and the log may be in use."""
+    """List what apply_repairs() would do, in order. Nothing is changed, and the log may be in use."""
     return _plan(stream.directory, verify(stream, progress=progress, timeout=timeout))
 
 
 def apply_repairs(
     stream: Stream, *, progress: Progress | None = None, timeout: float | None = None
 ) -> list[Repair]:
-    """Repair a log: what was done, in order, with what could not be.
+    """Repair a log. Returns what was done, in order, and what couldn't be done.
 
-    Waits until nobody appends or reads, at most `timeout` seconds for each; what is done is decided then.
+    Waits until nobody appends or reads, at most `timeout` seconds for each, and then decides what to do.
     """
     directory = stream.directory
     directory.names()
@@ -178,7 +178,7 @@ def _plan_index(segment: SegmentReport) -> Repair:
 
 
 def _plan_tail(report: VerifyReport) -> list[Repair]:
-    """What opening the log to append would do as well."""
+    """Plan the repair of a tail, which opening the log to append would do as well."""
     if report.synced_segment_missing is not None:
         problem = f"segment {report.synced_segment_missing} had been synced and is gone"
         return [Repair("tail", report.path, problem, "go on in a new segment after it", damage=True)]
@@ -222,7 +222,7 @@ def _plan_segment(segment: SegmentReport, *, cut: bool) -> Repair | None:
 
 
 def _mend_tail(directory: Directory, repair: Repair) -> None:  # noqa: ARG001
-    """Recover the log as an appender does, and leave it."""
+    """Recover the log as an appender does, and close it."""
     from forelog.log.metrics import Metrics
 
     with contextlib.closing(Watermark(directory)) as watermark:
@@ -265,13 +265,14 @@ def _build_index(directory: Directory, repair: Repair) -> None:
 
 
 def _mend_map(directory: Directory, repair: Repair) -> None:
-    """See that a segment which is about to be rewritten has a map that is right, if it needs one."""
+    """Repair the map of a segment that is about to be rewritten, if it needs one."""
     if not _trust_map(directory, repair.segment):
         _build_map(directory, repair)
 
 
 def _build_map(directory: Directory, repair: Repair) -> None:
-    """Make a map by which every old position leads to the segment's first record, and no new one is an old one."""
+    """Make a map in which every old position leads to the segment's first record, and no new position is an old
+    one."""
     number = repair.segment
     shift = _NEW_POSITIONS_AT * (1 + len(_broken_maps(directory, number))) - directory.format.header_bytes
     builder = IndexBuilder(number)
@@ -349,7 +350,7 @@ def _copy(source: File, start: int, target: str, head: bytes, directory: Directo
 
 
 def _replace(directory: Directory, number: int, *, header_only: bool) -> None:
-    """Put a right header in place of a segment's first bytes; without records if `header_only`."""
+    """Replace a segment's first bytes by a right header, and keep its records unless `header_only`."""
     path, fmt = directory.segment_path(number), directory.format
     with contextlib.closing(directory.files.open_read(path)) as source:
         start = source.size() if header_only else fmt.header_bytes
@@ -394,10 +395,10 @@ def _chain(
 
 
 def _trust_map(directory: Directory, number: int) -> bool:
-    """Keep the map of a rewritten segment whose last bytes are damaged. Whether all is well then.
+    """Keep the map of a rewritten segment whose last bytes are damaged. Returns whether that repairs it.
 
-    A map names the last four bytes of its segment. Where those are what is damaged, the map is still right,
-    if its own checksum, number and size are; without it the segment's positions would move.
+    A map names the last four bytes of its segment. If these bytes are damaged, the map is still right if its
+    own checksum, number and size are. Without the map the segment's positions would change.
     """
     with contextlib.closing(SegmentReader(directory, number)) as reader:
         if reader.index is not None or directory.files.stat(reader.index_path) is None:
