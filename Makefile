@@ -12,10 +12,11 @@ EXPLORE_SEED ?= 0
 FUZZ_SEED ?= 0
 RIGHTS_SEEDS ?= 200
 SANITIZE_SECONDS ?= 600
+WORLD_SEED ?= 0
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
+.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore world fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -91,6 +92,10 @@ crash: $(VENV)/.ready
 ## make explore  readers beside every step of random writers, for EXPLORE_SECONDS=60, from EXPLORE_SEED=0 on
 explore: $(VENV)/.ready
 	$(RUN) -m tests.testing.explore --seconds $(EXPLORE_SECONDS) --seed $(EXPLORE_SEED)
+
+## make world   simulated worlds for SECONDS=600, from WORLD_SEED=0 on; WORLD=17 repeats one, with its trace
+world: $(VENV)/.ready
+	$(RUN) -m tests.world $(if $(WORLD),--only $(WORLD) --shorten,--seconds $(SECONDS) --seed $(WORLD_SEED))
 
 ## make fuzz    a million lines that no client would send, at a job server, and as many packets at a broker; FUZZ_SEED=0
 fuzz: $(VENV)/.ready

@@ -20,13 +20,14 @@ losing power at any moment. It also fails on demand: EIO, ENOSPC, EMFILE, short 
 0
 
 `Explorer` looks at a disk in between: it runs readers beside every step of a writer, and compares what they see
-with what was acknowledged. See docs/testing.md.
+with what was acknowledged. `World` runs whole programs on machines that fail. See docs/testing.md.
 
     model.py                what a disk may hold after a crash: sectors, sizes, directory entries
     states.py               the possible contents of a disk after a crash: all of them, or a sample
     disk.py                 CrashDisk: the files protocol over that model, and faults
     timeline.py             a disk that keeps every moment of a writer
     ledger.py               what a writer began, and what was acknowledged, refused or left in doubt
+    spare.py                a spare segment without a thread
     writer.py               what a history writes with
     schedule.py             when a reader looks, and how far the writer gets in between
     sight.py                the disk as a reader finds it, by a schedule
@@ -39,6 +40,7 @@ with what was acknowledged. See docs/testing.md.
     random_history.py       long random histories
     catalogue.py            all histories and all kinds of readers
     explorer.py             Explorer: readers beside every step of a writer
+    world/                  World: machines, a network and clocks out of one seed
 """
 
 from forelog.testing.catalogue import all_histories, all_readers

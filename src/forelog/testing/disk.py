@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import random
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from forelog.bounds import check_whole
 from forelog.errors import LockTimeout
 from forelog.files import File, Lock, Shared, Watch
 from forelog.testing.model import DiskModel, Event, FileModel
-from forelog.testing.states import possible_contents
+from forelog.testing.states import one_of, possible_contents
 
 
 class Operation(NamedTuple):
@@ -132,6 +133,10 @@ class CrashDisk:
     def states(self, events: int | None = None, *, limit: int = 1000, seed: int = 0) -> Iterator[CrashState]:
         """Disks after a power loss at a moment, now by default: all possible ones, or `limit` of them."""
         return self._states(len(self.events) if events is None else events, limit, seed)
+
+    def crashed(self, rng: random.Random) -> CrashDisk:
+        """One disk after a power loss now, by chance."""
+        return self._after_crash(self._model, one_of(self._model, rng))
 
     def _states(self, moment: int, limit: int, seed: int) -> Iterator[CrashState]:
         model = self.model_at(moment)

@@ -41,6 +41,13 @@ def possible_contents(model: DiskModel, *, limit: int, seed: int, moment: int) -
             yield contents
 
 
+def one_of(model: DiskModel, rng: random.Random) -> dict[str, bytes]:
+    """What the disk of a model may hold after a power loss: one state, by chance."""
+    choices = _choices(model, rng.getrandbits(32))
+    counts = [len(choice.options) for choice in choices]
+    return _build(model, choices, _chance(counts, rng))
+
+
 def _choices(model: DiskModel, seed: int) -> list[_Choice]:
     choices: list[_Choice] = []
     choices.extend(_Choice("move", (move.target,), [move.path, move.target]) for move in model.moves)
@@ -84,11 +91,15 @@ def _picks(choices: list[_Choice], limit: int, rng: random.Random) -> Iterator[t
     )
     yield from itertools.islice(structured, limit // 2)
     for _ in range(limit - limit // 2):
-        weight = rng.random()  # from states that lost nearly all to states that kept nearly all
-        yield tuple(
-            count - 1 if rng.random() < weight else rng.randrange(count) if rng.random() < 0.5 else 0
-            for count in counts
-        )
+        yield _chance(counts, rng)
+
+
+def _chance(counts: list[int], rng: random.Random) -> tuple[int, ...]:
+    weight = rng.random()  # from states that lost nearly all to states that kept nearly all
+    return tuple(
+        count - 1 if rng.random() < weight else rng.randrange(count) if rng.random() < 0.5 else 0
+        for count in counts
+    )
 
 
 def _build(model: DiskModel, choices: list[_Choice], picks: tuple[int, ...]) -> dict[str, bytes]:

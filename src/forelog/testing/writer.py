@@ -6,16 +6,16 @@ import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from forelog.errors import AppenderFailed, ForelogError
 from forelog.formats import Format, FormatName
 from forelog.log.appender import Appender, Sync, Visible
-from forelog.log.directory.spare import Spare
 from forelog.log.position import Position
 from forelog.log.stream import PathLike, Stream
 from forelog.testing.disk import Operation
 from forelog.testing.ledger import Entry, Ledger
+from forelog.testing.spare import DrivenSpare
 from forelog.testing.timeline import Killed, Recorder, Timeline
 
 CLOCK_NS = 1_700_000_000_000_000_000
@@ -52,7 +52,7 @@ class Writer:
         self.format: Format = Stream("log").format
         self._ticks = CLOCK_NS
         self._payloads = 0
-        self._spares: list[Spare] = []
+        self._spares: list[DrivenSpare] = []
 
     # -- the log
 
@@ -90,7 +90,7 @@ class Writer:
         spare = appender.active.spare
         if spare is not None:
             spare.__class__ = DrivenSpare
-            self._spares.append(spare)
+            self._spares.append(cast(DrivenSpare, spare))
         return appender
 
     # -- writing
@@ -245,38 +245,3 @@ def _read(writer: Writer) -> tuple[list[Any], list[str]]:
             return list(cursor), []
     except ForelogError as error:
         return [], [f"the log can't be read in the end: {type(error).__name__}: {error}"]
-
-
-class DrivenSpare(Spare):
-    """A spare that works in the thread that waits for it, so that a history is the same each time."""
-
-    _pending = False
-
-    def begin(self, work: Callable[[], None]) -> None:
-        self._work, self._pending = work, True
-
-    def wait_named(self, timeout: float | None = None) -> bool:  # noqa: ARG002
-        self._drive()
-        return True
-
-    def wait_idle(self, timeout: float | None = None) -> bool:  # noqa: ARG002
-        self._drive()
-        return True
-
-    def take(self) -> Any:
-        self._drive()
-        return super().take()
-
-    @property
-    def named(self) -> bool:
-        return not self._pending
-
-    def close(self) -> None:
-        self._drive()
-        super().close()
-
-    def _drive(self) -> None:
-        if self._pending and self._work is not None:
-            self._pending = False
-            self._work()
-            self._file = self._make()

@@ -29,6 +29,7 @@ from forelog.jobs.server.replies import EXPECTS_TLS
 from forelog.jobs.server.schedule import Schedule
 from forelog.jobs.server.tasks import Tasks
 from forelog.jobs.server.turns import Turns
+from forelog.jobs.server.writer import Writer
 from forelog.serving.lobby import Lobby
 
 __all__ = ["Server"]
@@ -51,7 +52,9 @@ class Server:
         kept_bytes_max: int = KEPT_BYTES_MAX,
         memory_bytes_max: int = MEMORY_BYTES_MAX,
         progress: Callable[[int, int], None] | None = None,
+        writer: Writer | None = None,
     ) -> None:
+        """Restore what the log holds. Where a write takes as long as a sync, `writer` does it, or a thread."""
         started_ns = time.time_ns()
         self.log = log
         self.restored = log.open(started_ns, progress, kept_bytes_max=kept_bytes_max)
@@ -61,7 +64,7 @@ class Server:
         self.clients = Clients(started_ns, token=token, clients_max=clients_max, strangers_max=strangers_max)
         self._schedule = Schedule(clean_interval_ms)
         self._tasks = Tasks()
-        self.turns = Turns(self.machine, log, self.clients, self._schedule, self._tasks)
+        self.turns = Turns(self.machine, log, self.clients, self._schedule, self._tasks, writer)
         self._cleaner = CommandCleaner(log.stream, self.machine) if log.stream and clean_interval_ms else None
         self._server: asyncio.Server | None = None
         self._lobby: Lobby | None = None

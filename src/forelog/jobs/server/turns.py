@@ -26,7 +26,7 @@ from forelog.jobs.server.pace import Pace
 from forelog.jobs.server.replies import READ_ONLY, UNKNOWN_OUTCOME
 from forelog.jobs.server.schedule import Schedule
 from forelog.jobs.server.tasks import Tasks
-from forelog.jobs.server.writer import Writer
+from forelog.jobs.server.writer import ThreadWriter, Writer
 
 if TYPE_CHECKING:
     from forelog.jobs.log.commandlog import CommandLog
@@ -41,7 +41,6 @@ EVENTS_PER_TURN = 500  # timers that ring at once
 _HANDED_BYTES_MAX = 4 << 20  # replies in a turn, past which clients that wait for results wait for the next one
 ALARM_SECONDS_MAX = 1.0  # until the clock is looked at again: it may have been set
 _ALL = 1 << 62
-_clock = time.perf_counter
 
 
 Held = list[tuple[Connection, tuple[list[bytes], int]]]
@@ -52,7 +51,13 @@ class Turns:
     """The turns of a server."""
 
     def __init__(
-        self, machine: Machine, log: CommandLog, clients: Clients, schedule: Schedule, tasks: Tasks
+        self,
+        machine: Machine,
+        log: CommandLog,
+        clients: Clients,
+        schedule: Schedule,
+        tasks: Tasks,
+        writer: Writer | None = None,
     ) -> None:
         self.machine = machine
         self._ledger = machine.ledger
@@ -73,7 +78,7 @@ class Turns:
         self._segment = 0
         """The segment that was last written to."""
         self._schedule = schedule
-        self._writer = Writer(log) if log.waits else None
+        self._writer = (writer or ThreadWriter(log)) if log.waits else None
         self._write_began = 0.0
         self._loop: Any = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -220,17 +225,17 @@ class Turns:
             self._refuse(changes, held, READ_ONLY)
         elif self.pace.slow and self._writer is not None:
             self._in_flight = changes, held
-            self._write_began = _clock()
+            self._write_began = time.perf_counter()
             self._writer.write(changes[0], self._written)
         else:
-            began = _clock()
+            began = time.perf_counter()
             try:
                 where = self.log.write(changes[0])
             except Exception as error:  # whatever it is: without a reply clients would wait for ever
                 self._end_waits()  # their replies report what is undone now
                 self._fail(changes, held, error)
             else:
-                took = _clock() - began
+                took = time.perf_counter() - began
                 self._succeed(changes, held, where)
                 if self.log.waits:
                     self.pace.measure(took, len(held))
@@ -244,7 +249,7 @@ class Turns:
         if self._in_flight is None:
             return
         (changes, held), self._in_flight = self._in_flight, None
-        took = _clock() - self._write_began
+        took = time.perf_counter() - self._write_began
         if error is None:
             self._succeed(changes, held, where)
         else:

@@ -1,4 +1,4 @@
-"""The thread that writes to the log, where a write takes as long as a sync."""
+"""What writes to the log beside the event loop, where a write takes as long as a sync: a thread."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Protocol
 
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.log.position import Positions
 
-__all__ = ["Writer"]
+__all__ = ["Done", "ThreadWriter", "Writer"]
 
 Done = Callable[[int | Positions, BaseException | None], None]
 
 
-class Writer:
+class Writer(Protocol):
+    """Writes one batch of commands after the other."""
+
+    def write(self, records: list[bytes], done: Done) -> None:
+        """Write, then call `done` from wherever that happens: with the place of the records, or the error."""
+
+    def close(self) -> None:
+        """Finish what is to be written."""
+
+
+class ThreadWriter:
     """Writes on a thread of its own, one batch of commands after the other."""
 
     def __init__(self, log: CommandLog) -> None:

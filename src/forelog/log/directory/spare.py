@@ -79,8 +79,13 @@ class Spare:
         self._due: SimpleQueue[None] = SimpleQueue()
         self._named = Latch()
         self._idle = Latch()
-        self._thread = threading.Thread(target=self._serve, name="forelog-spare", daemon=True)
-        self._thread.start()
+        self._thread = self._start()
+
+    def _start(self) -> threading.Thread | None:
+        """Begin to work, on a thread."""
+        thread = threading.Thread(target=self._serve, name="forelog-spare", daemon=True)
+        thread.start()
+        return thread
 
     def take(self) -> File | None:
         """The open file, now the caller's, after the work for the last one is done; None if there is none."""
@@ -120,7 +125,8 @@ class Spare:
         """Finish what is under way; leave no spare behind."""
         self._idle.wait()
         self.abandon()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._file is not None:
             self._file.close()
             self._file = None

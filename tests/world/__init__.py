@@ -1,0 +1,1 @@
+"""Servers, clients, faults and checkers in simulated worlds."""
