@@ -27,6 +27,7 @@ What is where, each importing only from those before it (`docs/design.md` has th
     jobs         a job server whose memory is a command log
     broker       publish and subscribe over MQTT, with a log as the memory
     spark        logs as Spark tables, in batch and in streaming
+    arrow        logs as tables for Polars, DuckDB and pandas, without Spark
     testing      a disk that crashes, lies, tears and fills up, for your own tests too
     cli          the command `forelog`
 """

@@ -16,7 +16,7 @@ from forelog.spark.options import read_options
 from forelog.spark.pipeline.ingest import Ingest
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.planning import end_of
-from forelog.spark.source import table_columns
+from forelog.spark.slices import table_columns
 from forelog.spark.stream import ForelogStreamReader
 from forelog.spark.tasks import Task
 

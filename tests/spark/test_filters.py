@@ -10,11 +10,10 @@ import pytest
 from forelog import Stream
 from forelog.files import OSFiles
 from forelog.formats.captain import Captain
-from forelog.spark.batch import read_slice
 from forelog.spark.options import ReadOptions, read_options
 from forelog.spark.planning import find_logs, plan
 from forelog.spark.ranges import NOTHING, Ranges
-from forelog.spark.source import table_columns
+from forelog.spark.slices import read_slice, table_columns
 from tests.spark.test_planning import write_log
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -263,8 +262,8 @@ def test_ranges_without_bounds_leave_everything(text):
 def test_columns_of_a_codec_of_ones_own_rule_nothing_out(monkeypatch):
     """Its `time` and `offset` may mean something else."""
     from forelog.spark import register_codec
-    from forelog.spark.batch import ranges_for
     from forelog.spark.codecs import Records, codec_of
+    from forelog.spark.slices import ranges_for
 
     class Own(Records):
         name = "own"

@@ -9,11 +9,10 @@ import pytest
 from forelog import Stream
 from forelog.errors import BadOption, LogNotFound
 from forelog.spark import planning
-from forelog.spark.batch import read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import read_options
 from forelog.spark.planning import find_logs, plan
-from forelog.spark.source import table_columns
+from forelog.spark.slices import read_slice, table_columns
 
 SIZES = [1, 100, 1000, 5000, 50_000, 10**7]
 

@@ -11,11 +11,10 @@ import pytest
 
 from forelog import Stream
 from forelog.errors import ForelogError
-from forelog.spark.batch import read_slice
 from forelog.spark.codecs import RECORD_COLUMNS
 from forelog.spark.options import read_options
 from forelog.spark.planning import find_logs, plan
-from forelog.spark.source import table_columns
+from forelog.spark.slices import read_slice, table_columns
 from forelog.spark.tasks import tasks_of
 from forelog.times import format_time
 from tests.conftest import VECTORS

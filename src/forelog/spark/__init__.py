@@ -14,7 +14,8 @@ tasks.py        the tasks of a query, and what Java has to know of them
 continuity.py   whether a reader that resumes has missed nothing
 codecs.py       the columns of records, and those that each kind of payload adds
 types.py        Spark's types and Arrow's
-batch.py        reading logs and their defects as tables
+slices.py       the rows of a slice, and of its defects; without Spark
+batch.py        reading logs as tables
 stream.py       reading logs as streams
 writer.py       data frames to logs
 source.py       the data source `forelog`, which Spark calls

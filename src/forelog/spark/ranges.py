@@ -5,7 +5,7 @@ the filters again, to each row.
 
 >>> ranges = Ranges.of_json('{"segment": [3, null], "time": [0, 5], "log": ["a"]}')
 >>> ranges.segment, ranges.offset
-((3, 281474976710656), (0, 281474976710656))
+((3, 9223372036854775807), (0, 281474976710656))
 >>> ranges.since_ns, ranges.until_ns
 (-1000, 6000)
 >>> ranges.holds_log("b")
@@ -15,7 +15,9 @@ False
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from forelog.bounds import BYTES_MAX
 from forelog.kernel.types import CLOCK_MAX, CLOCK_MIN
@@ -45,8 +47,12 @@ class Ranges:
 
     @classmethod
     def of_json(cls, text: str) -> Ranges:
-        """What the part in Java says. Times are in microseconds; an empty list is for no value at all."""
-        found = json.loads(text)
+        """What the part in Java says."""
+        return cls.of(json.loads(text))
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Ranges:
+        """The ends of each column. Times are in microseconds; an empty list is for no value at all."""
         if [] in found.values():
             return NOTHING
         since, until = found.get("time", _ANY)

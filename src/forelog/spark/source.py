@@ -12,10 +12,10 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from forelog.spark.batch import DEFECT_COLUMNS, ForelogReader
-from forelog.spark.codecs import codec_of
-from forelog.spark.options import ReadOptions, read_options, write_options
+from forelog.spark.batch import ForelogReader
+from forelog.spark.options import read_options, write_options
 from forelog.spark.planning import check_codec, find_logs
+from forelog.spark.slices import table_columns
 from forelog.spark.stream import ForelogStreamReader
 from forelog.spark.types import chosen, ddl
 from forelog.spark.writer import ForelogStreamWriter, ForelogWriter
@@ -61,14 +61,3 @@ class ForelogPythonSource(ForelogDataSource):
     @classmethod
     def name(cls) -> str:
         return "forelog_python"
-
-
-def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
-    """All columns that a table can have, and those that it has by default."""
-    codec = codec_of(options.codec)
-    columns, default = dict(codec.columns), list(codec.default)
-    if options.defects:
-        columns, default = {**DEFECT_COLUMNS, "segment": codec.columns["segment"]}, list(DEFECT_COLUMNS)
-    if options.recursive:
-        return {"log": "string", **columns}, ["log", *default]
-    return columns, default

@@ -25,11 +25,11 @@ from forelog.log.directory.trace import trace
 from forelog.log.position import Position
 from forelog.log.seek import find_segment
 from forelog.log.walk import Walk
-from forelog.spark.batch import read_slice
 from forelog.spark.codecs import codec_of
 from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
+from forelog.spark.slices import read_slice
 from forelog.spark.tasks import Task, tasks_of
 
 if TYPE_CHECKING:
