@@ -1,6 +1,9 @@
 """A process that changes state on four threads while it is enumerated, and tells what was acknowledged.
 
     python -m tests.state.changer DIRECTORY POLICY FIRST FIRST FIRST FIRST
+    python -m tests.state.changer --dict DIRECTORY POLICY FIRST FIRST FIRST FIRST
+
+With `--dict` each change is a transaction of a PersistentDict, in which some keys expire.
 
 Each thread has things of its own, and a lock for them. Its changes are the same in every run: change `number` of
 a thread follows from the number, and from what there is. So whoever knows the numbers knows the state, exactly.
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from forelog.state import Enumeration, StateLog
+from forelog.state import Enumeration, PersistentDict, StateLog
 
 THREADS = 4
 KEYS = 12
@@ -89,12 +92,47 @@ class App:
             number += 1
 
 
+LASTING, FLEETING = 1e6, 1e-6  # seconds
+
+
+class DictApp:
+    """The same with a dict. Whatever a transaction sets has its number."""
+
+    def __init__(self, path: str, sync: str = "os") -> None:
+        self.log = self.data = PersistentDict[tuple[int, str], int](path, sync=sync, rotate_bytes=ROTATE_BYTES)
+
+    def change_for_ever(self, thread: int, number: int) -> None:
+        while True:
+            with self.data.transaction():
+                for name in ("a", "b", f"at {number % KEYS}"):
+                    self.data[thread, name] = number
+                self.data.set((thread, "lasting"), number, ttl=LASTING)
+                self.data.set((thread, "fleeting"), number, ttl=FLEETING)
+                self.data.pop((thread, f"at {number % KEYS - 1}"), None)
+                self.data.increment((thread, "count"))
+            os.write(1, b"%d %d\n" % (thread, number))
+            number += 1
+
+    def number_of(self, thread: int) -> int:
+        """How many changes of a thread there are; every key has to say so."""
+        items = {name: number for (owner, name), number in self.data.items() if owner == thread}
+        number = items.pop("count", 0)
+        keys = ["a", "b", "lasting", f"at {(number - 1) % KEYS}"] if number else []
+        last = {name: items.get(name) for name in keys}
+        assert last == dict.fromkeys(keys, number - 1), f"part of a transaction: {items} after {number}"
+        assert "fleeting" not in items
+        return number
+
+
 def main() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
-    app = App(sys.argv[1], sys.argv[2])
+    arguments = sys.argv[1:]
+    make = DictApp if arguments[0] == "--dict" else App
+    path, sync, *numbers = arguments[arguments[0] == "--dict" :]
+    app = make(path, sync)
     app.log.open()
     os.write(1, b"open\n")
-    for thread, first in enumerate(sys.argv[3:]):
+    for thread, first in enumerate(numbers):
         threading.Thread(target=app.change_for_ever, args=(thread, int(first))).start()
 
 

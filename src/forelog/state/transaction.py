@@ -17,7 +17,7 @@ from forelog.state.table import Table
 K = TypeVar("K")
 V = TypeVar("V")
 
-LOCKS = 32
+LOCKS = 16
 
 joined: ContextVar[tuple[Transaction[Any, Any], ...]] = ContextVar("forelog transactions", default=())
 """The transactions, of any dicts, that the calls of this thread or task belong to."""
@@ -78,10 +78,15 @@ class KeyLocks:
     def all(self) -> Iterator[None]:
         """Keep out all writers."""
         self._refuse_waiting_for_oneself()
-        with contextlib.ExitStack() as held:
+        held = 0
+        try:
             for lock in self._locks:
-                held.enter_context(lock)
+                lock.acquire()
+                held += 1
             yield
+        finally:
+            for lock in self._locks[:held]:
+                lock.release()
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
