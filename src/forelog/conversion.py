@@ -2,13 +2,13 @@
 
     m3       ->  captain     a record per datapoint, its payload the JSON of exchange.py, its time when the
                              entry was created
-    captain  ->  m3          the same back. Payloads that are no such JSON become annotations of entries of one
-                             series, if it is named; their datapoint is 0 at the record's time
+    captain  ->  m3          the reverse. Any other payload becomes the annotation of an entry of one series, if
+    that is named, with a datapoint of 0 at the record's time
     captain  ->  captain     with another magic number or version
     m3       ->  m3          with every series' metadata where it belongs, and without what can't be read
 
-The new log is written beside its place, synced, read back in full, and only then put there: a log that is
-there is whole.
+The new log is written beside its place, synced, and read back in full. Only then it is moved there. So a log in
+that place is complete.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Batch = tuple[Sequence[Any], Sequence[int], int]
 
 
 class ConvertReport(NamedTuple):
-    """What a conversion did."""
+    """The result of a conversion."""
 
     target: str
     """The new log."""
@@ -71,7 +71,8 @@ def convert(
     files: Files | None = None,
     mode: int | None = None,
 ) -> ConvertReport:
-    """Write a new log at `target`, which must not exist or be empty. `series` is for payloads of their own.
+    """Write a new log at `target`, which must not exist or be empty. `series` is for payloads that aren't
+    datapoints.
 
     `files` is the disk that the new log is on, the operating system's by default, and `mode` that of its files.
     """
@@ -136,7 +137,7 @@ def _check(writer: SegmentWriter) -> None:
 
 
 class _Reader(Protocol):
-    """Items for the target, some at a time, with how many bytes of the source they took."""
+    """An iterator over items for the target, some at a time, with the bytes of the source that they took."""
 
     @property
     def skipped(self) -> int: ...
@@ -237,6 +238,6 @@ def _record_item(_: Format, entry: Entry) -> bytes:
 
 
 def _entry_item(fmt: Format, entry: Entry) -> Any:
-    """An item with whatever unit its source has, also one that M3 gives no meaning to."""
+    """An item with the unit of its source, even if M3 doesn't define that unit."""
     item = fmt.item(entry.series, entry.datapoint, annotation=entry.annotation, created_ns=entry.created_ns)
     return (*item[:3], int(entry.unit), *item[4:])

@@ -2,7 +2,7 @@
 
     ForelogError
     ├── LogNotFound             there is no log at the path (also a FileNotFoundError)
-    ├── UnknownFormat           the files are in no format that forelog knows, or in another than was said
+    ├── UnknownFormat           the files are of an unknown format, or of another one than was asked for
     ├── HeaderMismatch          a segment belongs to another kind of log, or its header is damaged
     ├── CorruptRecord           bytes in a segment are not what was written
     ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)
@@ -14,29 +14,29 @@
     ├── LockTimeout             another process or thread holds the lock (also a TimeoutError)
     ├── TimeOutOfRange          a time can't be expressed as asked, or a record can't be of it (also a ValueError)
     ├── BadPosition             a text isn't a position, or a position can't be in this log (also a ValueError)
-    ├── TargetTaken             there is something already where a log was to be made (also a FileExistsError)
+    ├── TargetTaken             the place for a new log isn't empty (also a FileExistsError)
     ├── ConvertFailed           a log can't be converted as asked; nothing is left of the attempt
     ├── BadCommand              a record isn't a command, or a command has an impossible value (also a ValueError)
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
     ├── RestoreFailed           a state can't be restored as asked; nothing is left of the attempt
-    │   └── PlaceTaken          there is something where the new log was to be
+    │   └── PlaceTaken          the place for the new log isn't empty
     ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
-    │   ├── BadFrame            what arrived is nothing that a copy can take
-    │   ├── NotReplicated       a replica that was to be waited for didn't acknowledge in time
-    │   └── Superseded          another primary writes the log: this one must not any more
-    ├── BadTokens               a line of a replica server's file of tokens makes no sense (also a ValueError)
-    ├── BadAccessFile           a line of a broker's file of users or of rules makes no sense (also a ValueError)
+    │   ├── BadFrame            a frame of the replica protocol is invalid
+    │   ├── NotReplicated       a copy that the update waits for didn't acknowledge it in time
+    │   └── Superseded          another primary has replaced this one
+    ├── BadTokens               a line of a replica server's file of tokens is invalid (also a ValueError)
+    ├── BadAccessFile           a line of a broker's file of users or of rules is invalid (also a ValueError)
     ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
-    │   ├── JobTimeout          what was waited for didn't come in time (also a TimeoutError)
+    │   ├── JobTimeout          no job or result came in time (also a TimeoutError)
     │   ├── ServerFailed        it can't do it now
     │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
-    │   ├── ConnectionLost      no connection; whether the command was done may be unknown (also a ConnectionError)
-    │   ├── BadReply            what answers isn't a job server
-    │   └── BatchFailed         some commands of a batch have failed, and others may have not
-    ├── BadOption               no such option for Spark, or no such value of one (also a ValueError)
+    │   ├── ConnectionLost      no connection; the command may have been executed (also a ConnectionError)
+    │   ├── BadReply            the reply isn't one of a job server
+    │   └── BatchFailed         some commands of a batch failed
+    ├── BadOption               an unknown option of the Spark source, or an invalid value (also a ValueError)
     ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
     ├── TableDamaged            files of a table are missing, or can't be read
     ├── CatalogFailed           an Iceberg catalog can't be reached, or refuses
@@ -101,7 +101,7 @@ __all__ = [
 
 
 class ForelogError(Exception):
-    """The base of all of them."""
+    """The base class of all errors of forelog."""
 
 
 class LogNotFound(ForelogError, FileNotFoundError):
@@ -109,7 +109,7 @@ class LogNotFound(ForelogError, FileNotFoundError):
 
 
 class UnknownFormat(ForelogError):
-    """The files are in no format that forelog knows."""
+    """The files are of an unknown format, or of another one than was asked for."""
 
 
 class HeaderMismatch(ForelogError):
@@ -136,11 +136,12 @@ class CorruptRecord(ForelogError):
 
 
 class WriteFailed(ForelogError, OSError):
-    """An append didn't reach the file. What was written of it was cut off again: the log is as before."""
+    """A write failed and was undone: nothing was appended, and the log is as before."""
 
 
 class AppenderFailed(ForelogError, OSError):
-    """A sync failed, or a failed write couldn't be undone: what is on disk is unknown until it is reopened."""
+    """A sync failed, or a failed write couldn't be undone. What is on disk is unknown until the log is
+    reopened."""
 
 
 class AppenderClosed(ForelogError, ValueError):
@@ -148,7 +149,7 @@ class AppenderClosed(ForelogError, ValueError):
 
 
 class QueueFull(ForelogError):
-    """The queue of writes has no room, and none came while the writer was willing to wait."""
+    """The queue of writes has no room, and got none within `queue_timeout`."""
 
 
 class RecordTooLarge(ForelogError, ValueError):
@@ -164,7 +165,7 @@ class LockTimeout(ForelogError, TimeoutError):
 
 
 class TimeOutOfRange(ForelogError, ValueError):
-    """The time can't be expressed as asked, or the clock says one that no record can be of."""
+    """A text isn't a time, or a time, such as the clock's, is outside the range that records can have."""
 
 
 class BadPosition(ForelogError, ValueError):
@@ -172,7 +173,7 @@ class BadPosition(ForelogError, ValueError):
 
 
 class TargetTaken(ForelogError, FileExistsError):
-    """There is something already where a new log was to be made."""
+    """The place for a new log isn't empty."""
 
 
 class ConvertFailed(ForelogError):
@@ -182,8 +183,8 @@ class ConvertFailed(ForelogError):
 class BadCommand(ForelogError, ValueError):
     """A record's payload isn't a command of a job server, or a command has a value that can't be written.
 
-    `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`), and `offset` where
-    in the payload the field begins that is to blame; None when writing.
+    `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`). `offset` is
+    where in the payload the invalid field begins; None when writing.
     """
 
     def __init__(self, message: str, *, reason: str, offset: int | None = None) -> None:
@@ -193,7 +194,7 @@ class BadCommand(ForelogError, ValueError):
 
 
 class BadEvent(ForelogError, ValueError):
-    """An event can't be written, or a record is none that can be read; then `position` is where it is."""
+    """An event can't be written, or a record can't be read as one. When reading, `position` says where it is."""
 
     def __init__(self, message: str, *, position: object = None) -> None:
         super().__init__(message)
@@ -209,11 +210,11 @@ class RestoreFailed(ForelogError):
 
 
 class PlaceTaken(RestoreFailed):
-    """There is something where the new log was to be."""
+    """The place for the new log isn't empty."""
 
 
 class BadFrame(ReplicaError):
-    """What arrived is nothing that a copy can take: not a frame, not records, or not those that come next."""
+    """Received bytes aren't a valid frame, aren't records, or aren't the records that come next."""
 
 
 class BadTokens(ForelogError, ValueError):
@@ -221,10 +222,10 @@ class BadTokens(ForelogError, ValueError):
 
 
 class NotReplicated(ReplicaError):
-    """A replica that was to be waited for didn't acknowledge an update in time.
+    """A copy that an update waits for didn't acknowledge it in time.
 
-    With a `position` the log has the update, and so should memory; whether the replica has it isn't known.
-    Without one it was refused before anything was written, because a replica is known to be away.
+    With a `position`, the log has the update, so make the change in memory too; whether the copy has it is
+    unknown. Without a `position`, nothing was written, because the copy is known to be away.
     """
 
     def __init__(self, message: str, *, position: object = None) -> None:
@@ -233,18 +234,19 @@ class NotReplicated(ReplicaError):
 
 
 class Superseded(ReplicaError):
-    """Another primary writes the log: a younger one, or one of the same epoch. This one must not any more."""
+    """Another primary has replaced this one: a newer one, or one of the same epoch. This one may not write any
+    more."""
 
 
 class BadAccessFile(ForelogError, ValueError):
-    """A line of a broker's file of users or of rules makes no sense; the message names it."""
+    """A line of a broker's file of users or of rules is invalid; the message names the line."""
 
 
 class BadPacket(ForelogError, ValueError):
-    """Bytes are no MQTT packet, or one that the protocol forbids; or a packet has a value that can't be written.
+    """Bytes aren't a valid MQTT packet, or a packet has a value that can't be written.
 
-    `reason_code` is MQTT 5's (0x81 for a malformed packet, 0x82 for a protocol error, ...), the one to tell the
-    other side before the connection is closed; `why` says it in words.
+    `reason_code` is the code of MQTT 5 to send before the connection is closed (0x81 for a malformed packet,
+    0x82 for a protocol error, ...). `why` says it in words.
     """
 
     def __init__(self, reason_code: int, why: str) -> None:
@@ -269,11 +271,11 @@ class JobRefused(JobError, ValueError):
 
 
 class JobNotFound(JobError, LookupError):
-    """The server has no such job or queue: it never had, or the job is done with, deleted or expired."""
+    """The server has no such job or queue. The job may never have existed, or it was deleted or has expired."""
 
 
 class JobTimeout(JobError, TimeoutError):
-    """What was waited for didn't come in time: a job, or a result."""
+    """No job or result came in time."""
 
 
 class ServerFailed(JobError):
@@ -288,7 +290,8 @@ class ServerFailed(JobError):
 
 
 class ServerReadOnly(ServerFailed):
-    """The server's command log can't be written. Nothing was changed, and nothing can be until it can."""
+    """The server's command log can't be written. Nothing was changed, and nothing can be changed until the log
+    works again."""
 
 
 class ConnectionLost(JobError, ConnectionError):
@@ -303,11 +306,11 @@ class ConnectionLost(JobError, ConnectionError):
 
 
 class BadReply(JobError):
-    """What answers isn't a job server, or something in between garbles it."""
+    """The reply isn't one of a job server."""
 
 
 class BatchFailed(JobError):
-    """Some commands of a batch have failed. `outcomes` has, in order, what each gave: its value or its error."""
+    """Some commands of a batch failed. `outcomes` has the value or the error of each command, in order."""
 
     def __init__(self, message: str, *, outcomes: Sequence[object]) -> None:
         super().__init__(message)
@@ -315,7 +318,7 @@ class BatchFailed(JobError):
 
 
 class BadOption(ForelogError, ValueError):
-    """An option of the Spark source that there isn't, or a value that it can't have."""
+    """An unknown option of the Spark source, or an invalid value."""
 
 
 class DataLoss(ForelogError):

@@ -2,7 +2,7 @@
 
 log.py          CommitLog: producers, the writer, rotation
 failure.py      what happens when the disk fails
-aio.py          the same for tasks
+aio.py          AsyncCommitLog: a commit log for tasks
 entries.py      a log in M3's format, entry by entry or as Arrow columns
 check.py        reading all its entries, to count them and to find what can't be read
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AsyncCommitLog:
-    """The methods of a `CommitLog`, to be awaited; what doesn't wait is as it is there.
+    """The methods of a `CommitLog`, to be awaited. Those that never wait are plain methods, as there.
 
     Tasks and threads can use one log at the same time, and share its syncs.
     """
@@ -43,24 +43,24 @@ class AsyncCommitLog:
         self, topic: str, payload: Payload = b"", properties: Mapping[str, Any] | None = None
     ) -> Position | None: ...
     async def write(self, *args: Any, **kwargs: Any) -> Position | None:
-        """CommitLog.write()."""
+        """Write one item, as CommitLog.write() does."""
         positions = await self._put(self.log.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     async def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
-        """CommitLog.write_batch()."""
+        """Write items that stay together, as CommitLog.write_batch() does."""
         return await self._put(self.log.write_of_batch(items))
 
     async def rotate_logs(self) -> str:
-        """CommitLog.rotate_logs()."""
+        """Continue in a new segment, as CommitLog.rotate_logs() does."""
         return await aio.in_thread(self.log.rotate_logs)
 
     async def flush(self) -> None:
-        """CommitLog.flush()."""
+        """Return when everything written before is on stable storage, as CommitLog.flush() does."""
         await aio.in_thread(self.log.flush)
 
     async def close(self) -> None:
-        """CommitLog.close()."""
+        """Write and sync what is queued, and close, as CommitLog.close() does."""
         await aio.in_thread(self.log.close)
 
     async def _put(self, write: Write) -> Sequence[Position] | None:

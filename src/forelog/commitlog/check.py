@@ -1,6 +1,6 @@
-"""Reading a log in M3's format to its end, to know what is in it and whether all of it can be read.
+"""Read a whole log in M3's format, to count what is in it and find what can't be read.
 
-`forelog.verify` checks chunks; this checks what they say, and counts it. Nothing is changed.
+`forelog.verify` checks chunks; this checks and counts the entries in them. Nothing is changed.
 
 >>> import tempfile
 >>> from forelog import Stream
@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class EntriesReport(Summary):
-    """What is in a log's entries, and which of them can't be read."""
+    """The number of a log's entries, series and so on, and the entries that can't be read."""
 
     defects: list[Defect] = field(default_factory=list)
     """The first thousand messages that can't be read, in chunks that can."""
@@ -67,10 +67,10 @@ def check_entries(
 
 
 def check_file(stream: Stream, number: int, *, last: bool) -> tuple[list[Defect], Defect | None]:
-    """The messages of one file that can't be read, and its torn end, which only the last one has.
+    """The messages of one file that can't be read, and the torn end, which only the last file can have.
 
-    The caller holds the read lock. Each file names its own series: all files together give what `check_entries`
-    gives.
+    The caller holds the read lock. Each file names its own series, so files can be checked one by one: together
+    they give the result of `check_entries`.
     """
     until = None if last else Position(number + 1, 0)
     with contextlib.closing(

@@ -1,7 +1,8 @@
 """The entries of a log in M3's format: one by one, or as Arrow columns.
 
-The engine reads chunks, and reports those that are damaged. `forelog.formats.m3` decodes what they say, each file
-from its start: reading from a position in the middle of a file decodes what lies before it, and leaves that out.
+The engine reads chunks, and reports those that are damaged. `forelog.formats.m3` decodes the entries in them,
+each file from its start. So reading from a position in the middle of a file also decodes the entries before it,
+and leaves them out.
 
 >>> import tempfile
 >>> from forelog import Stream
@@ -48,10 +49,10 @@ logger = logging.getLogger("forelog")
 
 
 class EntryWalk:
-    """Goes from block to block of entries, forward. For callers that hold the read lock.
+    """An iterator over blocks of entries, forward. For callers that hold the read lock.
 
-    `defects` are those of chunks and of messages, as far as they were passed over; `torn` is what a crash, or
-    a writer that is still at work, left at the end of the last file.
+    `defects` are the chunks and messages that were skipped. `torn` is the unfinished entry that a crash, or a
+    writer at work, left at the end of the last file.
     """
 
     def __init__(
@@ -80,12 +81,12 @@ class EntryWalk:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether the end was reached, and no entry can follow."""
         return self._decoder.stopped
 
     @property
     def pending(self) -> Position | None:
-        """The chunk in which an entry begins that isn't whole yet, if there is one."""
+        """The chunk in which an incomplete entry begins, if there is one."""
         offset = self._decoder.pending_offset
         return None if offset < 0 else Position(self._decoder.segment, offset)
 
@@ -95,32 +96,32 @@ class EntryWalk:
         self._decoder.stopped = True
 
     def finish(self) -> None:
-        """No more is written to the file that was read last: an entry that isn't whole is a defect."""
+        """Note that the file that was read last is finished. So an incomplete entry in it is a defect."""
         self._decoder.finish()
 
     def revalidate(self) -> None:
-        """Call it after time without the lock: files may have been replaced."""
+        """Check for files that were replaced. Call it whenever the lock was released for a while."""
         if self._walk is not None:
             self._walk.revalidate()
 
     @property
     def chunk_defects(self) -> list[Defect]:
-        """The first thousand places without right chunks that were passed over."""
+        """The damaged chunks that were skipped; at most the first thousand."""
         return [] if self._walk is None else self._walk.defects
 
     @property
     def message_defects(self) -> list[Defect]:
-        """The first thousand places in right chunks whose messages were passed over."""
+        """The damaged messages in good chunks that were skipped; at most the first thousand."""
         return self._defects
 
     @property
     def defects(self) -> list[Defect]:
-        """All of them, in order."""
+        """All defects, in order."""
         return sorted(self.chunk_defects + self._defects)
 
     @property
     def torn(self) -> Defect | None:
-        """The end of the last file, if it isn't a whole entry."""
+        """The end of the last file, if that is an incomplete entry."""
         if self._walk is None:
             return None
         decoder, torn = self._decoder, self._walk.torn
@@ -132,7 +133,7 @@ class EntryWalk:
         return Defect(position, "truncated", decoder.path, offset, end - offset + rest, torn=True)
 
     def __iter__(self) -> Iterator[EntryBlock]:
-        """What there is as of now; more may have come when it is iterated over again."""
+        """Iterate over the entries so far. Iterating again returns those that came since."""
         walk = self._walk or self._begin()
         while not self.done and (block := walk.next_block()) is not None:
             for found in self._decoder.decode(block):
@@ -149,7 +150,7 @@ class EntryWalk:
         return self._walk
 
     def _wanted(self, block: EntryBlock) -> Iterator[EntryBlock]:
-        """The entries of a block from the start on that are inside of the time bounds."""
+        """The entries of a block that are within the bounds."""
         first, count, entries = 0, block.last, block.entries
         if block.segment == self._bounds.start.segment:
             first = bisect_left(entries.offsets, self._bounds.start.offset)
@@ -163,7 +164,7 @@ class EntryWalk:
             first = last
 
     def _is_past(self, segment: int) -> bool:
-        """Whether what comes after an entry that is too late is too late as well."""
+        """Whether all entries after one that is too late are too late as well."""
         return self._order is not None and self._order.holds(segment) and self._order.holds_to_the_end
 
     def _note(self, bad: BadMessage) -> None:
@@ -204,8 +205,8 @@ def read_entries(
 ) -> Iterator[tuple[Position, Entry]]:
     """Entries one by one, each with the position of the chunk in which it begins.
 
-    Bounds are as of `Stream.cursor`; times are those at which entries were created. For many entries
-    `scan_datapoints` is the way: it makes no object of each.
+    Bounds are those of `Stream.cursor`; times are those at which entries were created. For many entries use
+    `scan_datapoints`, which makes no object per entry.
     """
     walk = EntryWalk(stream, start=start, until=until, since=since, on_corruption=on_corruption)
     with stream.directory.read_lock(timeout=timeout), contextlib.closing(walk):
@@ -224,10 +225,10 @@ def scan_datapoints(
     defects: list[Defect] | None = None,
     timeout: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The log, or a range of it, as Arrow record batches. Bounds are as of `read_entries`.
+    """Read a log, or a range of it, as Arrow record batches. Bounds are those of `read_entries`.
 
-    Columns are those of `forelog.formats.m3.columns`, its first nine by default. Damage raises CorruptRecord, ends
-    the scan ("stop") or is passed over ("skip"); what was passed over is added to `defects` in the end.
+    Columns are those of `forelog.formats.m3.columns`, by default the first nine. Damage raises CorruptRecord,
+    ends the scan ("stop") or is skipped ("skip"). At the end, what was skipped is added to `defects`.
     """
     wanted = check_columns(DEFAULT_COLUMNS if columns is None else columns, COLUMNS)
     schema = datapoints_schema(wanted)

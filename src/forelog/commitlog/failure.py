@@ -1,6 +1,6 @@
 """What a commit log does when its disk fails.
 
-Cassandra calls it the commit failure policy; M3 knows one only, the second.
+Cassandra calls this the commit failure policy. M3 has only one, `die`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger("forelog")
 
 
 class FailurePolicy(enum.StrEnum):
-    """What happens after a write or a sync has failed. A producer that waits for it always gets the error."""
+    """What a commit log does after a failed write or sync. A producer that waits always gets the error."""
 
     STOP = "stop"
     """Every later write raises the error, until the log is reopened. Reading still works."""
@@ -32,7 +32,7 @@ OnFailure = FailurePolicy | Literal["stop", "die", "callback", "ignore"]
 
 
 class Reaction:
-    """A policy that has been checked."""
+    """A failure policy with its callback, checked."""
 
     def __init__(self, policy: OnFailure, callback: Callable[[Exception], object] | None) -> None:
         try:
@@ -45,7 +45,7 @@ class Reaction:
         self._callback = callback
 
     def goes_on(self, path: str, error: Exception) -> bool:
-        """Whether the log continues after an error; under `die` it doesn't return."""
+        """Whether the log continues after an error. Under `die` this ends the process and doesn't return."""
         if self._policy is FailurePolicy.DIE:
             _die(path, error)
         logger.error("%s: %s (on_failure=%s)", path, error, self._policy)

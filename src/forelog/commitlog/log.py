@@ -87,14 +87,14 @@ class Options(TypedDict, total=False):
 
 
 class Control(enum.Enum):
-    """What stands in the queue among the writes."""
+    """A request in the queue that isn't a write."""
 
     ROTATE = enum.auto()
     FLUSH = enum.auto()
 
 
 class Write(Request[Any]):
-    """What stands in the queue: writes, or a control."""
+    """An entry of the queue: writes, or a control."""
 
     control: Control | None = None
     synced = False
@@ -106,7 +106,7 @@ _opened: WeakSet[CommitLog] = WeakSet()
 
 @atexit.register
 def _close_at_exit() -> None:
-    """What was queued when a program ends is still written."""
+    """When the program ends, write what is still queued."""
     for log in list(_opened):
         try:
             log.close()
@@ -195,7 +195,7 @@ class CommitLog:
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None, **options: Unpack[Options]) -> Self:
-        """An existing log, in the format that its files are in; options are as of CommitLog."""
+        """Open an existing log, in the format of its files. The options are those of CommitLog."""
         stream = Stream.open(path, files=files)
         folder = stream.format.folder
         place = os.path.dirname(stream.path) if folder and os.path.basename(stream.path) == folder else stream.path
@@ -232,21 +232,22 @@ class CommitLog:
     def write(self, *args: Any, **kwargs: Any) -> Position | None:
         """Write one item: a payload, or a series, a datapoint, and optionally a unit and an annotation.
 
-        Under `wait` it returns the write's position once that is on stable storage, else None once it is
-        queued.
+        Under `wait` it returns the write's position, once the write is on stable storage. Under `behind` it
+        returns None, once the write is queued.
         """
         positions = self._put(self.write_of(*args, **kwargs))
         return None if positions is None else positions[0]
 
     def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
-        """Write items that stay together: payloads, or (series, datapoint[, unit, annotation]) each."""
+        """Write items that stay together. An item is a payload, or a tuple (series, datapoint[, unit,
+        annotation])."""
         return self._put(self.write_of_batch(items))
 
     def rotate_logs(self) -> str:
-        """Go on in a new segment, in order with the writes; the path of it.
+        """Continue in a new segment, in order with the writes. Returns its path.
 
-        Writers continue at once. The caller waits until what was written before is synced and the new segment
-        has its name. A segment without writes is not rotated: it is the one that is returned.
+        Writers continue at once. The caller waits until everything written before is synced and the new segment
+        has its name. A segment without writes is not rotated; its path is returned.
         """
         with self._rotating:
             self._appender.wait_ready()  # or the writer would, with everyone else's writes behind it
@@ -259,7 +260,8 @@ class CommitLog:
         self.commit.submit(self._control(Control.FLUSH))
 
     def active_logs(self) -> list[str]:
-        """The segments that are open: the one that is written, and before it one that is being sealed."""
+        """The paths of the open segments: the one that is written, and before it one that is being sealed, if
+        any."""
         return self._appender.open_segments
 
     def queue_length(self) -> int:
@@ -276,7 +278,7 @@ class CommitLog:
 
     @property
     def appender(self) -> Appender:
-        """What writes the segments, as of now: a failure policy may replace it."""
+        """The appender that writes the segments now. After a failure, the policy may replace it."""
         return self._appender
 
     @property
@@ -377,7 +379,7 @@ class CommitLog:
         self.metrics.observe("write", time.perf_counter() - waiting[0].begun)
 
     def _attempt(self, work: Callable[[list[Write]], None], writes: list[Write]) -> None:
-        """Do it. If it fails, each of the writes gets the error, and the policy says what happens next."""
+        """Run a step. If it fails, each of the writes gets the error, and the policy decides what happens next."""
         if not writes:
             return
         try:
@@ -391,14 +393,14 @@ class CommitLog:
                 self._error = error
 
     def _count_lost(self, writes: list[Write]) -> None:
-        """What nobody waits for, and is not known to be on stable storage."""
+        """Count the writes that nobody waits for and that may not be on stable storage."""
         lost = 0 if self._waits else sum(len(write.items) for write in writes)
         if self._appender.failed is not None:
             lost, self._unsynced_writes = lost + self._unsynced_writes, 0
         self.metrics.add(writes_lost=lost)
 
     def _reopen(self) -> None:
-        """Continue after a failed sync, as the policy says: only reopening finds out what is on disk."""
+        """Reopen the log after a failed sync, to find out what is on disk, if the policy is to continue."""
         if self._closing:
             return
         try:
@@ -430,9 +432,9 @@ class CommitLog:
     # -- the end
 
     def close(self) -> None:
-        """Write and sync what is queued, refuse what comes later, release the log. Ends whatever happens.
+        """Write and sync what is queued, refuse later writes, and release the log. Always ends.
 
-        Under `behind` it raises if anything that was queued is not on stable storage.
+        Under `behind` it raises if some queued write is not on stable storage.
         """
         try:
             _opened.remove(self)

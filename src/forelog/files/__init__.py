@@ -8,15 +8,15 @@ words.py     words that processes share through memory
 modes.py     who may read and write the files of a log
 forks.py     what a forked child must let go of
 
-A test holds that nobody else renames, removes or syncs. Two things go past the protocol:
+A test checks that no other module renames, removes or syncs files. Two things go past the protocol:
 
 - The kernel writes what is appended to `File.descriptor()` by itself, with the same write(2) that `File.write` is,
   and treats short and failed writes alike. `CrashDisk` has no descriptors (-1), so there every append is a call of
   `File.write`, with the same code around it. Syncs, cuts and renames always come through here.
-- Words of an open `Shared` are stored in memory. Nobody relies on them after a power loss.
+- Words of an open `Shared` are stored in memory. Nothing relies on them after a power loss.
 
-Caches, temporary folders, and the files that Spark and its table formats write are theirs; before a log or a table
-counts on one of these files, `sync_file` has synced it.
+Caches, temporary folders, and the files that Spark and its table formats write don't go through here. Before a
+log or a table relies on one of these files, `sync_file` syncs it.
 """
 
 from forelog.files.protocol import (

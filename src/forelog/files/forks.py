@@ -1,7 +1,7 @@
-"""What a forked child must let go of.
+"""Release locks in forked children.
 
-A child has its parent's descriptors, and with them its locks: `flock` belongs to the open file, which both share.
-A child that outlives its killed parent would keep everybody else out for as long as it lives. So everything that
+A child has its parent's descriptors, and with them its locks: `flock` belongs to the open file, which both
+share. A child that outlives its killed parent would keep the locks for as long as it lives. So everything that
 holds a lock registers with `let_go_in_children`, and is called in every child.
 
 >>> class Held:
@@ -20,10 +20,10 @@ from weakref import WeakSet
 
 
 class Inherited(Protocol):
-    """What a child inherits and must not keep."""
+    """An object with a lock that a child inherits and must not keep."""
 
     def _forked(self) -> None:
-        """Called in a child, before anything else happens there. Must not raise."""
+        """Release the lock. Called in a child, before anything else happens there. Must not raise."""
 
 
 forking = threading.RLock()
@@ -35,7 +35,7 @@ _inherited: WeakSet[Inherited] = WeakSet()
 
 
 def let_go_in_children(inherited: Inherited) -> None:
-    """Have `inherited._forked()` called in every child, for as long as the object lives."""
+    """Call `inherited._forked()` in every forked child, for as long as the object lives."""
     _inherited.add(inherited)
 
 

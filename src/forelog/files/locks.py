@@ -44,7 +44,7 @@ class OSLock(Lock):
 
 
 def take_lock(path: str, *, exclusive: bool, timeout: float | None, mode: int) -> OSLock:
-    """Lock a file, which is created with a mode if there is none; LockTimeout after `timeout` seconds."""
+    """Lock a file, and create it if it doesn't exist. Raises LockTimeout after `timeout` seconds."""
     operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -80,7 +80,7 @@ def _open_lock_file(path: str, mode: int, *, exclusive: bool) -> int:
 
 
 def _is_where_others_look(fd: int, path: str) -> bool:
-    """Whether a locked file still has its name: one that was removed while we waited keeps nobody away."""
+    """Whether a locked file still has its name. A lock on a removed file keeps nobody out."""
     found = os.fstat(fd)
     try:
         named = os.stat(path)

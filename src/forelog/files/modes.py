@@ -1,11 +1,11 @@
 """Who may read and write the files of a log.
 
-A new log belongs to its user alone: its directories have the mode 0700 and its files 0600. A `mode` says
-otherwise. It is the mode of files; directories get the right to enter wherever it has the right to read or to
-write. The process's umask can take rights away, and never adds any.
+A new log belongs to its user alone: its directories have the mode 0700 and its files 0600. A `mode` changes
+that. It is the mode of files. Directories also get the right to enter, for everyone who may read or write the
+files. The process's umask can take rights away, and never adds any.
 
-A log that exists keeps its mode. New files in it get that of its `read.lock`; without one, the rights that all
-files beside them have. So `chmod -R g+rX LOG` opens a log to its group, for the files to come, too.
+An existing log keeps its mode. New files in it get the mode of its `read.lock`; without one, the rights that
+all other files there have. So `chmod -R g+rX LOG` opens a log to its group, new files included.
 
 What root makes in a directory of somebody else belongs to that user: a check by root must not lock the owner out.
 
@@ -32,7 +32,7 @@ _ATTEMPTS = 16  # another process may make or remove the file at the same moment
 
 
 def check_mode(mode: object) -> int:
-    """A mode that the files of a log can have, or ValueError."""
+    """Return a mode that the files of a log can have, or raise ValueError."""
     if not isinstance(mode, int) or isinstance(mode, bool) or mode & ~_RIGHTS or mode & _OWNER != _OWNER:
         shown = f"{mode:#o}" if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
         raise ValueError(
@@ -47,7 +47,7 @@ def directory_mode(mode: int) -> int:
 
 
 def mode_like(directory: str, otherwise: int = PRIVATE) -> int:
-    """The mode of files that are as open as a directory is; `otherwise` if there is no such directory."""
+    """A mode for files with the same rights as a directory; `otherwise` if there is no such directory."""
     try:
         return os.stat(directory).st_mode & _RIGHTS | _OWNER
     except FileNotFoundError:
@@ -55,12 +55,12 @@ def mode_like(directory: str, otherwise: int = PRIVATE) -> int:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a directory for files of this mode; FileExistsError if something is there."""
+    """Create a directory for files of this mode. Raises FileExistsError if something is there."""
     os.mkdir(path, directory_mode(mode))
 
 
 def open_or_create(path: str, flags: int, mode: int) -> int:
-    """Open a file, or create it with the mode of the log that it lies in; with `mode` if it is the first one."""
+    """Open a file, or create it with the mode of its log, or with `mode` if it is the log's first file."""
     for _ in range(_ATTEMPTS):
         try:
             return os.open(path, flags | os.O_CLOEXEC)

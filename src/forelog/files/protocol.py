@@ -1,4 +1,4 @@
-"""What a log needs of a disk, and no more: five small protocols.
+"""What a log needs from a disk: five small protocols.
 
 `OSFiles` (system.py) is the disk of the operating system; `forelog.testing.CrashDisk` is one that crashes, lies,
 tears and fills up. What the engine takes a disk to do is numbered in docs/durability.md.
@@ -18,7 +18,7 @@ BLOCK_BYTES = 4096
 
 
 class File(Protocol):
-    """An open file. Writes go to its end; reads name their place."""
+    """An open file. Writes append to it; reads are given an offset."""
 
     def write(self, data: Any, /) -> int:
         """Append bytes and return how many were taken: possibly fewer than given, as write(2) does."""
@@ -33,9 +33,9 @@ class File(Protocol):
         """Overwrite a few bytes of a file opened to update, all or an error; a crash may tear it."""
 
     def write_synced(self, data: bytes | memoryview, offset: int) -> None:
-        """write_at() within the file; these bytes are on stable storage when it returns, others need not be.
+        """Overwrite bytes within the file. They are on stable storage when it returns; others need not be.
 
-        Quickest for whole blocks of BLOCK_BYTES, at such a place, that begin where a page of memory does.
+        Fastest for whole blocks of BLOCK_BYTES, at a multiple of it, from memory that begins at a page.
         """
 
     def truncate(self, size: int) -> None:
@@ -45,7 +45,7 @@ class File(Protocol):
         """Return when the content and size are on stable storage. After an error nothing may be assumed."""
 
     def drop_cache(self) -> None:
-        """Forget clean cached pages, so that the next read comes from the disk, where that is possible."""
+        """Drop clean cached pages if possible, so that the next read comes from the disk."""
 
     def size(self) -> int:
         """How many bytes the file has now."""
@@ -65,7 +65,7 @@ class Shared(Protocol):
     """
 
     def store(self, index: int, value: int) -> None:
-        """Set a word: every reader of the file finds it from now on."""
+        """Set a word. Every reader of the file sees it from now on."""
 
     def words(self) -> memoryview | None:
         """The words in memory, for frequent stores; None if they aren't in memory."""
@@ -78,7 +78,7 @@ class Lock(Protocol):
     """A held lock; as a context manager it is released at the end."""
 
     def release(self) -> None:
-        """Let others have it, once; releasing again does nothing."""
+        """Release the lock. Releasing again does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +88,7 @@ class Lock(Protocol):
 
 
 class Watch(Protocol):
-    """Tells when something in a directory may have changed."""
+    """Reports that something in a directory may have changed."""
 
     def wait(self, timeout: float) -> bool:
         """Return after a change, True, or after `timeout` seconds, False. False alarms are allowed."""
@@ -112,16 +112,16 @@ class Files(Protocol):
     def list_dir(self, path: str) -> list[str]:
         """The names in a directory, in any order. FileNotFoundError if there is none.
 
-        A listing takes time, and isn't a snapshot. It has every name that is there from its beginning to its end.
-        A name that is created or removed meanwhile may be in it or not, whatever the names created before or after
-        it are: 9 may be there without 8. So may be a name that another file is renamed to meanwhile, although it
-        always leads to one of the two. `Directory.numbers` is right in spite of that.
+        A listing takes time, and isn't a snapshot. It has every name that exists from its beginning to its end.
+        A name that is created or removed meanwhile may be in it or not, independently of others: 9 may be there
+        without 8. The same holds for a name that another file is renamed to meanwhile, although the name always
+        exists. `Directory.numbers` copes with that.
         """
 
     def changed(self, path: str) -> object | None:
-        """A word for a directory's entries: as long as it is the same, none was added, removed or renamed.
+        """A number for a directory's entries. While it stays the same, no entry was added, removed or renamed.
 
-        None if there is no such word, or if it could stay the same through a change that comes right now.
+        None if there is no such number, or if it could stay the same through a change that comes right now.
         """
 
     def sync_dir(self, path: str) -> None:

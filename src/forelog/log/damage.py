@@ -1,4 +1,4 @@
-"""What is wrong where bytes aren't a record: a torn tail or damage; and where the next record is."""
+"""Decide what is wrong where bytes aren't a record: a torn tail or damage. And find the next record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SEARCH_BYTES = 64 << 20  # and then at once
 
 
 def is_boundary(reader: SegmentReader, place: int) -> bool:
-    """Whether the records before a place lead exactly there."""
+    """Whether the records before a place end exactly there."""
     return place == reader.header_bytes or hop(reader, reader.header_bytes, reader.size, place) == place
 
 
 def is_torn(reader: SegmentReader, place: int, mark: Mark | None) -> bool:
     """Whether a defect in the last segment is a torn tail, and not damage to what had been synced.
 
-    The mark is from before the last look at the defect.
+    The mark must have been read before the defect was last looked at.
     """
     if mark is not None:
         if mark.segment > reader.number or (mark.segment == reader.number and place < mark.offset):
@@ -75,7 +75,7 @@ def resync(reader: SegmentReader, place: int) -> int:
 
 
 def _chain_ends(reader: SegmentReader, place: int) -> bool:
-    """Whether right records lead from a place exactly to the segment's end."""
+    """Whether valid records follow each other from a place exactly to the segment's end."""
     need = 0
     while place < reader.size:
         window = read_exactly(reader.file, min(max(BLOCK_BYTES, need), reader.size - place), place)

@@ -1,4 +1,4 @@
-"""Which log is at a path: its format, by the names and first bytes of its segments."""
+"""Find the log at a path, and its format, by the names and first bytes of its segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_log(files: Files, path: str) -> Directory:
 
 
 def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
-    """How many of the first segments say that they are of which format."""
+    """For each format, how many of the first segments are of it."""
     formats: Counter[Format] = Counter()
     for number, head in islice(_heads(probe, numbers), _HEADERS_COMPARED):
         if len(head) >= probe.format.header_bytes and any(head):

@@ -4,13 +4,13 @@
 
     orders.log/
       000000001.log            segments, in order of their numbers; gaps are fine
-      000000001.67108991.idx   what is known of a sealed segment (index.py)
-      000000001.52428800.map   the same of a rewritten one, with the map of its positions
+      000000001.67108991.idx   the index of a sealed segment (index.py)
+      000000001.52428800.map   the index of a rewritten one, with the map of its positions
       000000002.log            the last segment is the one that is appended to
       append.lock read.lock    locks, always empty
       append.synced            how far the log was synced (watermark.py)
-      append.end               up to where it counts, while it is open to append (end.py)
-      append.journal           its end once more, while it is open, for quicker syncs (journal.py)
+      append.end               where it ends for readers, while it is open to append (end.py)
+      append.journal           a second copy of its end, while it is open, for faster syncs (journal.py)
       000000002.torn           what recovery cut off, kept as evidence
 """
 
@@ -48,7 +48,7 @@ class Directory:
         """The last listing of indexes, likewise."""
 
     def whole(self) -> Self:
-        """This directory with everything that the files have, whether it counts or not."""
+        """This directory with everything in its files, also what is past the end mark."""
         other = copy.copy(self)
         other.ends_at_mark = False
         return other
@@ -63,9 +63,10 @@ class Directory:
             raise LogNotFound(f"{self.path} is a file: a log is a directory of segments") from None
 
     def check(self, *, to_append: bool = False) -> None:
-        """There is a log of this format: LogNotFound if there is none at all, UnknownFormat if it is another.
+        """Check that there is a log of this format. Raises LogNotFound if there is none, UnknownFormat if it is
+        of another.
 
-        An appender makes one where there is none; but not where one of another format is.
+        An appender creates a log if there is none, but not where there is one of another format.
         """
         try:
             names = self.names()
@@ -86,11 +87,11 @@ class Directory:
             raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments, ascending: all that there are, up to the last one in the list.
+        """The numbers of the segments, ascending, without gaps that a listing makes.
 
-        One listing may have a segment and lack one that was there before it. Segments begin in ascending order,
-        so when a listing has ended, all are there that come before the last one in it: a second listing has them.
-        What one listing has and the other lacks is looked for by its name.
+        One listing may have a segment and lack an earlier one. Segments begin in ascending order. So when a
+        listing ends, every segment before the last one in it exists, and a second listing has it. A name that
+        only one of the two listings has is looked up by itself.
         """
         try:
             word = self.files.changed(self.path)
@@ -126,7 +127,8 @@ class Directory:
         return {number for name in self.names() if (number := parse(name)) is not None}
 
     def indexed_sizes(self) -> dict[int, int]:
-        """For each segment that has an index or a map, or has had one, the largest size that one is for."""
+        """For each segment that has or had an index or a map: the largest size of the segment that these are
+        for."""
         known, word = self._indexed, self.files.changed(self.path)
         if known is not None and word is not None and known[0] == word:
             return known[1]
@@ -155,10 +157,10 @@ class Directory:
         return self.files.stat(self.segment_path(number)) is not None
 
     def following(self, number: int) -> int | None:
-        """The segment after this one, there or gone by now; None if there is none yet.
+        """The number of the segment after this one, also if that is already gone; None if there is none yet.
 
-        Mostly nothing is listed: the next number is the next segment's unless one was left out, and the end mark
-        has the number of the last.
+        Mostly the directory isn't listed: the next segment has the next number, unless one was left out, and
+        the end mark has the number of the last.
         """
         known = [] if self._listed is None else self._listed[1]
         if known and number < known[-1]:
@@ -223,7 +225,8 @@ class Directory:
         return None if found is None else found[0]
 
     def make(self) -> None:
-        """Make the directory, durably, and the file that readers lock: those of another user couldn't make it."""
+        """Create the directory, durably, and the file that readers lock, because readers of another user
+        couldn't create it."""
         self.files.make_dir(self.path)
         with contextlib.suppress(LockTimeout):
             self.read_lock(timeout=0).release()
@@ -233,7 +236,7 @@ class Directory:
 
 
 def segments_elsewhere(files: Files, path: str, fmt: Format) -> tuple[Format, str] | None:
-    """A format other than this one that has segments here, and where: its commit logs have a folder for them."""
+    """Another format that has segments here, and the path where they are: some formats have a folder for them."""
     for name in FORMATS:
         if name == fmt.name:
             continue

@@ -1,8 +1,8 @@
-"""Up to where a log counts while it is written: the file `append.end`.
+"""Where a log ends for readers while it is written: the file `append.end`.
 
-A write takes time, and may fail halfway. Its bytes are in the segment before it is known whether they stay: on a
-full disk they are cut off again. So readers don't go by the size of the file. The appender publishes up to where
-the last segment counts, in eight words of memory that it shares with every process:
+A write takes time, and may fail halfway. Its bytes are in the segment before it is known whether they stay: on
+a full disk they are cut off again. So readers don't rely on the size of the file. The appender publishes where
+the last segment ends, in eight words of memory that it shares with every process:
 
     write begins     intended = where it will end
     bytes arrive     the file grows; no reader looks past `committed`
@@ -19,7 +19,7 @@ no half of a change. Segment 0 means that nobody appends, and that the files cou
 
 A process that is killed leaves its words behind. Readers still stop at `committed`, and the next opening cuts
 off what was only half written. After a reboot the words mean nothing; the digest shows it. Where the file is
-longer than `intended`, another program has written to it since, and its size counts.
+longer than `intended`, another program has written to it since, and readers use its size.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -61,7 +61,7 @@ def checked_offset(offset: int) -> int:
 
 
 class End(NamedTuple):
-    """What an end mark says."""
+    """The content of an end mark."""
 
     sequence: int
     """How often it was changed, but for the offsets."""
@@ -98,7 +98,7 @@ class EndMark:
         self.shared.store(index, struct.unpack("=Q", data)[0])
 
     def move(self, segment: int, offset: int) -> None:
-        """From now on this segment is appended to, and counts up to `offset`."""
+        """Publish that this segment is now appended to, and ends at `offset`."""
         self._sequence += 1
         for index, value in (
             (_FIRST, self._sequence),
@@ -111,17 +111,17 @@ class EndMark:
         self._segment, self._committed = segment, offset
 
     def intend(self, offset: int) -> None:
-        """A write is about to begin that ends there."""
+        """Publish where the write that is about to begin will end."""
         self.shared.store(END_INTENDED, checked_offset(offset))
 
     def commit(self, segment: int, offset: int) -> None:
-        """The segment counts up to `offset`, if it is still the one that is appended to."""
+        """Publish that the segment ends at `offset`, if it is still the one that is appended to."""
         if segment == self._segment and offset > self._committed:
             self._committed = offset
             self.shared.store(END_COMMITTED, checked_offset(offset))
 
     def close(self, *, in_order: bool) -> None:
-        """Close it; `in_order` if everything in the files counts."""
+        """Close it. `in_order` says that readers may read everything in the files."""
         if in_order:
             self.move(0, 0)
         # The core of an appender that couldn't be opened may still have the words.
@@ -130,7 +130,7 @@ class EndMark:
 
 
 def read_end(directory: Place) -> End:
-    """What the end mark of a log says now."""
+    """Read the end mark of a log."""
     file = _open(directory)
     if file is None:
         return NO_END
@@ -154,7 +154,7 @@ def _open(directory: Place) -> File | None:
 
 
 def _look(file: File, boot: bytes) -> End:
-    """What a mark says at one look, with `_CHANGING` for the segment while that is changed."""
+    """Read a mark once. The segment is `_CHANGING` while it is being changed."""
     buffer = bytearray(_LAYOUT.size)
     count = file.read_into(memoryview(buffer), 0)
     return _end_in(bytes(buffer), boot) if count == len(buffer) else NO_END
@@ -174,12 +174,12 @@ def _end_in(words: bytes, boot: bytes) -> End:
 
 
 def _agree(before: End, end: End) -> bool:
-    """Whether two looks show the same segment. One isn't enough: a copy of memory has no order."""
+    """Whether two readings show the same segment. One isn't enough, because memory isn't copied in order."""
     return before.sequence == end.sequence and before.segment == end.segment != _CHANGING
 
 
 def visible_bytes(directory: Place, number: int, file: File) -> int:
-    """How many bytes of a segment's file count now."""
+    """How many bytes of a segment's file readers may read now."""
     mark = _open(directory)
     if mark is None:
         size = file.size()
@@ -193,7 +193,7 @@ def visible_bytes(directory: Place, number: int, file: File) -> int:
 
 
 def _visible_bytes(mark: File, boot: bytes, number: int, file: File) -> int:
-    """The same, with the mark open. The size is taken between two looks at it."""
+    """visible_bytes() with the mark open. The file's size is taken between two readings of the mark."""
     end, looks = _look(mark, boot), 0
     while True:
         size, before, end = file.size(), end, _look(mark, boot)
@@ -209,6 +209,6 @@ def _visible_bytes(mark: File, boot: bytes, number: int, file: File) -> int:
 
 @functools.lru_cache(maxsize=16)
 def boot_digest(boot_id: str) -> bytes:
-    """A boot's name, in sixteen bytes."""
+    """A digest of a boot's id, in sixteen bytes."""
     parts = (kernel.crc32c(f"{salt}{boot_id}".encode()) for salt in "abcd")
     return b"".join(part.to_bytes(4, "big") for part in parts)

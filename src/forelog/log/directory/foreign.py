@@ -1,12 +1,12 @@
 """Segments that another program has rewritten.
 
-The cleaner of Captain's Log knows nothing of positions that stay valid: it drops records, and those after them
-move. What it leaves looks like any segment; but it is shorter than its index says, or than `append.synced` does,
-and no index or map fits it. Where a record used to be in such a segment is unknown.
+The cleaner of Captain's Log drops records, and those after them move to other positions. The new segment looks
+like any other. But it is shorter than its index or `append.synced` says, and no index or map fits it. Where a
+record used to be in such a segment is unknown.
 
-Its records can be read, under positions that nothing ever had: past the end of the segment as we knew it, in a
-range that differs for each size that the file may have. A position from before the rewriting lies outside of that
-range, and is refused (`check_position`). If somebody has removed the index too, the rewriting can't be noticed.
+Its records can be read, at positions that no record ever had: past the old end of the segment, in a range that
+differs for each size of the file. A position from before the rewriting is outside of that range, and is refused
+(`check_position`). If the index was removed too, the rewriting can't be noticed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFFSET_MAX = 1 << 62
 
 
 def foreign_index(directory: Place, number: int, size: int, file: File) -> SegmentIndex | None:
-    """An index that gives new positions to a segment that is shorter than it was; None if it isn't."""
+    """An index that gives new positions to a segment that has become shorter; None if it hasn't."""
     known = _known_end(directory, number, size)
     if known is None or file.size() > size:  # it has only grown, since its size was looked at
         return None
@@ -39,7 +39,7 @@ def foreign_index(directory: Place, number: int, size: int, file: File) -> Segme
 
 
 def _known_end(directory: Place, number: int, size: int) -> tuple[int, int] | None:
-    """How many bytes a segment used to have, and the logical offset of its end then, if it had more than now."""
+    """The former size of a segment and the logical offset of its former end, if it had more bytes than now."""
     mark = read_mark(directory)
     if mark is None or number > mark.segment or read_end(directory).segment == number:
         return None  # another program's from the first, or the one that is appended to
@@ -69,9 +69,9 @@ def _logical_end(directory: Place, number: int, size: int) -> int:
 
 
 def check_position(position: Position, index: SegmentIndex | None, path: str, header_bytes: int) -> Position:
-    """A position in a segment; that of its end, if it is where the segment ended before it was rewritten.
+    """Check a position in a segment. The segment's old end becomes its new end.
 
-    BadPosition if its meaning is unknown, because another program has rewritten the segment.
+    Raises BadPosition if its meaning is unknown, because another program has rewritten the segment.
     """
     if index is None or not index.foreign_end or position.offset <= header_bytes:
         return position

@@ -1,12 +1,12 @@
-"""What is known of a sealed segment without reading it: a file beside it.
+"""The index of a sealed segment: a file beside it.
 
 It is `NAME.SIZE.idx`, written when a segment is sealed, or `NAME.SIZE.map`, written when it is rewritten, and
 holds
 
 - marks: the offset and time of one record in every 64 KiB, so that a time is found without decoding the
   segment;
-- runs: for a rewritten segment, where each surviving stretch of it used to be. A position's offset is
-  that of the segment as first written; the runs lead from there to where the bytes are now;
+- runs: for a rewritten segment, where each surviving part of it used to be. A position's offset is that of the
+segment as first written; the runs lead from there to where the bytes are now;
 - the number of records, the first and the last time.
 
 The segment's size is in the name and, with its last four bytes, in the content: an index that doesn't
@@ -14,10 +14,10 @@ belong to the bytes beside it is never used. That pairing is what makes rewritin
 in place before the new segment is renamed over the old one, so a crash on either side of the rename finds
 the index that fits.
 
-An index of a segment that was never rewritten is a cache: without it everything works, only slower. Without
-its map a rewritten segment's positions would lead to other records. Hence the name of its own: where there is
-a map it is used, or the segment counts as damaged. (An `.idx` with runs, as maps were named at first, is read
-as well.)
+An index of a segment that was never rewritten is a cache: without it everything works, only more slowly. A map
+isn't: without it a rewritten segment's positions would lead to other records. So it has a name of its own. If
+there is a map it must be usable, or the segment counts as damaged. (An `.idx` with runs, as maps were named at
+first, is read as well.)
 
 ::
 
@@ -55,7 +55,7 @@ def _new_pairs() -> array[int]:
 
 @dataclass(slots=True)
 class SegmentIndex:
-    """An index, decoded. Pairs lie flat: runs[2 * i] and runs[2 * i + 1] are one."""
+    """A decoded index. Pairs are stored flat: runs[2 * i] and runs[2 * i + 1] are one pair."""
 
     segment: int
     """Its number."""
@@ -109,7 +109,7 @@ class SegmentIndex:
         return column
 
     def mark_before(self, time_ns: int) -> int:
-        """A logical offset at which, or after which, the first record of `time_ns` or later comes."""
+        """A logical offset at or before the first record of `time_ns` or later."""
         # Of records with the same time the first one counts, hence the last mark that is earlier.
         times = self.marks[1::2]
         low, high = 0, len(times)
@@ -133,7 +133,7 @@ def map_name(segment_name: str, physical_bytes: int) -> str:
 
 
 def indexed_bytes(name: str, segment_name: str) -> int | None:
-    """Of which size of the segment a file is the index or the map; None if it is neither."""
+    """The size of the segment that an index or map is for, by its file name; None if the file is neither."""
     stem = segment_name.removesuffix(".log")
     size, _, kind = name.removeprefix(f"{stem}.").partition(".")
     if not name.startswith(f"{stem}.") or kind not in ("idx", "map") or not size.isdecimal():
@@ -171,7 +171,7 @@ def encode_index(index: SegmentIndex) -> bytes:
 
 
 def decode_index(data: bytes) -> SegmentIndex | None:
-    """None if the bytes are not a whole and right index."""
+    """Decode an index; None if the bytes are not a complete and valid one."""
     if len(data) < _LAYOUT.size + 4 or int.from_bytes(data[-4:], "big") != kernel.crc32c(data[:-4]):
         return None
     magic, version, segment, physical, logical, records, first, last, tail, runs, marks = _LAYOUT.unpack_from(data)
@@ -190,7 +190,7 @@ def decode_index(data: bytes) -> SegmentIndex | None:
 
 
 def _runs_fit(logical: array[int], physical: array[int], logical_end: int, physical_end: int) -> bool:
-    """Whether runs ascend, lie inside of the segment, and none reaches into the next one."""
+    """Whether runs ascend, lie inside the segment, and don't overlap."""
     for column, end in ((logical, logical_end), (physical, physical_end)):
         if any(a >= b for a, b in pairwise(column)) or (column and not 0 <= column[0] <= column[-1] < end):
             return False
@@ -219,7 +219,7 @@ def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail:
 
 
 def was_a_map(files: Files, path: str) -> bool:
-    """Whether an index that can't be used was one of a rewritten segment, by its first bytes."""
+    """Whether an unusable index was that of a rewritten segment, by its first bytes."""
     try:
         file = files.open_read(path)
     except OSError:
@@ -235,9 +235,9 @@ def was_a_map(files: Files, path: str) -> bool:
 
 
 def write_index(files: Files, path: str, index: SegmentIndex, *, sync: bool) -> None:
-    """Write an index, whole or not at all for a reader: a torn one fails its checksum.
+    """Write an index. A reader sees all of it or nothing, because a torn index fails its checksum.
 
-    What a failed write has left is removed, if that is possible.
+    If the write fails, what it left is removed if possible.
     """
     with removed_on_failure(files, path), closing(files.open_append(path)) as file:
         file.truncate(0)
@@ -279,11 +279,12 @@ class IndexBuilder:
             row = bisect_left(offsets, self.next_mark, row)
 
     def mark_batch(self, starts: array[int], base: int, time_ns: int) -> None:
-        """Note what is due among records of one time that start at `base` plus `starts`."""
+        """Note the marks that are due among records of one time, which start at `base` plus `starts`."""
         self.mark_rows(starts, base, lambda _: time_ns)
 
     def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
-        """mark_batch() for records that have a time each: `time_of` returns that of the one at a start."""
+        """Do what mark_batch() does for records with a time each. `time_of` returns the time of the record at a
+        start."""
         row = bisect_left(starts, self.next_mark - base)
         while row < len(starts):
             self.mark(base + starts[row], time_of(starts[row]))

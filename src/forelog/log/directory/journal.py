@@ -1,4 +1,4 @@
-"""The end of the log a second time, where a sync is cheap: the file `append.journal`.
+"""A second copy of the log's end, where a sync is cheap: the file `append.journal`.
 
 To sync a file that has grown, a filesystem writes more than the data: the new size, and where the new blocks are,
 through a journal of its own. Overwriting whole blocks in place, past the page cache, takes half of the time, and
@@ -6,20 +6,20 @@ on a busy disk a third. So an appender with `journal_bytes` syncs the segment se
 what was written since the last one into this file, whose size never changes, and syncs that. When the file is
 full, the segment is synced, and the file begins anew.
 
-What was acknowledged is thus in the segment's synced part or in the journal. Readers know nothing of it: they
-see the segment, which has everything as long as the machine runs. After a power loss recovery, before it looks
-at the segment, puts there what the journal has and the segment lacks.
+So what was acknowledged is in the segment's synced part or in the journal. Readers don't use the journal: they
+read the segment, which has everything as long as the machine runs. After a power loss, recovery first copies to
+the segment what only the journal has.
 
 A closed log has no journal. One that wasn't closed has extents one after the other, of one round: ::
 
     | "CLJR" 4 | version 2, u32 | round u64 | segment u64 | offset u64 | count u32 | the bytes |
     | CRC-32C of all before it, u32 | zeros up to a whole block of 4096 |                    all big-endian
 
-So no block is ever written that has an earlier extent of the round in it, which a crash could tear. In version 1
-there are no zeros, and the next extent follows at once: it is read, and no longer written.
+So no write touches a block with an earlier extent of the round, which a crash could tear. In version 1 there
+are no zeros, and the next extent follows at once. Version 1 is still read, and no longer written.
 
-The round is a random number, another one each time that the file begins anew: an older round's extents end it.
-So does anything that isn't an extent: a crash left it of one that was not acknowledged.
+The round is a random number, a new one each time that the file begins again. Reading stops at an extent of an
+older round, and at anything that isn't an extent: a crash may leave part of one that wasn't acknowledged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Extent(NamedTuple):
-    """Bytes of a segment, and where in it they belong."""
+    """Bytes of a segment, and their place in it."""
 
     segment: int
     """The segment's number."""
@@ -70,7 +70,7 @@ class Journal:
     """The journal of a log that is open to append. Callers hold the appender's sync lock."""
 
     def __init__(self, directory: Directory, byte_count: int) -> None:
-        """Make the file, with all of its bytes in place: on disk when this returns."""
+        """Create the file at its full size; it is on disk when this returns."""
         self._directory = directory
         self._byte_count = byte_count = _whole_blocks(byte_count)
         self._round = 0
@@ -89,9 +89,10 @@ class Journal:
             raise
 
     def cover(self, file: File, segment: int, start: int, end: int) -> bool:
-        """Put a segment's bytes from `start` to `end` on stable storage; False if there is no room for them.
+        """Put a segment's bytes from `start` to `end` on stable storage. Returns False if there is no room for
+        them.
 
-        All before it in the segment is in there, synced, or in the journal, by the last call.
+        Everything before `start` is already synced, in the segment or by earlier calls in the journal.
         """
         count = end - start
         size = _whole_blocks(_FRAME_BYTES + count)
@@ -115,7 +116,7 @@ class Journal:
         return True
 
     def begin(self, segment: int) -> None:
-        """Begin anew: the segment has been synced, so that nothing in here is needed any more."""
+        """Begin again: the segment has been synced, so nothing in the journal is needed any more."""
         self._segment = segment
         self._round = int.from_bytes(os.urandom(8), "big")
         self._place = 0
@@ -128,7 +129,7 @@ class Journal:
 
 
 def open_journal(directory: Directory, byte_count: int) -> Journal | None:
-    """A journal of so many bytes, or None if there is no room for one: then each sync takes longer."""
+    """Open a journal of this many bytes. Returns None if there is no room for one; then each sync takes longer."""
     try:
         return Journal(directory, byte_count)
     except OSError as error:
@@ -137,9 +138,10 @@ def open_journal(directory: Directory, byte_count: int) -> Journal | None:
 
 
 def restore(directory: Directory) -> int | None:
-    """Put into the last segment what only the journal has. How many bytes that were, None if there is a gap.
+    """Copy to the last segment what only the journal has. Returns the number of bytes, or None if there is a
+    gap.
 
-    Done twice it does no more than once, so that a crash in the middle does no harm.
+    It can be repeated, so a crash in the middle does no harm.
     """
     number, extents = _of_last_segment(directory)
     if not extents:
@@ -159,7 +161,8 @@ def restore(directory: Directory) -> int | None:
 
 
 def missing_bytes(directory: Directory) -> int:
-    """How many bytes the journal has that the last segment lacks: what a power loss took, and recovery returns."""
+    """How many bytes the journal has that the last segment lacks: a power loss took them, and recovery restores
+    them."""
     number, extents = _of_last_segment(directory)
     if not extents:
         return 0
@@ -168,12 +171,12 @@ def missing_bytes(directory: Directory) -> int:
 
 
 def _lacking(segment: File, extents: list[Extent]) -> list[Extent]:
-    """Those that a segment lacks, or has otherwise."""
+    """The extents that a segment lacks, or has with other bytes."""
     return [extent for extent in extents if read_exactly(segment, len(extent.data), extent.offset) != extent.data]
 
 
 def _of_last_segment(directory: Directory) -> tuple[int, list[Extent]]:
-    """The last segment, and what the journal has of it: that of another one has been synced since."""
+    """The last segment, and its extents in the journal. Other segments have been synced since."""
     extents = read_journal(directory)
     numbers = directory.numbers() if extents else []
     if not numbers or extents[0].segment != numbers[-1] or _is_rewritten(directory, numbers[-1]):
@@ -182,13 +185,13 @@ def _of_last_segment(directory: Directory) -> tuple[int, list[Extent]]:
 
 
 def _is_of_a_segment_that_is_gone(directory: Directory) -> bool:
-    """Whether the journal is of a later segment than there is: what it has may be all that is left of it."""
+    """Whether the journal is of a segment that is gone. Then it may have all that is left of that segment."""
     extents = read_journal(directory)
     return bool(extents) and extents[0].segment > max(directory.numbers(), default=0)
 
 
 def put_away(directory: Directory, kept: str | None = None) -> None:
-    """Remove what an earlier appender has left, for good; or keep it under another name."""
+    """Remove an earlier appender's journal, durably, or keep it under another name."""
     files, path = directory.files, journal_path(directory)
     if files.stat(path) is not None:
         if kept is None:
@@ -199,7 +202,7 @@ def put_away(directory: Directory, kept: str | None = None) -> None:
 
 
 def read_journal(directory: Directory) -> list[Extent]:
-    """What the journal of a log has, in order; nothing if there is none."""
+    """The extents in the journal of a log, in order; none if there is no journal."""
     try:
         file = directory.files.open_read(journal_path(directory))
     except FileNotFoundError:
@@ -236,7 +239,7 @@ def _whole_blocks(byte_count: int) -> int:
 
 
 def _is_rewritten(directory: Directory, number: int) -> bool:
-    """Whether cleaning has moved a segment's records: then it was sealed, and those after it are gone."""
+    """Whether cleaning has moved a segment's records. Then it was sealed, and the segments after it are gone."""
     with closing(SegmentReader(directory, number)) as reader:
         return reader.rewritten
 

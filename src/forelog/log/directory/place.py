@@ -1,4 +1,4 @@
-"""What the small files beside the segments need to know of a log's directory."""
+"""The part of a log's directory that the small files beside the segments need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ class Place(Protocol):
         """Return when its entries are on stable storage."""
 
     def index_path(self, number: int, physical_bytes: int) -> str:
-        """Of the index of a segment with so many bytes."""
+        """The path of the index of a segment with this many bytes."""
 
     def map_path(self, number: int, physical_bytes: int) -> str:
-        """Of the map of a rewritten segment with so many bytes."""
+        """The path of the map of a rewritten segment with this many bytes."""
 
     def indexed_sizes(self) -> dict[int, int]:
-        """For each segment that has an index or a map, or has had one, the largest size that one is for."""
+        """For each segment that has or had an index or a map: the largest size of the segment that these are
+        for."""
 
 
 def read_exactly(file: File, count: int, offset: int) -> bytes:
-    """Up to `count` bytes, fewer only at the end of the file."""
+    """Read `count` bytes, or fewer at the end of the file."""
     buffer = bytearray(count)
     return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
 

@@ -32,7 +32,8 @@ _FIRST_RECORD_BYTES = 4096
 
 
 class SegmentReader:
-    """One segment, open to read. Its size is what counts of it, when it was opened or last refreshed."""
+    """One segment, open to read. Its size is how much readers may read, as of when it was opened or last
+    refreshed."""
 
     def __init__(self, directory: Directory, number: int) -> None:
         self.directory = directory
@@ -52,7 +53,8 @@ class SegmentReader:
             raise
 
     def _look(self) -> None:
-        """Find out how much of it counts. A segment with an index was finished: then all of it does."""
+        """Find out how much of it readers may read. That is all of a segment with an index, because it is
+        finished."""
         directory, number = self.directory, self.number
         self.size = self.file.size()
         self.map_damaged = False
@@ -87,7 +89,7 @@ class SegmentReader:
         return self.map_damaged or (self.index is not None and self.index.rewritten)
 
     def refresh(self) -> bool:
-        """Take a new look at how much of it counts; whether that is another size."""
+        """Find out again how much of it readers may read. Returns whether the size has changed."""
         if self.index is not None and self.index.foreign_end:
             return False
         before, marked = self.size, self.directory.ends_at_mark and self.index is None
@@ -137,10 +139,10 @@ class SegmentReader:
 
 
 class SegmentWriter:
-    """Writes the segments of a new log, one after the other, for a log that is made from another one.
+    """Writes the segments of a log that is made from another one, in order.
 
-    Unlike an appender it takes the times of records, and it locks nothing: build the log beside its place, and
-    put it there when it is whole (`forelog.files.built_beside`).
+    Unlike an appender it is given the times of records, and locks nothing. So build the log beside its place,
+    and move it there when it is complete (`forelog.files.built_beside`).
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -166,7 +168,7 @@ class SegmentWriter:
     def write(self, items: Sequence[Any], times_ns: Sequence[int]) -> None:
         """Write items of the format, each with its time.
 
-        Where records depend on earlier ones, as M3's do, items have their times in them.
+        In formats whose records depend on earlier ones, such as M3's, the times are in the items.
         """
         encode = self.directory.format.encode
         if encode is not None:
@@ -195,12 +197,12 @@ class SegmentWriter:
             self.close()
 
     def finish(self) -> None:
-        """Have everything on stable storage, and close."""
+        """Sync everything, and close."""
         self._seal()
         self.directory.sync()
 
     def close(self) -> None:
-        """Close the file. Without finish() nothing is promised about it."""
+        """Close the file. Without finish() its content isn't synced."""
         if self._file is not None:
             self._file.close()
             self._file = None

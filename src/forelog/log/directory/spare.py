@@ -1,7 +1,7 @@
 """The next segment, open before it is needed.
 
 To start a segment, the one before has to be synced, a file created, its header and its directory entry
-synced: milliseconds in which nobody appends. With a spare, appending goes on at once in a file that is open
+synced: milliseconds in which nobody appends. With a spare, appending continues at once in a file that is open
 already, and a thread does the rest::
 
     000000007.log     000000007.log          000000007.log  synced, index written
@@ -15,9 +15,9 @@ without a spare stays true with one: of the segments in a directory only the las
 survives a crash is what was written first, and a reader that finds a next segment knows that the one
 before is complete.
 
-A crash between the two steps leaves records in `append.spare`, none of them acknowledged as synced. Opening
-the log makes them the next segment if the machine wasn't restarted; if it was, the end of the segment
-before may be lost, so that they are kept as evidence, and their positions are never given to others.
+A crash between the two steps leaves records in `append.spare`, none of them acknowledged as synced. If the
+machine wasn't restarted, opening the log makes them the next segment. If it was, the end of the segment before
+may be lost. Then they are kept as evidence, and their positions are never given to others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def spare_path(directory: Directory) -> str:
 
 
 class Latch:
-    """An event that an interrupt of the thread that waits for it, or clears it, can't leave locked."""
+    """An event that stays usable if an interrupt hits the thread that waits for it or clears it."""
 
     def __init__(self) -> None:
         self.is_set = True
@@ -88,33 +88,34 @@ class Spare:
         return thread
 
     def take(self) -> File | None:
-        """The open file, now the caller's, after the work for the last one is done; None if there is none."""
+        """Wait for the work for the last spare, and return the open file, which is now the caller's; None if
+        there is none."""
         self._idle.wait()
         file, self._file = self._file, None
         return file
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Have `work` seal the old segment and name the one that was taken, then make the next spare."""
+        """Start `work`, which seals the old segment and names the one that was taken. Then make the next spare."""
         self._named.clear()
         self._idle.clear()
         self._work = work
         self._due.put(None)
 
     def give_up(self) -> None:
-        """After a swap that was interrupted: nobody is to wait for it."""
+        """Give up a swap that was interrupted, so that nobody waits for it."""
         self._named.set()
         self._idle.set()
 
     def renew(self) -> None:
-        """Try again to make a spare, after there was none."""
+        """Try again to make a spare, after that failed."""
         self.begin(lambda: None)
 
     def wait_named(self, timeout: float | None = None) -> bool:
-        """Until the segment that is appended to has its name, durably, or that has failed."""
+        """Wait until the segment that is appended to has its name, durably, or that has failed."""
         return self._named.wait(timeout)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Until the work for the last spare is done."""
+        """Wait until the work for the last spare is done."""
         return self._idle.wait(timeout)
 
     @property
@@ -122,7 +123,7 @@ class Spare:
         return self._named.is_set
 
     def close(self) -> None:
-        """Finish what is under way; leave no spare behind."""
+        """Finish the work in progress, and leave no spare behind."""
         self._idle.wait()
         self.abandon()
         if self._thread is not None:

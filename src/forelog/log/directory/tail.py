@@ -15,7 +15,7 @@ _NEW = "append.new"
 
 
 class HalfMadeSegment(OSError):
-    """Starting a segment failed, and it may be there or not: nothing may be appended to the one before."""
+    """Starting a segment failed, and it may exist or not. So nothing may be appended to the one before."""
 
 
 @dataclass(slots=True)
@@ -43,9 +43,9 @@ def check_number(directory: Directory, number: int) -> None:
 
 
 def create_segment(directory: Directory, number: int, time_ns: int) -> Tail:
-    """Start a segment: its header and its directory entry are on disk when this returns.
+    """Start a segment. Its header and its directory entry are on disk when this returns.
 
-    It gets its name only when it is whole, and keeps it: a reader that has seen a segment may rely on it.
+    It gets its name only when its header is complete, so a reader may rely on every segment that it sees.
     """
     check_number(directory, number)
     path, new = directory.segment_path(number), f"{directory.path}/{_NEW}"

@@ -1,8 +1,8 @@
-"""What lives in a directory, so that nothing starts a log inside of something else.
+"""Find out what is in a directory, so that nothing starts a log inside something else.
 
-Each face looks for files of its own, and takes a directory without them for an empty one. A job server that is
-started on a broker's directory would begin a second log there, and a reader would find one or the other. So every
-face asks here before it makes anything:
+Each face looks for files of its own only. Without this check, a job server that is started in a broker's
+directory would begin a second log there, and a reader would find one or the other. So every face asks here
+before it creates anything:
 
 ::
 
@@ -70,7 +70,7 @@ _KNOWN = {
 
 
 def tenant_of(files: Files, path: str) -> Tenant | None:
-    """What lives in a directory; None if there is nothing that we know, or no directory."""
+    """What is in a directory; None if there is nothing that forelog knows, or no directory."""
     names = _names(files, path)
     if names is None:
         return None
@@ -84,7 +84,7 @@ def tenant_of(files: Files, path: str) -> Tenant | None:
 
 
 def log_of(files: Files, path: str) -> Tenant | None:
-    """The log whose segments are in a directory, if there are any."""
+    """The log whose segments are in a directory, if there is one."""
     for name in FORMATS:
         directory = Directory(files, path, named_format(name))
         try:
@@ -100,7 +100,7 @@ def log_of(files: Files, path: str) -> Tenant | None:
 
 
 def _signed_log(directory: Directory, numbers: list[int]) -> Tenant:
-    """A log whose segments have headers, by the first of its headers that is whole."""
+    """A log whose segments have headers, by the first complete header."""
     for number in numbers[:_HEADERS_LOOKED_AT]:
         try:
             file = directory.open_segment(number)
@@ -129,9 +129,10 @@ def described(fmt: Format) -> Tenant:
 
 
 def refuse_others(files: Files, path: str, mine: str, *, kind: Kind = "log", fmt: Format | None = None) -> None:
-    """Raise UnknownFormat if something lives at `path` that isn't `mine`, which is what is about to be made there.
+    """Raise UnknownFormat if something is at `path` other than `mine`, which is about to be created there.
 
-    `kind` is that of `mine`. A log of the format `fmt` may be there: opening it shows whether it is the right one.
+    `kind` is the kind of `mine`. A log of the format `fmt` is allowed: opening it shows whether it is the right
+    one.
     """
     try:
         if fmt is not None and Directory(files, path, fmt).numbers():
@@ -146,7 +147,7 @@ def refuse_others(files: Files, path: str, mine: str, *, kind: Kind = "log", fmt
 
 
 def what_it_is(directory: Directory) -> str:
-    """A sentence about a log whose header isn't the expected one; nothing where only that header is damaged."""
+    """A sentence about a log whose header isn't the expected one; empty if that header is only damaged."""
     found = log_of(directory.files, directory.path)
     own = described(directory.format) if directory.format.signature else None
     return "" if found is None or found == own else f". It is {found.what}: {found.use}"
@@ -160,7 +161,7 @@ def _names(files: Files, path: str) -> list[str] | None:
 
 
 def _kind_by_folders(files: Files, path: str, names: list[str]) -> Kind | None:
-    """What is in a directory whose segments, if it has any, are further below."""
+    """What is in a directory, by the folders inside it."""
     if _has_log(files, f"{path}/messages", named_format("messages")) and _has_log(
         files, f"{path}/sessions", named_format(magic=STATE_MAGIC)
     ):

@@ -1,8 +1,8 @@
-"""Recognising a log at a position: a digest of the bytes before it.
+"""Recognize a log at a position, by a digest of the bytes before it.
 
-A program that stores a position to resume from can't see whether the log is still the same: one that was cut,
-restored from an older backup, or written anew has other records at the same positions. A trace, stored beside the
-position, shows it.
+A program stores a position, and resumes there later. Meanwhile the log may have been cut, restored from an
+older backup, or written anew, with other records at the same positions. A trace, stored with the position,
+shows whether it is still the same log.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -25,9 +25,9 @@ _CUT = "cut"
 
 
 def trace(directory: Directory, position: Position) -> str | None:
-    """A digest of what comes right before a position in its segment.
+    """A digest of the bytes right before a position in its segment.
 
-    None if nothing does, or if that can't be compared any more: the segment is gone, or cleaning has rewritten it.
+    None if there are none, or they can't be compared any more, because the segment is gone or was rewritten.
     """
     if position.offset <= directory.format.header_bytes:
         return None
@@ -47,6 +47,7 @@ def trace(directory: Directory, position: Position) -> str | None:
 
 
 def agrees(directory: Directory, position: Position, known: str | None) -> bool:
-    """Whether a log has before a position what it had when its trace was taken; True if that is unknown."""
+    """Whether a log still has the same bytes before a position as when the trace was taken; True if that is
+    unknown."""
     found = None if known is None else trace(directory, position)
     return found is None or found == known

@@ -1,8 +1,8 @@
 """How far the log was synced: the file `append.synced`.
 
-After every successful sync the appender notes here, in 56 bytes and without a sync of its own, up to
-where the segment is known to be on stable storage. It is a hint, and only ever too low: after a power
-loss the note itself may be an older one. What it is good for:
+After every successful sync the appender writes here, in 56 bytes and without a sync, how far the segment is
+known to be on stable storage. After a power loss the file may have an older mark. So a mark may be too low, and
+never too high. It shows three things:
 
 - A defect below the mark is damage to synced data, never a torn tail: recovery doesn't cut it.
 - A file shorter than the mark has lost synced bytes. Nothing else could show that.
@@ -22,7 +22,8 @@ opening counts, and of one opening the higher. ::
     4096  | the same |                                                                 all big-endian
     8192  | "CLTO" 4 | version 1, u32 | segment u64 | CRC-32C u32 |
 
-The third part has the number of the segment from which on every record is ours. Times never go back in those: a
+The third part has the number of the segment from which on forelog wrote every
+record. Times never go back in those: a
 time is found by binary search. Segments of another program may have any times.
 """
 
@@ -65,7 +66,7 @@ class Mark(NamedTuple):
     """Whether the log was closed in order."""
 
     def plausible(self, segment_max: int) -> bool:
-        """Whether a log can have got there. One that it can't would have no room for anything after it."""
+        """Whether a log can have reached this place."""
         return self.opening <= _OPENING_MAX and self.segment <= segment_max and self.offset <= _OFFSET_MAX
 
 
@@ -102,12 +103,12 @@ def _read_marks(file: File, path: str, segment_max: int) -> list[Mark]:
 
 
 def _latest(marks: list[Mark]) -> Mark | None:
-    """Of equal marks the second one's: it was written later, and knows the boot."""
+    """The later of two marks. If they are equal it is the second one, which was written later and has the boot."""
     return max(reversed(marks), key=lambda mark: (mark.opening, mark.segment, mark.offset), default=None)
 
 
 def read_mark(directory: Place) -> Mark | None:
-    """The mark of a log that counts; None if it has none, as one that another program wrote."""
+    """The valid mark of a log; None if it has none, as in logs that another program wrote."""
     path = f"{directory.path}/{NAME}"
     try:
         file = directory.files.open_read(path)
@@ -120,7 +121,7 @@ def read_mark(directory: Place) -> Mark | None:
 
 
 def read_own_from(directory: Place) -> int | None:
-    """The segment from which on every record was written by us, in the order of time; None if that isn't known."""
+    """The segment from which on forelog wrote every record, in the order of time; None if that isn't known."""
     try:
         file = directory.files.open_read(f"{directory.path}/{NAME}")
     except FileNotFoundError:
@@ -168,10 +169,10 @@ class Watermark:
         self._opening = self.found.opening + 1 if self.found else 1
 
     def begin(self, segment: int, offset: int) -> None:
-        """Put marks on disk, before there is anything that they could be too low for.
+        """Put marks on disk, before anything is appended.
 
-        They have the boot of the marks that were found: until the tail has been looked at, what is there is what
-        that boot left.
+        They keep the boot of the marks that were found: until the tail was examined, the files are as that boot
+        left them.
         """
         boot = self.found.boot if self.found else self.boot
         opened = _encode(Mark(self._opening, segment, offset, boot, False))
@@ -182,11 +183,11 @@ class Watermark:
             self._directory.sync()
 
     def note(self, segment: int, offset: int, *, closed: bool = False) -> None:
-        """Everything before `offset` has been synced."""
+        """Note that everything before `offset` has been synced."""
         self._file.write_at(_encode(Mark(self._opening, segment, offset, self.boot, closed)), _SECOND)
 
     def note_own_from(self, segment: int) -> None:
-        """From this segment on every record is ours: on disk when this returns."""
+        """Note that forelog wrote every record from this segment on. The note is on disk when this returns."""
         body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
         self._file.write_at(body + kernel.crc32c(body).to_bytes(4, "big"), _OWN)
         self._file.sync()
