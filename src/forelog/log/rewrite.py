@@ -1,4 +1,4 @@
-"""Replacing a sealed segment by one with fewer records, so that a crash at any point loses nothing.
+"""Replace a sealed segment by one with fewer records. A crash at any point loses nothing.
 
 ::
 
@@ -9,8 +9,8 @@
     sync the directory
     remove the index or map of the old size
 
-Before the rename the old segment and its index are in place, after it the new ones. What a crash leaves
-besides (a .rw file, an index or map that fits no segment) is ignored by everyone, and swept up by the next clean.
+Before the rename the old segment and its index are in place, after it the new ones. A crash may also leave a
+.rw file, or an index or map that fits no segment. Everybody ignores these, and the next cleaning removes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rewrite_path(directory: Directory, number: int) -> str:
 def rewrite_segment(
     directory: Directory, number: int, blocks: Iterable[tuple[Block, bytearray]], logical_end: int
 ) -> int:
-    """Keep only the marked records of a segment; returns its new size in bytes."""
+    """Keep only the marked records of a segment. Returns its new size in bytes."""
     files = directory.files
     found = files.stat(directory.segment_path(number))
     old_bytes = found[0] if found else 0
@@ -74,7 +74,7 @@ def rewrite_segment(
 
 
 def remove_segment(directory: Directory, number: int) -> None:
-    """Remove a segment, then what is known of it."""
+    """Remove a segment, and then its index or map."""
     path = directory.segment_path(number)
     found = directory.files.stat(path)
     directory.files.remove(path)
@@ -85,7 +85,7 @@ def remove_segment(directory: Directory, number: int) -> None:
 
 
 def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int | None) -> None:
-    """Remove the indexes and maps of a segment but those for its size."""
+    """Remove the indexes and maps of a segment that are for other sizes."""
     name = directory.segment_name(number)
     for other in directory.names():
         if indexed_bytes(other, name) not in (None, physical_bytes):
@@ -95,8 +95,8 @@ def remove_stale_indexes(directory: Directory, number: int, physical_bytes: int 
 def sweep(directory: Directory) -> list[str]:
     """Remove what an interrupted rewrite left. The caller holds the read lock alone.
 
-    An index for a size that the segment had stays if none fits its present size: it shows that another program has
-    rewritten the segment (foreign.py).
+    If no index fits the segment's present size, an index for an earlier size stays: it shows that another
+    program has rewritten the segment (foreign.py).
     """
     removed = []
     names = set(directory.names())

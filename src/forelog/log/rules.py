@@ -1,4 +1,4 @@
-"""What a cleaner may forget, said so that no Python runs per record.
+"""Rules for what a cleaner drops, which run no Python per record.
 
 A function `(path, record) -> bool` can decide anything, at the speed of Python. These rules decide the
 common cases in the kernel, a block of records at a time, and where possible from a segment's index alone:
@@ -23,25 +23,25 @@ from forelog.times import in_column, parse_duration
 
 
 class Rule(Protocol):
-    """Decides for segments, newest first, and for the blocks of each, newest first too."""
+    """Decides what to keep. It is asked about each segment, and about each block of a segment, newest first."""
 
     needs_last: bool
     """Whether the rule must see the last segment, although that is never cleaned."""
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:
-        """Look at the log as a whole before the first segment. Ages count back from `now_ns`."""
+        """Prepare for a run, with the whole log. Ages count back from `now_ns`."""
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:
-        """True: keep all of it. False: drop all of it. None: it has to be read."""
+        """Decide about a segment. True keeps all of it, False drops all of it, None means that it must be read."""
 
     def keep(self, block: Block) -> bytearray:
-        """A mask with 1 for each row of the block to keep."""
+        """Return a mask with 1 for each row of the block to keep."""
 
 
 class OlderThan(Rule):
     """Drops records older than an age, given as `"24h"` or a timedelta, or than a time in ns.
 
-    An age counts back from each run of the cleaner, by the stream's clock: a rule can be kept and used again.
+    An age counts back from the start of each run, by the stream's clock. So a rule can be used again.
     """
 
     needs_last = False
@@ -78,7 +78,7 @@ class OlderThan(Rule):
 class KeepLast(Rule):
     """Drops whole segments beyond the newest `segments`, or beyond the newest that hold `byte_count` bytes.
 
-    At least that much stays: the segment in which the limit falls is kept.
+    At least that much stays, because the segment in which the limit falls is kept.
     """
 
     needs_last = False

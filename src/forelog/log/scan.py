@@ -1,4 +1,4 @@
-"""A log as Arrow record batches: no Python object per record, and one block in memory at a time.
+"""Read a log as Arrow record batches: no Python object per record, and one block in memory at a time.
 
 ========  =============================  ==============================================================
 column    type                           what
@@ -8,8 +8,8 @@ segment   int32                          its segment; int64 in a log whose segme
 offset    int64                          its logical offset there
 time      timestamp[ns, UTC]             null for a time outside of 1677 to 2262, which only a foreign
                                          writer makes: a cursor's `time_ns` has those
-payload   binary                         what it says
-length    int64                          how many bytes that is, without copying them
+payload   binary                         its payload
+length    int64                          the payload's length in bytes, without copying it
 ========  =============================  ==============================================================
 """
 

@@ -1,9 +1,9 @@
-"""Finding a place without reading what lies before it.
+"""Find a place without reading everything before it.
 
-Times never go back in what forelog writes. A time is found there by binary search: the segment by the times of
-first records, the place in it by the index's marks. A segment without an index, such as the one that is appended
-to, is scanned. Segments of another program may have any times: `TimeOrder` knows which those are, and none is
-passed over.
+Times never go back in segments that forelog writes. There a time is found by binary search: first the segment,
+by the times of first records, then the place in it, by the index's marks. A segment without an index, such as
+the one that is appended to, is scanned. Segments of another program may have any times. `TimeOrder` knows which
+segments those are, and all of them are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_LAST = 2**63
 
 
 class TimeOrder:
-    """In which segments times are known not to go back, within each and from one to the next."""
+    """The segments in which times are known not to go back, within a segment and from one to the next."""
 
     def __init__(self, directory: Directory) -> None:
         self.first, self.last = 0, _NO_LAST
@@ -56,14 +56,14 @@ class TimeOrder:
 
     @property
     def holds_to_the_end(self) -> bool:
-        """Whether they are for every segment from `first` on."""
+        """Whether times are known not to go back in every segment from `first` on."""
         return self.last == _NO_LAST
 
 
 class TimeBounds:
-    """Which records a walk wants by their times, from `since_ns` on and before `until_ns`.
+    """The records that a walk wants by their times: from `since_ns` on and before `until_ns`.
 
-    Where times ascend the first and the last of them are looked for; elsewhere every record is looked at.
+    If times ascend, the first and the last wanted record are searched for. Otherwise every record is checked.
     """
 
     def __init__(self, directory: Directory, since_ns: int | None, until_ns: int | None) -> None:
@@ -84,7 +84,8 @@ class TimeBounds:
         """Whether a record was found from which on all are late enough; and from which on all are too late."""
 
     def first_place(self, reader: SegmentReader, place: int) -> int:
-        """Where to begin in a segment, at or after a place: past what is known to be too early or too late."""
+        """Where to begin in a segment, at or after a place: after all records that are known to be too early or
+        too late."""
         index = reader.index
         if self.order.holds(reader.number):
             if self._until_met:
@@ -97,9 +98,9 @@ class TimeBounds:
         return place
 
     def rows(self, number: int, buffer: memoryview, base: int, scan: Scan, row: int) -> tuple[int, int]:
-        """The next rows of a scan that are wanted, from this one on: the first, and the one after the last.
+        """The next range of wanted rows of a scan, from a row on: its first row, and the one after its last.
 
-        Where times ascend there are none after them; elsewhere there may be.
+        If times ascend there is only one such range. Otherwise there may be more.
         """
         if not self.order.holds(number):
             return self._run(buffer, base, scan, row)
@@ -131,7 +132,7 @@ class TimeBounds:
 def segments_between(
     directory: Directory, numbers: list[int], since_ns: int | None, until_ns: int | None = None
 ) -> list[int]:
-    """Those of these segments in which there may be records of a time."""
+    """Those of the given segments that may have records within time bounds."""
     order = TimeOrder(directory)
     low, high = bisect_left(numbers, order.first), bisect_right(numbers, order.last)
     own = numbers[low:high]
@@ -143,14 +144,14 @@ def segments_between(
 
 
 def find_segment(directory: Directory, since_ns: int) -> Position:
-    """The start of the first segment in which there may be a record of `since_ns` or later."""
+    """The start of the first segment that may have a record of `since_ns` or later."""
     numbers = directory.numbers()
     found = segments_between(directory, numbers, since_ns) or numbers
     return Position(found[0], 0) if found else Position(0, 0)
 
 
 def _halve(directory: Directory, numbers: list[int], time_ns: int) -> int:
-    """How many of these segments, in the order of time, begin before a time."""
+    """How many of the given segments, in the order of time, begin before a time."""
     if directory.format.numbered_by_time:
         return bisect_right(numbers, time_ns)
     low, high = 0, len(numbers)  # segments before `low` start earlier than time_ns, those from `high` don't
@@ -187,7 +188,7 @@ def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
 
 
 def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, since_ns: int) -> int:
-    """The first row from `row` on that is of `since_ns` or later, also where a column can't hold these times."""
+    """The first row from `row` on whose time is `since_ns` or later, also if a column can't hold these times."""
     times, at_least = scan.times, in_column(since_ns)
     row = kernel.first_since(times, row, at_least)
     while row < len(times) and times[row] in (TIME_MIN, TIME_MAX):
@@ -199,9 +200,10 @@ def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, 
 
 
 def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min: int = TIME_MIN) -> int:
-    """The physical offset of the first record at or past both bounds, or where the hopping ends.
+    """Hop from record to record, by their lengths. Returns the offset of the first record at or past both
+    bounds.
 
-    It ends at `stop`, or at a head that can't be read: then a scan from there finds what is wrong.
+    It ends earlier at `stop`, or at a head that can't be read. A scan from there then finds what is wrong.
     """
     fmt = reader.directory.format
     view = memoryview(bytearray(_WINDOW_BYTES))
@@ -224,7 +226,7 @@ def hop(reader: SegmentReader, place: int, stop: int, offset_min: int, time_min:
 
 
 def _is_record(reader: SegmentReader, place: int) -> bool:
-    """Whether a whole and right record starts at a place."""
+    """Whether a complete, valid record starts at a place."""
     fmt, rest = reader.directory.format, reader.size - place
     scan = fmt.scan(b"", 0, 0, 0, 1)
     for want in (_PROBE_BYTES, 0):

@@ -65,7 +65,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What is known of a segment without reading it."""
+    """A segment's size, records and times, as far as they are known without reading it."""
 
     number: int
     """Its number."""
@@ -90,12 +90,12 @@ class SegmentInfo:
 class Stream:
     """One log: a directory of segments.
 
-    Making one touches nothing; a log is created by its first appender. `magic` and `version` mark every
-    segment and are checked on every read, so that one program's log isn't taken for another's;
-    `Stream.open(path)` takes them from the files. A `format` other than captain, "m3" or "messages", has neither.
-    `files` is the disk, the operating system's by default; `clock` gives the nanoseconds that records are
-    stamped with, `time.time_ns` by default. `mode` is that of the files of a new log, 0o600 by default: only its
-    user reads it. A log that exists keeps its own.
+    Creating a Stream touches no file; the log is created by its first appender. `magic` and `version` are
+    written into every segment and checked on every read, so a program never takes another program's log for its
+    own. `Stream.open(path)` reads them from the files. The formats "m3" and "messages" have neither.
+    `files` is the disk, by default that of the operating system. `clock` returns the nanoseconds that records
+    are stamped with, by default `time.time_ns`. `mode` is the permissions of a new log's files, by default
+    0o600: only its user may read it. An existing log keeps its mode.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Stream:
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None) -> Self:
-        """An existing log, whose format, magic number and version are taken from its first segments."""
+        """Open an existing log. Its format, magic number and version are read from its first segments."""
         files = files or OSFiles()
         found = find_log(files, os.fspath(path))
         return cls(found.path, format=found.format, files=files)
@@ -141,15 +141,16 @@ class Stream:
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Appender:
-        """Open the log to append, creating or recovering it; waits while another appender has it.
+        """Open the log to append. Creates or recovers it, and waits while another appender has it.
 
-        A segment is sealed by the first append that finds it at `segment_bytes` or more. With `spare=True`
-        the next one is kept open: no append waits while a segment is sealed and the next started. With
-        `journal_bytes` most syncs go to a second file of that size, such as 1 MiB: on most disks that makes an
-        append under `always` nearly twice as fast.
-        Readers see a record when it is written, and under `always` when it is synced. `visible="synced"` is for
-        callers that call `sync` before they acknowledge anything.
-        `timeout` seconds, or `blocking=False`, end the wait for the lock with LockTimeout.
+        An append that finds the segment at `segment_bytes` or more seals it and starts the next. With
+        `spare=True` the next segment is kept open, so no append waits for that. With `journal_bytes` most syncs
+        go to a second file of that size, such as 1 MiB. On most disks this makes an append under `always`
+        nearly twice as fast.
+        Readers see a record when it is written, and under `always` when it is synced. `visible="synced"` hides
+        records until they are synced under the other policies too, for programs that call `sync` before they
+        acknowledge anything.
+        If the lock isn't free, LockTimeout is raised after `timeout` seconds, or at once with `blocking=False`.
         """
         return Appender(
             self.directory,
@@ -177,11 +178,11 @@ class Stream:
         timeout: float | None = None,
         blocking: bool = True,
     ) -> Cursor:
-        """Read records: from a position or a time on, up to one, backward, or following the log's growth.
+        """Read records from a position or a time on, up to another one, backward, or following the log.
 
-        `until` is a position or a time, and excluded. With `reverse=True` the same records come last to
-        first. Damage raises CorruptRecord, ends the iteration ("stop") or is passed over ("skip"); what was
-        passed over is logged, counted, and listed in `cursor.defects`.
+        The record at `until`, a position or a time, is excluded. With `reverse=True` the same records come last
+        to first. Damage raises CorruptRecord, ends the iteration ("stop") or is skipped ("skip"). What was
+        skipped is logged, counted, and listed in `cursor.defects`.
         """
         bounds = self.bounds(start=start, until=until, since=since)
         return Cursor(
@@ -198,7 +199,7 @@ class Stream:
         )
 
     def cleaner(self, *, timeout: float | None = None, blocking: bool = True) -> Cleaner:
-        """Open the log to clean it; waits until nobody reads."""
+        """Open the log to clean it. Waits until nobody reads."""
         return Cleaner(self.directory, self.metrics, timeout=_lock_timeout(timeout, blocking), clock=self.now_ns)
 
     def scan(
@@ -212,7 +213,7 @@ class Stream:
         batch_rows: int = BLOCK_ROWS,
         timeout: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The log, or a range of it, as Arrow record batches; memory stays bounded whatever its size."""
+        """Read the log, or a range of it, as Arrow record batches, with one block in memory at a time."""
         from forelog.log import scan
 
         check_whole("batch_rows", batch_rows, most=COUNT_MAX)
@@ -237,9 +238,9 @@ class Stream:
         block_rows: int = BLOCK_ROWS,
         timeout: float | None = None,
     ) -> AbstractContextManager[Walk]:
-        """Read the log a block at a time: takes the read lock, gives a Walk, closes both.
+        """Read the log a block at a time, in a `with` block that holds the read lock and gives a Walk.
 
-        Takes the bounds of `cursor`. Nothing is cleaned away meanwhile.
+        The bounds are those of `cursor`. Nothing is cleaned away meanwhile.
         """
         bounds = self.bounds(start=start, until=until, since=since)
         self.directory.check()
@@ -265,7 +266,8 @@ class Stream:
         on_corruption: OnCorruption = "raise",
         timeout: float | None = None,
     ) -> Iterator[Block]:
-        """The log a block at a time, as `reading` gives it. Each block is valid until the next is asked for."""
+        """Iterate over the log a block at a time, as `reading` does. Each block is valid until the next is
+        asked for."""
         with self.reading(
             start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout
         ) as walk:
@@ -279,12 +281,11 @@ class Stream:
         timeout: float | None = None,
         mode: int = PRIVATE,
     ) -> Backup:
-        """Copy the log as it is now to a new directory: whole, on stable storage, and read back.
+        """Copy the log as it is now to a new directory. The copy is complete, synced, and read back.
 
-        Others may append and read meanwhile; cleaners wait. The copy is a log, closed in order, in which positions
-        are those of this one. Damage raises CorruptRecord: `forelog repair` mends, and a copy of the files keeps
-        the evidence. `progress(done_bytes, total_bytes)` is called for each part. `mode` is that of the
-        copy's files.
+        Programs may append and read meanwhile; cleaners wait. The copy is a closed log with the same positions.
+        Damage raises CorruptRecord: repair the log first, with `forelog repair`. `progress(done_bytes,
+        total_bytes)` is called for each part. `mode` is the permissions of the copy's files.
         """
         from forelog.log.backup import back_up
 
@@ -292,26 +293,27 @@ class Stream:
         return back_up(self.directory, os.fspath(target), progress=progress, timeout=timeout, mode=mode)
 
     def scan_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """The schema of scan()'s batches: what `Table.from_batches` needs for a log that may be empty."""
+        """The schema of scan()'s batches. `Table.from_batches` needs it for a log that may be empty."""
         from forelog.log import scan
 
         wanted = check_columns(scan.DEFAULT_COLUMNS if columns is None else columns, scan.COLUMNS)
         return scan.schema(wanted, wide=self.format.numbered_by_time)
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments there are, ascending."""
+        """The numbers of the segments, ascending."""
         return self.directory.numbers()
 
     def following(self, number: int) -> int | None:
-        """The number of the segment after this one; None if there is none yet. Mostly without a listing."""
+        """The number of the segment after this one; None if there is none yet. Mostly doesn't list the
+        directory."""
         return self.directory.following(number)
 
     def segment_bytes(self, number: int) -> int | None:
-        """How large a segment's file is; None if there is none."""
+        """The size of a segment's file; None if there is none."""
         return self.directory.segment_bytes(number)
 
     def segments(self) -> list[SegmentInfo]:
-        """What is known of each segment without reading it whole."""
+        """Describe each segment, as far as that is possible without reading all of it."""
         numbers = self.directory.numbers()
         infos = []
         for number in numbers:
@@ -339,7 +341,7 @@ class Stream:
         return infos
 
     def end(self) -> Position:
-        """The position after the last byte: where a cursor that wants only what is new starts."""
+        """The position after the last record. A cursor that starts here returns only new records."""
         numbers = self.directory.numbers()
         if not numbers:
             return Position(0, 0)
@@ -356,7 +358,7 @@ class Stream:
     def bounds(
         self, *, start: PositionLike | None = None, until: Bound | None = None, since: TimeLike | None = None
     ) -> Bounds:
-        """What the bounds of `cursor` mean: positions, and times in nanoseconds."""
+        """Turn the bounds of `cursor` into positions, and times in nanoseconds."""
         first = LOG_START if start is None else as_position(start)
         if isinstance(until, tuple):
             return Bounds(first, Position(*until), self._time(since), None)
@@ -371,7 +373,7 @@ class Stream:
         return parse_time(value, now_ns=now_ns)
 
     def walk(self, bounds: Bounds, *, on_corruption: OnCorruption = "raise", block_rows: int = BLOCK_ROWS) -> Walk:
-        """A Walk within bounds, for callers that hold the read lock; close it."""
+        """A Walk within bounds, for callers that hold the read lock. The caller closes it."""
         start = bounds.start
         if bounds.since_ns is not None:
             start = max(start, find_segment(self.directory, bounds.since_ns))
@@ -388,7 +390,7 @@ class Stream:
 
 
 def as_position(value: PositionLike) -> Position:
-    """A position from itself, a pair, or its text."""
+    """Make a position from a Position, a pair, or its text."""
     if isinstance(value, str):
         return Position.parse(value)
     if isinstance(value, tuple) and len(value) == 2:

@@ -1,12 +1,11 @@
-"""Checking every byte of a log, without changing one.
+"""Check every byte of a log, and change nothing.
 
-Segments are read one after the other through the bulk path: memory stays that of a block, whatever the size of the
-log. Cleaners wait meanwhile; appenders and cursors don't. What a running appender has half written is the end of
-the log, not a defect.
+Segments are read in order, with one block in memory at a time, whatever the size of the log. Cleaners wait
+meanwhile; appenders and cursors don't. A record that an appender is just writing isn't a defect.
 
-What is found is of two kinds. *Problems* are damage: records that can't be read, a torn tail that nobody
-is writing, an index or a map that doesn't fit, synced bytes that are gone. *Notes* are worth knowing and nothing
-is lost by them: an index that isn't there or can't be used, what an interrupted rewrite left, times that go back.
+A report has problems and notes. *Problems* are damage: records that can't be read, a torn tail that nobody is
+writing, an index or a map that doesn't fit, synced bytes that are gone. *Notes* report what loses no data: an
+index that is missing or can't be used, files that an interrupted rewrite left, times that go back.
 
 >>> import forelog, tempfile
 >>> stream = forelog.Stream(tempfile.mkdtemp())
@@ -135,12 +134,12 @@ class VerifyReport:
 
     @property
     def tidy(self) -> bool:
-        """Whether there is nothing at all for a repair to do."""
+        """Whether a repair would have nothing to do."""
         missing = any(segment.index in ("missing", "unusable") for segment in self.segments)
         return self.ok and not (missing or self.rewrites or self.indexes_stale)
 
     def problems(self) -> list[str]:
-        """What is damaged or lost, one line each."""
+        """A line for each thing that is damaged or lost."""
         lines = []
         for segment in self.segments:
             lines += _segment_problems(segment, live=self.live)
@@ -156,7 +155,7 @@ class VerifyReport:
         return lines
 
     def notes(self) -> list[str]:
-        """What is worth knowing and no damage, one line each."""
+        """A line for each thing that is worth knowing but isn't damage."""
         lines = []
         missing = [segment for segment in self.segments if segment.index == "missing"]
         if missing:
@@ -210,7 +209,8 @@ def verify(stream: Stream, *, progress: Progress | None = None, timeout: float |
 
 
 def check(directory: Directory, *, progress: Progress | None = None, alone: bool = False) -> VerifyReport:
-    """verify() for a caller that holds the read lock; `alone` if it holds the append lock too."""
+    """Do what verify() does, for a caller that holds the read lock. `alone` says that it holds the append lock
+    too."""
     report = VerifyReport(directory.path, directory.format.name)
     mark = read_mark(directory)  # before the sizes, which may only grow after it
     numbers = directory.numbers()
@@ -230,9 +230,9 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
 def conclude(
     directory: Directory, report: VerifyReport, mark: Mark | None, numbers: list[int], *, alone: bool = False
 ) -> None:
-    """Look at what concerns a log as a whole, when its segments are in the report, wherever they were checked.
+    """Check what concerns the log as a whole, once the reports of all segments are there.
 
-    Mark and numbers are those of before: sizes may only grow after it, and segments were judged by their numbers.
+    The mark and the numbers are those from before the segments were checked.
     """
     report.live = not alone and _is_live(directory)
     if report.live:
@@ -379,14 +379,15 @@ def _is_locked(files: Files, path: str) -> bool:
 
 
 def _settle_torn(directory: Directory, segment: SegmentReport, report: VerifyReport) -> None:
-    """A tail that has changed since it was read was being written by an appender that closed meanwhile."""
+    """Accept a torn tail that has changed since it was read: an appender was writing it, and has closed
+    meanwhile."""
     if segment.torn is not None:
         seen = segment.torn.physical_offset + segment.torn.byte_count
         report.live = _size(directory, segment.number) != seen
 
 
 def _look_again_at_indexes(directory: Directory, report: VerifyReport) -> None:
-    """An index is written in one go, but not in one step: one that looked damaged may have been half there."""
+    """Read indexes that looked damaged again: they may have been in the middle of being written."""
     for segment in report.segments:
         for _ in range(_INDEX_LOOKS):
             if segment.index not in ("damaged", "unusable"):

@@ -1,4 +1,4 @@
-"""The bulk path: from segments to columns, block by block.
+"""The bulk path: read segments as columns, block by block.
 
 Cursors, scans, cleaning, verification and recovery all read through a `Walk`. It opens segments in order,
 reads them in blocks, has the kernel turn each block into columns, and hands those out. It decides what a
@@ -38,7 +38,7 @@ _EVIDENCE_BYTES = 32
 
 
 class Defect(NamedTuple):
-    """A place where a segment's bytes are not whole records, and how many bytes that concerns."""
+    """A place where a segment's bytes are not whole records, and the number of such bytes."""
 
     position: Position
     """Where it begins."""
@@ -59,7 +59,7 @@ class Defect(NamedTuple):
 
 
 def check_on_corruption(choice: str) -> None:
-    """Refuse a choice that there isn't."""
+    """Raise ValueError unless this is a valid choice for `on_corruption`."""
     if choice not in ("raise", "stop", "skip"):
         raise ValueError(f"on_corruption is {choice!r}: expected 'raise', 'stop' or 'skip'")
 
@@ -112,7 +112,8 @@ class Walk:
     # -- for callers
 
     def check_start(self) -> None:
-        """Refuse a start in a segment that doesn't exist yet: nothing there was ever handed out."""
+        """Raise BadPosition for a start in a segment that doesn't exist yet: no such position was ever given
+        out."""
         if self.position.segment <= read_end(self.directory).segment:
             return
         last = self.directory.last()
@@ -127,7 +128,7 @@ class Walk:
             yield block
 
     def next_block(self) -> Block | None:
-        """The next records; None at the end, for now or, if `done`, for good."""
+        """The next block of records; None at the end, for now or, if `done`, for ever."""
         while not self.done:
             reader = self._reader or self._open_next()
             if reader is None:
@@ -147,9 +148,10 @@ class Walk:
         return None
 
     def revalidate(self) -> None:
-        """After time without a lock: look anew at files that may have been replaced, or cut.
+        """Check for files that were replaced or cut while the lock was released.
 
-        Raises BadPosition if what was read last isn't there any more: then the place to continue is unknown.
+        Raises BadPosition if the records that were read last are gone, because the place to continue is then
+        unknown.
         """
         self._filled = 0
         reader = self._reader
@@ -162,7 +164,8 @@ class Walk:
             self._check_known(reader)
 
     def _check_known(self, reader: SegmentReader) -> None:
-        """Raise BadPosition if what was read last is different by now. What follows it is read with it."""
+        """Raise BadPosition if the records that were read last have changed. What follows them is read along
+        with them."""
         if self._known is None or reader.rewritten or self._known[0] != reader.position(self._at):
             return
         known = self._known[1][-self._block_bytes :]
@@ -244,7 +247,7 @@ class Walk:
         return reader
 
     def _bad_header(self, reader: SegmentReader) -> bool:
-        """Whether to continue with the next segment."""
+        """Handle a segment with a bad header. Returns whether to continue with the next segment."""
         short = reader.size < reader.header_bytes
         if self._next_number(reader.number) is None and header_is_torn(reader):
             if reader.size:
@@ -262,7 +265,7 @@ class Walk:
         return self._skipped(reader, 0, "header", reader.size)
 
     def _bad_map(self, reader: SegmentReader) -> bool:
-        """Whether to read a rewritten segment without its map, as if nothing in it had been moved."""
+        """Handle a bad map. Returns whether to read the rewritten segment without it, as if nothing had moved."""
         message = (
             f"the map {reader.index_path} is damaged: {reader.path} was rewritten, and its positions can't be "
             "told. `forelog repair` makes a new map; on_corruption='skip' takes offsets in the file for positions"
@@ -304,11 +307,11 @@ class Walk:
             self._filled = 0
 
     def _fill(self, reader: SegmentReader, stop: int, need: int) -> bool:
-        """Read what comes next; False if the file has less of it than it said."""
+        """Read the next bytes. Returns False if the file has become shorter."""
         return self._read(reader, min(max(self._block_bytes, need), max(stop - self._at, 0)), self._at)
 
     def _read(self, reader: SegmentReader, want: int, place: int) -> bool:
-        """Have so many bytes from a place in the buffer; False if there are fewer."""
+        """Read a number of bytes into the buffer. Returns False if there are fewer."""
         if len(self._storage) != max(want, self._block_bytes):
             self._buffer.release()
             self._storage = bytearray(max(want, self._block_bytes))
@@ -318,7 +321,7 @@ class Walk:
         return self._filled == want
 
     def _trim(self, reader: SegmentReader, scan: Scan, row: int) -> Block | None:
-        """The next rows of a scan that are inside the time bounds, from this one on; None if there are none."""
+        """The next rows of a scan, from a row on, that are inside the time bounds; None if there are none."""
         first, last, self._rest = 0, len(scan.offsets), None
         if self._times is not None:
             first, last = self._times.rows(reader.number, self._buffer, self._base, scan, row)
@@ -342,7 +345,7 @@ class Walk:
     # -- ends and defects
 
     def _past(self, reader: SegmentReader, scan: Scan, stop: int) -> bool:
-        """Nothing could be scanned at this place. Whether there is more to come."""
+        """Handle a place where no record could be read. Returns whether there is more to read."""
         if self._stop is not None and self._stop.segment == reader.number and self._at >= stop:
             self.done = True
             return False
@@ -401,7 +404,8 @@ class Walk:
         return True
 
     def _is_still_there(self, reader: SegmentReader, place: int, reason: str) -> bool:
-        """Whether a second look finds the same defect: the mark of what was synced may be newer than the first."""
+        """Whether the defect is still there on a second reading. The mark of what was synced may be newer than
+        the first."""
         self._filled = 0
         if reader.refresh():
             return False

@@ -2,8 +2,8 @@
 
 message.py     Message
 writer.py      MessageLogWriter: buffer, flush, rotate
-reader.py      MessageLogReader: read on, or from a time
-retention.py   which files may go
+reader.py      MessageLogReader: read in order, or from a time
+retention.py   which files may be removed
 """
 
 from forelog.messages.message import Message

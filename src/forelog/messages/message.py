@@ -1,4 +1,4 @@
-"""A message as it is read."""
+"""A message of a log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from forelog.times import to_datetime
 
 
 class Message(NamedTuple):
-    """A message: when it was written, to which topic, what it says, and where in the log it is.
+    """A message: its time, topic, payload and properties, and its position in the log.
 
-    No two messages of a log have the same time: it names a message as well as its position does.
+    No two messages of a log have the same time, so the time identifies a message as its position does.
     """
 
     time_ns: int

@@ -1,4 +1,4 @@
-"""Reading messages: one after the other, from a position or from a time.
+"""Read messages in order, from a position or from a time.
 
 >>> import tempfile
 >>> from forelog.messages import MessageLogWriter
@@ -28,10 +28,10 @@ from forelog.times import TimeLike
 class MessageLogReader:
     """Reads a log of messages, also while it is written.
 
-    It starts at `start`, a position that another reader left off at, or at the beginning. `recv` returns None
-    at the end; with `follow` it waits there for more. A `filter`, called with each topic, says which messages
-    are wanted. Damage raises CorruptRecord, or is passed over with `on_corruption="skip"`, and listed in
-    `defects`.
+    It starts at `start`, such as the `position` of an earlier reader, or at the beginning. `recv` returns None
+    at the end; with `follow` it waits there for more. `filter` is called with each topic, and returns whether
+    its messages are wanted. Damage raises CorruptRecord, or with `on_corruption="skip"` is skipped and listed
+    in `defects`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MessageLogReader:
         """The first message of a time or later; `recv` continues after it.
 
         A time is RFC 3339 as in `2026-11-15T18:00:00Z`, nanoseconds since 1970, a datetime with a zone, or `-15m`
-        for a time ago. The file is found by names, the place in it by its index.
+        for a time ago. The file is found by its name, and the place in it by its index.
         """
         self.seek_time(as_of)
         return self.recv(timeout)
@@ -101,7 +101,7 @@ class MessageLogReader:
         self._cursor = cursor
 
     async def recv_async(self, timeout: float | None = None) -> Message | None:
-        """recv() for tasks."""
+        """The next message, as recv() returns it, without blocking the event loop."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             rest = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -134,12 +134,12 @@ class MessageLogReader:
 
     @property
     def position(self) -> Position:
-        """Where to resume: after the last message that was looked at."""
+        """Where to resume: the place after the last message that was read or filtered out."""
         return self._cursor.position
 
     @property
     def defects(self) -> list[Defect]:
-        """The damage that was skipped since it was opened or sought, the first thousand places of it."""
+        """The damage that was skipped since the reader was opened or moved; at most the first thousand places."""
         return self._cursor.defects
 
     # -- closing

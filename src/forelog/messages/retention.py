@@ -1,8 +1,8 @@
-"""Which files of a log of messages may go: whole ones, oldest first, by age and by size.
+"""Remove files of a log of messages: whole files, oldest first, by age and by size.
 
-Names say how old a file's messages are, since the next file's name is later than all of them: nothing is read. The
-last file, which is being written, always stays. So does what somebody still needs; if `force` overrules that, it
-is logged.
+No file is read: the name of the next file is a time later than all messages of a file. The last file, which is
+being written, always stays. So do files that a reader still needs, unless `force` is given. Then it is logged
+what the reader loses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("forelog")
 
 @dataclass(slots=True)
 class Retained:
-    """What a look at the files did."""
+    """The result of a run of retention."""
 
     removed: list[str] = field(default_factory=list)
     """The files that are gone."""
@@ -44,8 +44,9 @@ def retain(
 ) -> Retained:
     """Remove files whose messages are all older than `before_ns`, and the oldest beyond `keep_bytes`.
 
-    At least `keep_bytes` stay: the file in which that limit falls is kept. A file with messages from `keep_from`
-    on stays, and so do those after it, unless `force`. Waits up to `timeout` seconds until nobody reads.
+    At least `keep_bytes` stay, because the file in which that limit falls is kept. A file with messages from
+    `keep_from` on stays, and so do the files after it, unless `force` is given. Waits up to `timeout` seconds
+    until nobody reads.
     """
     directory = stream.directory
     done = Retained()
@@ -75,7 +76,7 @@ def retain(
 
 
 def _due(directory: Directory, before_ns: int | None, keep_bytes: int | None) -> list[tuple[int, int, int]]:
-    """The files that age or size are over for, each with the number after it, and its size."""
+    """The files that are too old or beyond the size, each with the number of the next file, and its size."""
     numbers = directory.numbers()
     sizes = {number: directory.segment_bytes(number) or 0 for number in numbers}
     total = sum(sizes.values())

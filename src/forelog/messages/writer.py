@@ -1,8 +1,8 @@
-"""Writing messages: buffered, flushed by size and by time, into files that are rotated by size.
+"""Write messages: buffered, flushed by size and by time, into files that are rotated by size.
 
-A message gets its time when it is written, and is in the log when it was flushed: by `flush`, by a buffer that
-is full, or by a thread that looks every `flush_interval_ms`. What a flush promises is the sync policy's, as for
-any log: `os` survives the process, `always` survives power loss. With `buffer_bytes=1` every write is flushed.
+A message gets its time when it is written, and is in the log once it is flushed: by `flush`, when the buffer is
+full, or by a thread every `flush_interval_ms`. The sync policy says what a flushed message survives, as for any
+log: `os` the end of the process, `always` a power loss. With `buffer_bytes=1` every write is flushed.
 
 >>> import tempfile
 >>> with MessageLogWriter(tempfile.mkdtemp(), sync="always") as log:
@@ -44,9 +44,9 @@ _LARGEST_BYTES = PAYLOAD_BYTES_MAX + PROPERTIES_BYTES_MAX + (1 << 17)  # of one 
 class MessageLogWriter:
     """Writes a log of messages, one writer at a time; any number of threads may use it.
 
-    Files older than `retain_seconds`, and the oldest beyond `retain_bytes`, are removed when a new one is begun
-    and once a minute; but none that `needed`, if given, says is needed: it returns the lowest position that
-    somebody still has to read from, or None.
+    Files older than `retain_seconds`, and the oldest beyond `retain_bytes`, are removed when a new file begins
+    and once a minute. `needed` returns the lowest position from which a reader still has to read, or None.
+    Files from there on are kept.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class MessageLogWriter:
         payload: bytes | bytearray | memoryview = b"",
         properties: Mapping[str, Any] | None = None,
     ) -> int:
-        """Take a message, and return its time, which no other has. It is in the log once it was flushed.
+        """Take a message, and return its time, which no other message has. It is in the log once it is flushed.
 
-        If the buffer is full and can't be flushed, that error is raised, and the message isn't taken.
+        If the buffer is full and flushing it fails, that error is raised, and the message isn't taken.
         """
         item = self._format.item(topic, payload, properties)
         with self._lock:
@@ -133,21 +133,21 @@ class MessageLogWriter:
             return time_ns
 
     def flush(self) -> Position:
-        """Put what was taken so far into the log; the position after it."""
+        """Write all messages in the buffer to the log. Returns the position after the last one."""
         with self._lock:
             self._check_open()
             self._flush()
             return self._appender.position
 
     def sync(self) -> Position:
-        """flush(), and return when everything is on stable storage, whatever the policy."""
+        """Flush, and return when everything is on stable storage, whatever the policy."""
         with self._lock:
             position = self.flush()
             self._appender.sync()
             return position
 
     def rotate(self) -> Position:
-        """flush(), and begin a new file, unless the last one is empty."""
+        """Flush, and begin a new file, unless the last one is empty."""
         with self._lock:
             self.flush()
             return self._appender.roll()
@@ -159,12 +159,12 @@ class MessageLogWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of messages were taken and are not flushed."""
+        """The number of bytes of messages in the buffer."""
         return self._size
 
     @property
     def buffered_starts(self) -> list[int]:
-        """Where each of these messages begins, counted from the first."""
+        """Where each message in the buffer begins."""
         return list(self._starts)
 
     def _check_open(self) -> None:
@@ -172,7 +172,7 @@ class MessageLogWriter:
             raise AppenderClosed(f"the writer of {self.stream.path} is closed: open a new one")
 
     def _flush(self) -> None:
-        """With the lock held."""
+        """Flush. The caller holds the lock."""
         if not self._frames:
             return
         before = self._appender.position
@@ -201,11 +201,12 @@ class MessageLogWriter:
         force: bool = False,
         timeout: float | None = None,
     ) -> Retained:
-        """Remove whole files: those with messages older than `seconds` only, and the oldest beyond `byte_count`.
+        """Remove whole files: those in which all messages are older than `seconds`, and the oldest beyond
+        `byte_count`.
 
-        Both are the writer's own unless given. What comes from `keep_from` on stays, whatever its age, or from
-        where `needed` says; `force=True` removes it anyway, and logs that. Waits up to `timeout` seconds,
-        or for ever, until no reader holds the log.
+        The defaults are the options of the writer. Files from `keep_from` on, or from the position that
+        `needed` returns, stay, whatever their age. `force=True` removes them anyway, and logs that. Waits up to
+        `timeout` seconds, or for ever, until no reader holds the log.
         """
         seconds = self._retain_seconds if seconds is None else seconds
         if keep_from is not None:
@@ -222,7 +223,7 @@ class MessageLogWriter:
         )
 
     def _retain_by_itself(self) -> None:
-        """What isn't removed now, because somebody reads or the disk fails, is removed the next time."""
+        """Run retention. If a reader has the log or the disk fails, the next run removes the files."""
         if self._retain_seconds is None and self._retain_bytes is None:
             return
         try:
@@ -246,7 +247,8 @@ class MessageLogWriter:
                     self._retain_by_itself()
 
     def _flush_by_itself(self) -> None:
-        """What can't be flushed stays in the buffer; the next write, flush or close raises the error."""
+        """Flush. After an error the buffer keeps its messages, and the next write, flush or close raises the
+        error."""
         try:
             self._flush()
             self._failing = False
