@@ -1,4 +1,4 @@
-"""The command `forelog`: what a person, or a script, does with a log.
+"""The command `forelog`, for people and scripts.
 
     codes.py      exit codes, and which error ends in which
     options.py    options that commands share: sizes, times, positions
@@ -150,7 +150,7 @@ def _main(words: list[str]) -> int:
 
 
 def _join_times_ago(words: list[str]) -> list[str]:
-    """`--since -15m` as `--since=-15m`: argparse takes what starts with a minus for an option."""
+    """Turn `--since -15m` into `--since=-15m`, because argparse takes what starts with a minus for an option."""
     joined: list[str] = []
     for word in words:
         if word[:1] == "-" and word[1:2].isdigit() and joined and joined[-1].startswith("--"):

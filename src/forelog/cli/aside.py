@@ -1,7 +1,7 @@
-"""A server's log lines are written by a thread of their own.
+"""Write a server's log lines on a thread of their own.
 
-Whoever reads them, a terminal that is paused or a collector that hangs, may be slow or not read at all. A server
-must not wait for that: lines beyond a bound are dropped, and how many is a line when there is room again.
+The reader of these lines, such as a paused terminal, may be slow or not read at all. A server must not wait for
+it. So lines beyond a bound are dropped. When there is room again, a line says how many.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ CLOSE_SECONDS = 2.0
 
 
 class OneLine(logging.Formatter):
-    """Whatever a message has in it, it is one line: nobody can forge another one. A traceback comes below it."""
+    """Formats a message as one line, whatever it contains, so nobody can forge a second one. A traceback
+    follows below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = one_line(record.message)
@@ -45,7 +46,7 @@ class Aside(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, for as long as somebody reads it."""
+        """Write the lines that wait, as long as they are read."""
         try:
             self._lines.put(None, timeout=CLOSE_SECONDS)
             self._thread.join(CLOSE_SECONDS)

@@ -43,11 +43,11 @@ class UsageError(ForelogError):
 
 
 class InputError(ForelogError):
-    """What came in on stdin is not what it should be."""
+    """The standard input is invalid."""
 
 
 class Refused(ForelogError):
-    """A broker refuses what was asked."""
+    """A broker refuses the request."""
 
 
 class NoServer(ForelogError):
@@ -76,7 +76,7 @@ _ADVICE = {
 
 
 def explain(error: Exception) -> tuple[int, str]:
-    """The exit code of an error and, in one line, what, where and what to do."""
+    """The exit code of an error, and a line that says what happened, where, and what to do."""
     if isinstance(error, BatchFailed):  # as bad as the first that failed
         first = next(outcome for outcome in error.outcomes if isinstance(outcome, Exception))
         return explain(first)[0], _line(error)

@@ -19,7 +19,7 @@ _EIGHTHS_HIGH = " ▁▂▃▄▅▆▇█"
 
 
 def can_draw() -> bool:
-    """Whether what is printed may contain blocks."""
+    """Whether the output can show block characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:
         "█▏▁".encode(encoding)
@@ -52,5 +52,5 @@ def columns(values: Sequence[float], *, height: int, blocks: bool = True) -> lis
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The same in a single line."""
+    """A column for each value, in a single line."""
     return columns(values, height=1)[0]

@@ -34,9 +34,10 @@ class CommandParser(argparse.ArgumentParser):
     """A parser that reports what is wrong in one line, as every error is reported."""
 
     def add(self, text: str) -> None:
-        """Add arguments and options as help shows them: what is written, two spaces or more, what it means.
+        """Add arguments and options in the form of a help text: the option, two or more spaces, its
+        description.
 
-        A value's name says of what type it is (_TYPES); `set_types` says otherwise. An indented line continues the
+        A value's name gives its type (_TYPES), unless `set_types` gives another. An indented line continues the
         one before it. An argument in brackets may be left out.
 
         >>> parser = CommandParser()
@@ -79,7 +80,7 @@ class CommandParser(argparse.ArgumentParser):
             self.add_argument(*names, **settings)
 
     def set_types(self, **types: Callable[[str], Any]) -> None:
-        """Say how values are parsed, by the names that they have when they are parsed."""
+        """Set how values are parsed, by the names of the parsed values."""
         for action in self._actions:
             action.type = types.get(action.dest, action.type)
 
@@ -87,7 +88,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(codes.USAGE, f"forelog: {message}: try {self.prog} --help\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Options may stand between other arguments, unless another parser handles those."""
+        """Parse arguments. Options may stand between them, unless a subcommand's parser handles these."""
         if any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions()):
             return super().parse_args(args, namespace)
         chosen = self.parse_intermixed_args(args, namespace)
@@ -138,7 +139,7 @@ class SubcommandParser(CommandParser):
 
 
 def subcommand_of(subcommands: Mapping[str, str]) -> Callable[[str], str]:
-    """A parser of a subcommand's name."""
+    """A type for arguments that accepts the name of a subcommand."""
 
     def parse(text: str) -> str:
         if text not in subcommands:

@@ -1,7 +1,7 @@
-"""How far a long command is, on stderr.
+"""Show on stderr how far a long command is.
 
-In a terminal with rich installed: a bar, once the work has lasted half a second. Elsewhere: a line every
-ten seconds. Work that is done sooner says nothing.
+In a terminal with rich installed: a bar, once the work has lasted half a second. Elsewhere: a line every ten
+seconds. For shorter work nothing is printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress:
-    """Call it with how much is done and how much there is."""
+    """Shows progress. Call it with how much is done, and how much there is in all."""
 
     def __init__(self, label: str, *, unit: str = "bytes") -> None:
         self._label = label

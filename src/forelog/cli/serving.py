@@ -84,7 +84,8 @@ def reload_all(what: str, *reloads: Callable[[], object]) -> None:
 
 
 def client_tls(authorities: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """A client's side of TLS: whom it trusts, by default whom the system trusts, and its certificate, if any."""
+    """A client's side of TLS: the authorities that it trusts, by default the system's, and its certificate, if
+    any."""
     if (certificate is None) != (key is None):
         raise codes.UsageError("--tls-cert and --tls-key go together")
     try:
@@ -102,7 +103,7 @@ def is_loopback(host: str) -> bool:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """The factory of uvloop's event loop, if uvloop is installed."""
     try:
         import uvloop
     except ImportError:
@@ -112,9 +113,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def clients_within_limits(wanted: int) -> int:
-    """How many clients there can be at a time: as many as wanted, if the system lets us have as many files.
+    """The most clients at a time: as many as wanted, if the system allows that many open files.
 
-    A connection is a file. Some files are left for the log: without them nothing could be written.
+    Each connection is a file. Some files are reserved for the log, which couldn't be written without them.
     """
     import resource
 

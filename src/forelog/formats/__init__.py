@@ -5,11 +5,11 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
 
     format.py    Format, Encoder, Checker: what the engine asks of a format
     block.py     Block: some records of a segment, as columns
-    columns.py   what all Arrow columns are made with
+    columns.py   what all code for Arrow columns shares
     captain.py   Captain's Log, and the default: header, then records with time, length and CRC-32C
     m3/          M3's commit log: chunks of messages, with series and datapoints in them
-    messages/    what a broker keeps: msgpack arrays, in files named by their first message's time
-    commands/    what the records of a job server's command log say
+    messages/    the messages of a broker: msgpack arrays, in files named by their first message's time
+    commands/    the commands in the records of a job server's command log
     state.py     a state log: captain, with four kinds of records
 """
 
@@ -41,7 +41,7 @@ FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 
 
 def named_format(name: FormatName | Format = "captain", *, magic: int = MAGIC, version: int = VERSION) -> Format:
-    """A format by its name, or the one that is given; `magic` and `version` are for captain, which has them."""
+    """Return a format by its name; a Format is returned as it is. Only captain has a `magic` and a `version`."""
     if not isinstance(name, str):
         return name
     if name == "captain":

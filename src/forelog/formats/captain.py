@@ -44,7 +44,7 @@ _NAME = re.compile(r"(\d{9})\.log", re.ASCII)
 
 
 class CaptainEncoder:
-    """Records that know nothing of each other: there is nothing to stage."""
+    """Encodes records that don't depend on each other, so nothing is staged."""
 
     __slots__ = ("_starts",)
 

@@ -1,4 +1,4 @@
-"""What all Arrow columns are made with: the check of their names, and pyarrow itself."""
+"""What all code for Arrow columns shares: loading pyarrow, and checking the names of columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forelog.errors import MissingExtra
 
 
 def load_pyarrow() -> ModuleType:
-    """pyarrow, or an error that says how to get it."""
+    """Import pyarrow, or raise an error that says how to install it."""
     try:
         import pyarrow
     except ImportError as error:
@@ -21,7 +21,7 @@ def load_pyarrow() -> ModuleType:
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str], *, least: int = 1) -> tuple[str, ...]:
-    """The columns asked for, at least so many, or an error that says which there are."""
+    """Check the names of wanted columns. An error lists the columns that exist."""
     if isinstance(columns, str):
         raise TypeError(f"columns is the text {columns!r}: expected a list of names")
     if len(columns) < least or any(name not in known for name in columns):
@@ -30,6 +30,6 @@ def check_columns(columns: Sequence[str], known: Sequence[str], *, least: int = 
 
 
 def segment_column(pa: Any, segment: int, rows: int, *, wide: bool = False) -> Any:
-    """The segment, for each of so many rows. Not by `pa.scalar`: the first one imports pandas, where it is."""
+    """A column that has the segment in each row. Made without `pa.scalar`, whose first call imports pandas."""
     one = segment.to_bytes(8 if wide else 4, sys.byteorder, signed=True)
     return pa.Array.from_buffers(pa.int64() if wide else pa.int32(), rows, [None, pa.py_buffer(one * rows)])

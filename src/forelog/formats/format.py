@@ -1,4 +1,4 @@
-"""What the engine asks of a format; `Captain` is the example to read."""
+"""The protocols that a format implements for the engine. `Captain` is the example to read."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from forelog.kernel.types import Scan
 class Encoder(Protocol):
     """Makes the bytes of one segment's records, in order.
 
-    What it remembers of a batch is staged until `accept`: a write may fail and be undone, and then the next
-    batch is encoded as if it had never been.
+    What it learns from a batch is staged until `accept`. If the write fails and is undone, the next batch is
+    encoded as if this one had never existed.
     """
 
     def encode_many(self, items: Sequence[Any], time_ns: int, /) -> tuple[bytes, array[int]]:
-        """Items of one time, to the bytes of their records and where each record starts."""
+        """Encode items of one time. Returns the bytes of their records, and where each record starts."""
 
     def places(self) -> array[int]:
-        """For each item of the last batch, where the record starts that it begins in."""
+        """For each item of the last batch, the start of the record in which it begins."""
 
     def accept(self) -> None:
-        """The last batch has been written."""
+        """Keep what was staged: the last batch has been written."""
 
 
 class Checker(Protocol):
-    """Follows what spans records, to find where a segment may be cut."""
+    """Follows content that spans records, to find where a segment may be cut."""
 
     end: int
     """The physical offset after the last record that leaves nothing unfinished."""
 
     def feed(self, buffer: Any, scan: Scan, /) -> None:
-        """Take in the next records of the segment."""
+        """Read the next records of the segment."""
 
 
 class Format(Protocol):
-    """How the bytes of a log lie in its segments."""
+    """How the bytes of a log are laid out in its segments."""
 
     name: ClassVar[str]
     header_bytes: ClassVar[int]
@@ -68,10 +68,10 @@ class Format(Protocol):
         """The magic number and the version in each segment's header; None for a format without them."""
 
     def item(self, *args: Any, **kwargs: Any) -> Any:
-        """What a commit log was asked to write, checked, and no longer anyone else's to change."""
+        """Check what is to be written, and copy it where needed, so nobody can change it later."""
 
     def item_bytes(self, item: Any, /) -> int:
-        """How many bytes an item takes in a segment, at most."""
+        """The most bytes that an item takes in a segment."""
 
     def encoder(self, number: int) -> Encoder:
         """An encoder for a new or resumed segment."""
@@ -80,16 +80,16 @@ class Format(Protocol):
         """A checker for a segment, if anything can span records."""
 
     def scan(self, buffer: Any, start: int, stop: int, base: int, limit: int, /) -> Scan:
-        """Records to columns, until the first that isn't whole and right."""
+        """Read records as columns, up to the first one that isn't complete and valid."""
 
     def hop(self, buffer: Any, start: int, stop: int, offset_min: int, time_min: int, /) -> tuple[int, int, int]:
-        """The first record at or past both bounds, by the heads of records alone."""
+        """Find the first record at or past both bounds, reading only the heads of records."""
 
     def find(self, buffer: Any, start: int, stop: int, final: bool, /) -> int:
-        """Where the next record is after damage, or -1."""
+        """Find the next record after damage; -1 if there is none."""
 
     def next_number(self, number: int, time_ns: int) -> int:
-        """The number of a segment after this one, whose first record will be of `time_ns`."""
+        """The number for the segment after this one, whose first record has the time `time_ns`."""
 
     def segment_name(self, number: int) -> str:
         """The file name of a segment."""
@@ -98,16 +98,16 @@ class Format(Protocol):
         """The number in a segment's file name; None for any other file."""
 
     def header(self) -> bytes:
-        """What a new segment starts with."""
+        """The header of a new segment."""
 
     def header_defect(self, data: bytes) -> str | None:
-        """What is wrong with a header, in words; None if it is this format's."""
+        """What is wrong with a header, in words; None if nothing is."""
 
     def of_header(self, head: bytes) -> Format:
-        """This format with the signature that a segment's first bytes have."""
+        """This format with the magic number and version in a segment's first bytes."""
 
     def exact_time(self, head: bytes) -> int:
-        """The time of a record from its first bytes, also where an int64 of nanoseconds can't hold it.
+        """The time of a record from its first bytes, also if an int64 of nanoseconds can't hold it.
 
-        TIME_MAX if neither it nor the records after it, as far as they are given, have one.
+        TIME_MAX if neither it nor the given records after it have a time.
         """

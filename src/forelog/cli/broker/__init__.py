@@ -3,7 +3,7 @@
     serve.py        serve: the broker
     talk.py         pub and sub
     sessions.py     sessions: how far each has read
-    top.py          top: the broker as it changes
+    top.py          top: watch a broker
     passwd.py       passwd: users and their passwords
     mqtt_client.py  the client that pub, sub and top use
 

@@ -1,4 +1,4 @@
-"""The little of an MQTT client that the command line needs. Programs use a real one: paho-mqtt, aiomqtt."""
+"""The small MQTT client that the command line uses. Programs use a real one, such as paho-mqtt or aiomqtt."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class BrokerClient:
         self.close()
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Send a DISCONNECT, and close the connection."""
         with contextlib.suppress(OSError, NoServer):
             self._send(Disconnect())
         self._socket.close()
@@ -139,7 +139,7 @@ class BrokerClient:
     # -- subscribing
 
     def subscribe(self, filters: Sequence[str], *, qos: int = 1, retain_handling: int = 0) -> None:
-        """Ask for messages, which `receive` returns."""
+        """Subscribe to messages, which `receive` returns."""
         wanted = [Subscription(name, qos, retain_handling=retain_handling) for name in filters]
         self._send(Subscribe(1, wanted))
         answer: Suback = self._wait_for(Suback)

@@ -14,7 +14,7 @@ _PASSWORD_BYTES_MAX = 65_535  # as MQTT has it
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `passwd`."""
     parser.add_argument("file", metavar="FILE", help="the file; created, for its owner alone, if it doesn't exist")
     parser.add_argument("name", metavar="NAME", help="the user")
     parser.add_argument("--delete", action="store_true", help="remove the user")

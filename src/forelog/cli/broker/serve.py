@@ -34,7 +34,7 @@ _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `serve`."""
     _add_listening(parser)
     parser.add_argument("--log", required=True, metavar="DIR", help="where messages and sessions are kept")
     parser.add("""
@@ -117,7 +117,7 @@ def _add_limits(parser: options.CommandParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Serve until a signal says stop."""
+    """Serve until SIGTERM or Ctrl-C."""
     tls = _tls(chosen)
     if not any((chosen.listen, chosen.listen_tls, chosen.listen_ws, chosen.listen_wss)):
         chosen.listen = [("127.0.0.1", PORT)]
@@ -277,5 +277,5 @@ def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
 
 
 def _reload(broker: Broker, tls: Certificates | None) -> None:
-    """SIGHUP: the files of users and rules have changed, or the certificate."""
+    """On SIGHUP, read the files of users and rules and the certificate again."""
     serving.reload_all("users, rules and certificates", broker.reload, *([] if tls is None else [tls.reload]))

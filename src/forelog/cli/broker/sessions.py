@@ -1,6 +1,6 @@
 """`forelog broker sessions`: sessions and how far each has read, from a broker's files.
 
-The broker need not run, and isn't asked if it does: what it knows is in its log of sessions, a moment late.
+The broker need not run, and isn't asked if it does. Its log of sessions has what it knows, a moment later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from forelog.times import format_time
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `sessions`."""
     parser.add_argument("log", metavar="LOG", help="the broker's directory: its --log")
     parser.add_argument("--limit", type=options.count, metavar="N", help="show at most N, the largest lag first")
     options.add_timeout(parser, "for a cleaner to finish")
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Show them."""
+    """Show the sessions."""
     store = read_store(chosen.log, chosen.timeout)
     stream = Stream.open(os.path.join(chosen.log, "messages"))
     if stream.format.name != Messages.name:
@@ -59,7 +59,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def read_store(log: str, timeout: float | None) -> SessionStore:
-    """What a broker knows, from its log of sessions; nothing there is changed or locked against it."""
+    """Read a broker's log of sessions. Changes nothing there, and takes no lock that the broker needs."""
     stream = open_source(os.path.join(log, "sessions"))
     store = SessionStore(stream.path, Limits())
     with reading(stream, timeout):
@@ -94,6 +94,6 @@ def _row(session: Session, store: SessionStore, sizes: list[tuple[int, int]]) ->
 
 
 def _bytes_after(position: Position, sizes: list[tuple[int, int]]) -> int:
-    """How much of the log is behind a position."""
+    """How many bytes the log has after a position."""
     later = sum(size for number, size in sizes if number > position.segment)
     return later + sum(max(size - position.offset, 0) for number, size in sizes if number == position.segment)

@@ -21,7 +21,7 @@ _LINE_BYTES_MAX = 16 << 20
 
 
 def add_options(name: str, parser: options.CommandParser) -> None:
-    """Their options."""
+    """Add the options of `pub` or `sub`."""
     if name == "pub":
         parser.add("""
             topic TOPIC        the topic

@@ -1,4 +1,4 @@
-"""`forelog broker top`: a broker as it changes, from its $SYS topics, which others than ours have as well."""
+"""`forelog broker top`: watch a broker by its $SYS topics, which mosquitto has too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SETTLED_SECONDS = 0.2
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `top`."""
     parser.add("""
         --once          show the values once, and end
         --wait SECONDS  how long to wait for values (default: 30; brokers send them about every 10 s)
@@ -37,7 +37,7 @@ def add_options(_: str, parser: options.CommandParser) -> None:
 
 @dataclass(slots=True)
 class View:
-    """What a broker said last, and by how much its counts have grown in a second."""
+    """The last values of a broker, and by how much its counts grow in a second."""
 
     values: dict[str, str] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class View:
     _at: float = 0.0
 
     def take(self, values: dict[str, str], now: float) -> None:
-        """New values."""
+        """Take new values."""
         self.values |= values
         counts = {topic: number(self.values.get(topic)) for topic in _RATES.values()}
         if self._at:
@@ -81,7 +81,7 @@ def run(chosen: argparse.Namespace, client: BrokerClient) -> int:
 
 
 def _values(client: BrokerClient, wait: float) -> dict[str, str]:
-    """What comes together."""
+    """Collect the values that a broker sends together."""
     values: dict[str, str] = {}
     while message := client.receive(wait):
         values[message.topic.removeprefix(ROOT)] = message.payload.decode(errors="replace")
@@ -90,7 +90,7 @@ def _values(client: BrokerClient, wait: float) -> dict[str, str]:
 
 
 def lines_of(view: View) -> list[str]:
-    """What is seen, for people."""
+    """The view as lines of text."""
 
     def count(topic: str) -> str:
         return human_count(number(view.values.get(topic)))

@@ -3,7 +3,7 @@
     serve.py     serve: the server, also `workq-server`
     commands.py  add, run, schedule, lease, complete, fail, delete, result
     inspect.py   inspect: jobs, queues and the server
-    top.py       top: queues as they change
+    top.py       top: watch queues
 
 Each subcommand has a parser of its own, created when it is needed.
 """

@@ -24,12 +24,12 @@ _BYTES_AT_ONCE = 16 << 20
 
 
 def add_options(name: str, parser: options.CommandParser) -> None:
-    """The options of one of them."""
+    """Add the options of one of these subcommands."""
     _OPTIONS[name](parser)
 
 
 def run(chosen: argparse.Namespace, client: Client) -> int:
-    """Do one of them."""
+    """Run one of these subcommands."""
     return _COMMANDS[chosen.subcommand](chosen, client)
 
 
@@ -166,7 +166,7 @@ def _add_lines(chosen: argparse.Namespace, client: Client) -> int:
 
 
 def _some(lines: Iterator[bytes]) -> list[bytes]:
-    """The next lines, as many as are worth while to be sent at once."""
+    """The next lines, as many as are sent together."""
     found: list[bytes] = []
     size = 0
     while len(found) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE and (line := next(lines, None)) is not None:

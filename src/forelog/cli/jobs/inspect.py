@@ -1,4 +1,4 @@
-"""`forelog jobs inspect`: what a server knows of jobs, queues and itself."""
+"""`forelog jobs inspect`: show jobs, queues and the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 60
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `inspect`."""
     parser.add(f"""
         [what WHAT]    {", ".join(_WHAT)} (default: server)
         [which WHICH]  a job's id, or a queue's name
@@ -34,7 +34,7 @@ def _what(text: str) -> str:
 
 
 def run(chosen: argparse.Namespace, client: Client) -> int:
-    """Show it."""
+    """Show what was asked for."""
     what, which = chosen.what, chosen.which
     if (which is None) != (what in ("server", "queues")):
         needs = "needs the name of a queue" if what != "job" else "needs the id of a job"

@@ -1,4 +1,4 @@
-"""`forelog jobs top`: queues as they change, and how long the server takes to answer.
+"""`forelog jobs top`: watch queues, and how long the server takes to reply.
 
 The protocol reports how many jobs wait, not how many came and went, so a rate is how much a queue grew or shrank.
 Latencies are those of this command's own requests; with --probe also those of changes, measured on a job that is
@@ -33,7 +33,7 @@ _MINUTE_NS = 60 * 10**9
 
 
 def add_options(_: str, parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `top`."""
     parser.add("""
         --interval SECONDS  how often to refresh (default: 1)
         --once              show the values once, and end
@@ -45,7 +45,7 @@ def add_options(_: str, parser: options.CommandParser) -> None:
 
 @dataclass(slots=True)
 class View:
-    """What was seen last, and how it compares with what was seen before."""
+    """The last values of the server, and how they have changed."""
 
     server: ServerInfo | None = None
     queues: list[QueueInfo] = field(default_factory=list)
@@ -58,7 +58,7 @@ class View:
     _at: float = 0.0
 
     def look(self, client: Client, probe: bool) -> None:
-        """See how things are now."""
+        """Get new values from the server."""
         self.server = self._timed(self.answers, client.inspect_server)
         queues: list[QueueInfo] = []
         while len(queues) < _QUEUES_MAX:
@@ -113,7 +113,7 @@ def run(chosen: argparse.Namespace, client: Client) -> int:
 
 
 def in_json(view: View, limit: int) -> dict[str, Any]:
-    """What is seen, for programs."""
+    """The view as JSON."""
     server = view.server
     assert server is not None
     return {
@@ -137,7 +137,7 @@ def in_json(view: View, limit: int) -> dict[str, Any]:
 
 
 def lines_of(view: View, limit: int) -> list[str]:
-    """What is seen, for people."""
+    """The view as lines of text."""
     server = view.server
     assert server is not None
     now_ns = time.time_ns()

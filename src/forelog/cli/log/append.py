@@ -1,7 +1,7 @@
 """`forelog append`: records from standard input.
 
-Whatever lines have arrived together are appended together, with one write and one sync; a line that
-arrives alone is appended at once.
+Lines that arrive together are appended together, with one write and one sync. A line that arrives alone is
+appended at once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _stream(chosen: argparse.Namespace) -> Stream:
 
 
 class _Interrupt:
-    """Ctrl-C, let through only while waiting for input: never in the middle of an append."""
+    """Handles Ctrl-C: it interrupts waiting for input, and never an append."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -128,7 +128,7 @@ class _Interrupt:
             raise KeyboardInterrupt
 
     def read(self, descriptor: int) -> bytes:
-        """What there is to read, once there is something; nothing at the end."""
+        """Wait for input and read it. Returns nothing at the end."""
         self.waiting = True
         try:
             if self.happened:
@@ -160,7 +160,7 @@ class _Feed:
             start = stop
 
     def _fitting(self, payloads: list[bytes], start: int) -> int:
-        """Up to where payloads fit into the current segment; at least one goes."""
+        """How many of the payloads fit into the current segment; at least one."""
         offset = self._log.position.offset
         room = self._segment_bytes - offset if offset < self._segment_bytes else self._segment_bytes
         total = sum(map(len, payloads)) + FRAME_BYTES_EXTRA * len(payloads)
@@ -192,7 +192,7 @@ class _Feed:
         sys.stdout.flush()
 
     def report(self) -> None:
-        """Tell what was appended."""
+        """Report what was appended."""
         if self._json:
             print_json(
                 {
@@ -231,7 +231,7 @@ def _pump(feed: _Feed, interrupt: _Interrupt, *, framed: bool) -> None:
 
 
 class _Splitter(ABC):
-    """Bytes as they come to payloads; what is unfinished waits for more."""
+    """Splits input into payloads. An unfinished payload waits for more input."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -242,15 +242,15 @@ class _Splitter(ABC):
 
     @abstractmethod
     def split(self, data: bytes) -> list[bytes]:
-        """What is whole by now."""
+        """Return the payloads that are complete."""
 
     @abstractmethod
     def finish(self, records: int) -> list[bytes]:
-        """What the end of the input makes whole; `records` were before it."""
+        """Return the payloads that the end of the input completes. `records` is the number of those before."""
 
 
 class _Lines(_Splitter):
-    """Bytes to lines. The last one may lack its newline."""
+    """Splits input into lines. The last line may lack its newline."""
 
     def split(self, data: bytes) -> list[bytes]:
         lines = data.split(b"\n")
@@ -271,7 +271,7 @@ class _Lines(_Splitter):
 
 
 class _Frames(_Splitter):
-    """Bytes to records with their length in four bytes before each."""
+    """Splits input into records, each after its length in four bytes."""
 
     def split(self, data: bytes) -> list[bytes]:
         rest = self._rest

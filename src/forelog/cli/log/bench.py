@@ -1,7 +1,7 @@
 """`forelog bench`: a quick measurement of the log, and of the disk beneath it in the same run.
 
-Each figure of the log stands beside what the operating system does bare: os.write for an append, fdatasync
-for a synced one, reading for a scan. It takes a few seconds, and is about this machine, now.
+Each figure of the log is shown beside the bare call of the operating system: os.write for an append, fdatasync
+for a synced one, reading for a scan. It takes a few seconds, and holds for this machine at this moment.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _measure(place: str, seconds: float, payload: bytes) -> list[Measure]:
 
 
 def _repeat(step: Callable[[], object], step_bytes: int, seconds: float, bytes_max: int) -> tuple[int, float]:
-    """Call `step` until the time or the bytes are used up; how often, and how long it took."""
+    """Call `step` until the time or the bytes are used up. Returns how often, and how long that took."""
     calls, start = 0, time.perf_counter()
     while True:
         for _ in range(_LOOP_RECORDS):
@@ -143,7 +143,7 @@ def _repeat(step: Callable[[], object], step_bytes: int, seconds: float, bytes_m
 
 
 def _timed(step: Callable[[], object], seconds: float) -> tuple[list[float], float]:
-    """Call `step` until the time is used up; how long each call took, and all of them."""
+    """Call `step` until the time is used up. Returns how long each call took, and all of them."""
     latencies: list[float] = []
     start = time.perf_counter()
     while (before := time.perf_counter()) - start < seconds or not latencies:

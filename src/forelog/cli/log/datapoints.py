@@ -86,7 +86,7 @@ def _series(series: Series, show: Callable[[bytes], str]) -> str:
 
 
 def as_json(row: Row) -> bytes:
-    """A datapoint as `convert` writes it, with where it is and when it was created."""
+    """A datapoint as JSON, as `convert` writes it, with its position and the time of its creation."""
     position, entry = row
     place = {
         "position": str(position),
@@ -102,7 +102,7 @@ def as_json(row: Row) -> bytes:
 
 
 def summary(report: EntriesReport) -> list[str]:
-    """What the entries of a log are, in lines."""
+    """Lines that sum up the entries of a log."""
     entries = f"{human_count(report.entries)} {'entry' if report.entries == 1 else 'entries'}"
     lines = [
         f"{entries} of {report.series:,} series in {plural(len(report.namespaces), 'namespace')}"

@@ -89,7 +89,7 @@ def run(chosen: argparse.Namespace) -> int:
 def rows(
     stream: Stream, chosen: Any, start: Position | None, since_ns: int | None, *, frames: bool = False
 ) -> Cursor:
-    """The records to show; with `frames` all that each takes."""
+    """The records to show. With `frames` a payload is the whole encoded record."""
     bounds = stream.bounds(until=chosen.until)
     return Cursor(
         stream.directory,

@@ -23,7 +23,7 @@ WIDTH_NS_MIN = 1_000_000
 
 
 class Histogram:
-    """How many records and bytes there are in each stretch of time."""
+    """Counts of records and bytes in each period."""
 
     def __init__(self, bins: int = BINS) -> None:
         self.start_ns: int | None = None
@@ -67,7 +67,7 @@ class Histogram:
 
     @property
     def span_ns(self) -> int:
-        """From the first to the last record."""
+        """The time from the first to the last record."""
         return 0 if self.start_ns is None else self.end_ns - self.start_ns
 
     def _bin(self, time_ns: int) -> int:

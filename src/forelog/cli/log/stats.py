@@ -211,7 +211,7 @@ def _pictures(histogram: Histogram, width: int, record: str) -> list[str]:
 
 
 def _record(stream: Stream) -> str:
-    """What the engine's records are called in a format."""
+    """The word for the engine's records in a format, such as chunk."""
     return stream.format.record_word
 
 

@@ -61,7 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _check_entries(stream: Stream, progress: Progress, timeout: float | None) -> EntriesReport | None:
-    """What the messages in chunks say, for a format that has such."""
+    """Check the messages in chunks, in a format that has chunks."""
     if not stream.format.holds_entries:
         return None
     from forelog.commitlog.check import check_entries

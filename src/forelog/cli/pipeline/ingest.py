@@ -1,4 +1,4 @@
-"""`forelog pipeline ingest`: a log to a table, until it is done or stopped."""
+"""`forelog pipeline ingest`: write a log to a table, until it is done or stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def ingest(spark: SparkSession, chosen: argparse.Namespace) -> tuple[dict[str, Any], IngestReport]:
-    """Run it. Returns what it did, as `--json` prints it and as a report."""
+    """Run an ingest. Returns its result, as `--json` prints it and as a report."""
     from forelog.spark.pipeline.ingest import ingest as run
 
     with _stopped_by_signals(chosen.follow) as stop, Rounds(f"ingest {chosen.path}") as progress:

@@ -93,7 +93,7 @@ def clean_page(chosen: argparse.Namespace, value: dict[str, Any]) -> Report:
 
 
 def made() -> str:
-    """When a page was made, as it says."""
+    """A line that says when a page was made."""
     return f"made {datetime.now(UTC).strftime('%Y-%m-%d %H:%M:%SZ')}"
 
 

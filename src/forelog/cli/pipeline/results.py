@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """What a subcommand has found."""
+    """The result of a subcommand."""
 
     page: Report
     values: Iterable[Any] = ()

@@ -187,7 +187,7 @@ def _read(
 
 
 def now_ns_of(chosen: argparse.Namespace) -> int:
-    """By when jobs have expired or are late."""
+    """The time by which jobs expire or are late."""
     return time.time_ns() if chosen.now is None else int(chosen.now)
 
 

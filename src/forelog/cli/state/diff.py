@@ -1,7 +1,7 @@
 """`forelog state diff`: what differs between two states.
 
-A state is compared by the last event of each thing: see `forelog.state.reader.last_events` for what a thing's
-key is.
+Two states are compared by the last event of each thing. `forelog.state.reader.last_events` says what the key of
+a thing is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING = object()
 
 
 def add_options(parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `diff`."""
     parser.add("""
         log LOG        the log's directory
         [other OTHER]  another log, to compare it with
@@ -37,7 +37,7 @@ def add_options(parser: options.CommandParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Show it; exit code 1 if anything differs."""
+    """Show the differences. The exit code is 1 if there are any."""
     if chosen.other is None and chosen.as_of is None:
         raise codes.UsageError("a log doesn't differ from itself: name another one, or a time by --as-of")
     before, plain_before = _state(chosen.log, chosen.as_of, chosen.timeout)
@@ -84,7 +84,8 @@ def _changes(
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Compared as written, except for the order in dicts: True isn't 1, and nan equals nan."""
+    """Whether two values were written in the same way, whatever the order in dicts. True isn't 1, and nan
+    equals nan."""
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list) and isinstance(new, list):

@@ -20,7 +20,7 @@ _OTHER = "?"
 
 
 def add_options(parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `inspect`."""
     parser.add("""
         log LOG       the log's directory
         --as-of WHEN  the state at a time or position; for a PersistentDict also its content
@@ -30,7 +30,7 @@ def add_options(parser: options.CommandParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Show it."""
+    """Show the state log."""
     stream = open_source(chosen.log)
     with reading(stream, chosen.timeout):
         span = span_of(stream, chosen.as_of)
@@ -58,7 +58,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _count(events: Iterable[Event], span: Span) -> tuple[Counter[str], Counter[str], dict[str, int]]:
-    """How many events there are of each type, how many bytes they take, and what came since the snapshot."""
+    """Count the events and bytes of each type, and what was written since the snapshot."""
     types: Counter[str] = Counter()
     byte_counts: Counter[str] = Counter()
     since = {"events_since_snapshot": 0, "bytes_since_snapshot": 0}
@@ -126,7 +126,7 @@ def event_in_words(event: Event) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """A value of msgpack as JSON can have it: bytes in base64, keys as texts, others as Python shows them.
+    """A value of msgpack in the types of JSON: bytes in base64, keys as texts, others as Python's repr.
 
     JSON has no number for a NaN or an infinity: these are texts, as `forelog convert` has them.
 

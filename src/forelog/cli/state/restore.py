@@ -1,4 +1,4 @@
-"""`forelog state restore`: a new log with the state at a time."""
+"""`forelog state restore`: create a log with the state at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forelog.times import format_time
 
 
 def add_options(parser: options.CommandParser) -> None:
-    """Its options."""
+    """Add the options of `restore`."""
     parser.add("""
         source SOURCE  the log to read; it isn't changed
         target DIR     the log to create: a directory that doesn't exist, or is empty
@@ -23,7 +23,7 @@ def add_options(parser: options.CommandParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Do it."""
+    """Create the new log."""
     target = chosen.target
     with Progress(f"restoring {chosen.source}") as progress:
         try:

@@ -1,4 +1,4 @@
-"""What the records of a job server's command log say.
+"""The commands in the records of a job server's command log.
 
 commands.py   the eight commands, from and to bytes
 fields.py     the fields of a command, from bytes and to bytes

@@ -12,11 +12,11 @@ Traceback (most recent call last):
     ...
 forelog.errors.BadCommand: an add of 60 bytes is truncated: its field at byte 46 needs more than there is
 
-What a command says is taken as it is: whether a job may be called so, and whether there is one to complete,
-is for `forelog.jobs.log.replay` to judge. Two things are not kept. A time's zone only says how to show it, and is
-written as workq does it, as `ff ff`: an add whose time has another zone is to workq a scheduled job. And a
-complete or fail without a result, which its document describes and workq refuses, is read as one with an empty
-result.
+The values of a command aren't judged here: `forelog.jobs.log.replay` decides whether a job may have this name,
+and whether there is a job to complete. Two things are not kept. A time's zone only says how to show it. It is
+written as `ff ff`, as workq does, because workq treats an add with another zone as a scheduled job. And a
+complete or fail without a result, which workq's documentation describes and its program refuses, is read as one
+with an empty result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A job, to be run as soon as somebody leases it. Its ttl runs from `created_ns`."""
+    """Add a job that can be leased at once. Its ttl runs from `created_ns`."""
 
     type: ClassVar[int] = ADD
     word: ClassVar[str] = "add"
@@ -94,7 +94,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job, not to be run before its time. Its ttl runs from `time_ns`."""
+    """Add a job that can't be leased before its time. Its ttl runs from `time_ns`."""
 
     type: ClassVar[int] = SCHEDULE
     word: ClassVar[str] = "schedule"
@@ -149,7 +149,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Somebody deleted the job."""
+    """A client deleted the job."""
 
     type: ClassVar[int] = DELETE
     word: ClassVar[str] = "delete"
@@ -160,7 +160,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The job's ttl is over, or that of a `run` whose client has its answer."""
+    """The job's ttl is over, or the client of a `run` has its reply."""
 
     type: ClassVar[int] = EXPIRE
     word: ClassVar[str] = "expire"
@@ -171,7 +171,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Somebody leased the job."""
+    """A worker leased the job."""
 
     type: ClassVar[int] = START_ATTEMPT
     word: ClassVar[str] = "start-attempt"
@@ -211,7 +211,7 @@ def format_id(job_id: bytes) -> str:
 
 
 def encode(command: Command) -> bytes:
-    """The command as a record's payload, or BadCommand if it has a value that its field can't hold."""
+    """Encode a command as a record's payload. Raises BadCommand for a value that its field can't hold."""
     if len(command.id) != ID_BYTES:
         raise BadCommand(f"{command.word}: an id has {ID_BYTES} bytes, not {len(command.id)}", reason="range")
     head = bytes((command.type,)) + command.id
@@ -253,7 +253,7 @@ def _time(job: Add | Schedule, field: str, time_ns: int) -> bytes:
 
 
 def decode(payload: bytes | bytearray | memoryview) -> Command:
-    """The command that a record's payload is, or BadCommand with the place and the reason."""
+    """Decode a record's payload. Raises BadCommand with the place and the reason."""
     view = memoryview(payload).cast("B")
     try:
         fields = command_fields(view, 0, len(view))

@@ -56,7 +56,7 @@ NOWHERE: Bounds = (0, 0)  # of a field that isn't there: none can start at a buf
 
 
 class Fields(NamedTuple):
-    """One command, its variable parts as bounds in the buffer, its times as seconds and nanoseconds."""
+    """One command: its variable parts as bounds in the buffer, its times as seconds and nanoseconds."""
 
     type: int
     id: bytes
@@ -73,7 +73,7 @@ class Fields(NamedTuple):
 
 
 class Malformed(Exception):
-    """Why a command can't be read, and the place in the buffer of the field that is to blame."""
+    """Why a command can't be read, and where in the buffer its invalid field is."""
 
     def __init__(self, error: int, at: int) -> None:
         super().__init__(error, at)
@@ -114,7 +114,7 @@ def _time(view: memoryview, at: int, stop: int) -> tuple[tuple[int, int], int]:
 
 
 def command_fields(view: memoryview, start: int, stop: int) -> Fields:
-    """The command in these bytes, or Malformed."""
+    """Read the command in these bytes. Raises Malformed."""
     if start == stop:
         raise Malformed(EMPTY, start)
     kind, at = view[start], start + _HEAD_BYTES
@@ -155,6 +155,6 @@ def time_bytes(time_ns: int) -> bytes:
 
 
 def job_head(name: bytes, ttr_ms: int, ttl_ms: int, priority: int, max_attempts: int, max_fails: int) -> bytes:
-    """What comes before a job's payload, from its name on."""
+    """The fields of a job from its name up to its payload."""
     zigzag = (priority << 1) ^ (priority >> 31)
     return varint(len(name)) + name + b"".join(map(varint, (ttr_ms, ttl_ms, zigzag, max_attempts, max_fails)))

@@ -2,10 +2,10 @@
 
 format.py     M3: chunks, file names, and what is written
 values.py     Series, Datapoint, Entry, Unit
-entries.py    from the blocks of a log to entries
+entries.py    the blocks of a log as entries
 columns.py    entries as Arrow columns
 summary.py    counting entries
-exchange.py   an entry as JSON, and back
+exchange.py   entries to JSON and back
 """
 
 from forelog.formats.m3.format import CHUNK_BYTES, M3, MESSAGE_REASONS

@@ -1,10 +1,10 @@
-"""From the blocks of a log in M3's format to entries.
+"""Decode the blocks of a log in M3's format into entries.
 
-A log's records are chunks here. What they say is decoded for each file from its start: an entry names its series
-by a number that only the series' first entry in the file explains.
+A log's records are chunks here. Each file is decoded from its start, because an entry names its series by a
+number, and only the series' first entry in the file says what the number means.
 
-A message may be wrong in a chunk that is right, or belong to a chunk that is missing. That is a `BadMessage`, at
-the chunk in which the message begins.
+A message in a good chunk may be invalid, or continue in a chunk that is missing. This is a `BadMessage`, at the
+chunk in which the message begins.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _UNITS = {unit.value: unit for unit in Unit}
 
 
 class SeriesTable:
-    """The series of one file by their rows, each made when it is first asked for."""
+    """The series of one file, by row. Each is made when it is first asked for."""
 
     def __init__(self, decoder: kernel.M3Decoder) -> None:
         self._decoder = decoder
         self._made: dict[int, Series] = {}
 
     def __len__(self) -> int:
-        """How many there are so far."""
+        """The number of series so far."""
         return len(self._decoder)
 
     def metadata(self) -> list[bytes]:
-        """What the file says of each."""
+        """The metadata of each series, from the file."""
         return self._decoder.metadata(0, len(self._decoder))
 
     def __getitem__(self, row: int) -> Series:
@@ -45,7 +45,7 @@ class SeriesTable:
 
 
 class EntryBlock(NamedTuple):
-    """Some entries of one file, as columns; those wanted are the rows from `first` up to `last`."""
+    """Some entries of one file, as columns. The wanted entries are the rows from `first` up to `last`."""
 
     segment: int
     """The file's number."""
@@ -76,7 +76,7 @@ class EntryBlock(NamedTuple):
 
 
 class BadMessage(NamedTuple):
-    """A place in right chunks whose messages can't be read."""
+    """A place in good chunks whose messages can't be read."""
 
     offset: int
     """That of the chunk."""
@@ -112,12 +112,12 @@ class EntryDecoder:
 
     @property
     def pending_offset(self) -> int:
-        """The offset of the chunk in which an entry begins that isn't whole yet; -1 if there is none."""
+        """The offset of the chunk in which an incomplete entry begins; -1 if there is none."""
         offset: int = self._decoder.pending_offset
         return offset
 
     def decode(self, block: Block) -> Iterator[EntryBlock]:
-        """The entries of a block's chunks, until it is `stopped`."""
+        """Decode the entries of a block's chunks, until `stopped` is set."""
         for first, last in _runs(block):
             self._enter(block, first)
             row = first
@@ -132,13 +132,13 @@ class EntryDecoder:
             self.end = block.offsets[last - 1] + block.frame_bytes(last - 1)
 
     def finish(self) -> None:
-        """No more chunks follow: an entry that isn't whole is a bad message."""
+        """Note that no more chunks follow. So an incomplete entry is a bad message."""
         offset = self.pending_offset
         if offset >= 0:
             self._on_bad(BadMessage(offset, offset, "truncated message", self.end - offset, b""))
 
     def _enter(self, block: Block, row: int) -> None:
-        """Note where a chunk is: in the next file, after a gap, or where the last one ended."""
+        """Note whether a chunk is in the next file, after a gap, or right after the last one."""
         if block.segment != self.segment:
             self.finish()
             self.segment, self.path, self.end = block.segment, block.path, 0
@@ -160,7 +160,7 @@ class EntryDecoder:
             self._bad(block, entries.offset, entries.place, MESSAGE_REASONS[entries.reason])
 
     def _bad(self, block: Block, offset: int, place: int, reason: str, byte_count: int = 0) -> None:
-        """A bad message in a chunk of a block, or in one before it, in which a message began."""
+        """Report a bad message, in a chunk of a block or in an earlier one in which the message began."""
         row = bisect_left(block.offsets, offset)
         if block.offsets[row] != offset:
             self._on_bad(BadMessage(offset, offset, reason, block.logical_end - offset, b""))
@@ -172,7 +172,7 @@ class EntryDecoder:
 
 
 def _runs(block: Block) -> Iterator[tuple[int, int]]:
-    """The rows of a block between gaps, which a file has from which repair took what was damaged."""
+    """The ranges of a block's rows between gaps. A file has gaps if repair removed damaged chunks."""
     first, last = 0, len(block.offsets)
     if block.offsets != block.scan.offsets:
         for row in range(1, last):

@@ -1,4 +1,4 @@
-r"""A datapoint as JSON, and back, without loss.
+r"""Convert a datapoint to JSON and back, without loss.
 
     {"id": "cpu", "namespace": "default", "shard": 3, "tags": [["host", "a"]], "timestamp_ns": 1000,
      "value": 0.5, "unit": 4, "annotation": null}
@@ -34,7 +34,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Exchanged(NamedTuple):
-    """What the JSON of a datapoint says."""
+    """The fields of a datapoint's JSON."""
 
     series: Series
     """The series of the datapoint."""
@@ -49,11 +49,11 @@ class Exchanged(NamedTuple):
 
 
 class NotADatapoint(ValueError):
-    """The bytes are no JSON of this shape."""
+    """The bytes aren't JSON of this shape."""
 
 
 def as_fields(entry: Entry) -> dict[str, Any]:
-    """An entry as what JSON can say."""
+    """The fields of an entry's JSON."""
     series, datapoint = entry.series, entry.datapoint
     return {
         "id": _text(series.id),
@@ -73,7 +73,7 @@ def to_json(entry: Entry) -> bytes:
 
 
 def from_json(data: bytes) -> Exchanged:
-    """The datapoint that a line says."""
+    """Read a datapoint from a line."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):

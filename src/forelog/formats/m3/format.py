@@ -8,7 +8,7 @@ A file is a sequence of chunks, and what is in them a sequence of messages, whic
               LogEntry    01 92 08 97   series, created, metadata, timestamp, value, unit, annotation
 
 To the engine a record is a chunk: positions are those of chunks, and a torn or damaged chunk is found and
-passed over like any record. What the messages say is decoded from a file's start, because the metadata of a
+skipped like any record. Messages are decoded from a file's start, because the metadata of a
 series (its id, namespace, shard and tags) comes only with its first entry in each file. That is also why a
 file is never appended to once it was closed: each opening starts the next one.
 
@@ -117,7 +117,7 @@ class M3:
         *,
         created_ns: int | None = None,
     ) -> Item:
-        """A datapoint to write. It is stamped when it is written, unless `created_ns` says when it was made."""
+        """A datapoint to write. It gets the time at which it is written, unless `created_ns` is given."""
         if not isinstance(series, Series):
             raise TypeError(f"{series!r} is no series: expected Series(b'cpu', ...), then a datapoint")
         try:

@@ -11,7 +11,7 @@ from forelog.kernel import m3_parse_metadata
 
 @dataclass(slots=True)
 class Summary:
-    """What is in a log's entries."""
+    """Counts of a log's entries."""
 
     entries: int = 0
     """How many entries there are."""
@@ -31,7 +31,7 @@ class Summary:
     """The latest."""
 
     def add(self, block: EntryBlock) -> None:
-        """Count the entries of a block, all of them."""
+        """Count all entries of a block."""
         entries = block.entries
         self.entries += len(entries.series)
         self.annotations += sum(entries.annotated)

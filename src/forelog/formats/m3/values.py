@@ -1,4 +1,4 @@
-"""What M3's commit log is about: datapoints, and the series that they belong to.
+"""The values of M3's commit log: datapoints, and the series that they belong to.
 
 >>> cpu = Series(b"cpu", shard=3, tags={b"host": b"a"})
 >>> cpu
@@ -21,7 +21,7 @@ Tags = tuple[tuple[bytes, bytes], ...]
 
 
 class Unit(IntEnum):
-    """The precision that a timestamp has; it is in nanoseconds whatever this says."""
+    """The precision of a timestamp. The timestamp itself is always in nanoseconds."""
 
     SECOND = 1
     MILLISECOND = 2
@@ -35,10 +35,10 @@ class Unit(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """What datapoints belong to: an id within a namespace, with tags. Hashable, and cheap to compare.
+    """A series of datapoints: an id within a namespace, with tags. Hashable, and cheap to compare.
 
-    Tags are a mapping, kept sorted by name, or pairs in an order of their own; None and no tags differ, as
-    they do in M3.
+    Tags are a mapping, which is sorted by name, or pairs, whose order is kept. None and no tags are different,
+    as in M3.
     """
 
     id: bytes
@@ -65,7 +65,7 @@ class Series:
 
     @classmethod
     def of_metadata(cls, metadata: bytes) -> Self:
-        """The series of a file's metadata, also where M3 wouldn't have written it so."""
+        """The series of a file's metadata, even if M3 itself would have written it differently."""
         series = cls.__new__(cls)
         series._set(*m3_parse_metadata(metadata))
         return series
@@ -84,7 +84,7 @@ class Series:
 
 
 class Datapoint(NamedTuple):
-    """A number at a time."""
+    """A number and its time."""
 
     timestamp_ns: int
     """In nanoseconds since 1970."""
@@ -93,7 +93,7 @@ class Datapoint(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A datapoint as a file has it."""
+    """A datapoint in a file, with its series, unit and annotation."""
 
     series: Series
     """What the datapoint belongs to."""

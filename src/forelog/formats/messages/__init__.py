@@ -1,4 +1,4 @@
-"""Messages: what a broker keeps, in files that any msgpack reader reads.
+"""The messages of a broker, in files that any msgpack reader reads.
 
 format.py    Messages: the bytes, file names, and what is written
 msgpack.py   the values of properties, to msgpack and back

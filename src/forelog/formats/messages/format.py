@@ -1,4 +1,4 @@
-"""Messages: what a broker remembers, in files that any msgpack reader in any language reads.
+"""The messages of a broker, in files that any msgpack reader in any language reads.
 
 A file is a sequence of msgpack arrays and nothing else, without a header::
 
@@ -12,10 +12,10 @@ A file is a sequence of msgpack arrays and nothing else, without a header::
                  `95`; written in five bytes, `ce` and a u32
 
 Any width of an integer or a size is read. Times increase strictly within a log, also when the clock is put
-back: a time names a message.
+back. So a time identifies a message.
 
-A file is named by the time of its first message, `20261115T183000.123456789Z.dat`, so that a time is found
-by names alone. To the engine that time is the segment's number; positions look like
+A file is named by the time of its first message, `20261115T183000.123456789Z.dat`. So the names alone show in
+which file a time is. To the engine that time is the segment's number; positions look like
 `1794767400123456789:1048576`. If cleaning takes a file's first message, its name stays.
 
 >>> messages = Messages()
@@ -59,7 +59,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MessagesEncoder:
-    """Messages that know nothing of each other but their times: a nanosecond apart."""
+    """Encodes messages, with times a nanosecond apart."""
 
     __slots__ = ("_starts",)
 
@@ -109,7 +109,8 @@ class Messages:
         payload: bytes | bytearray | memoryview = b"",
         properties: Mapping[str, Any] | bytes | None = None,
     ) -> Item:
-        """A message to write, checked. Properties are a dict, or encoded already; an item is taken as it is."""
+        """Check a message that is to be written. Properties are a dict, or already encoded. An item is returned
+        as it is."""
         if isinstance(topic, tuple):
             if len(topic) != 3 or any(type(part) is not bytes for part in topic):
                 raise TypeError(f"{topic!r:.80} is no message: expected a topic, a payload and properties")

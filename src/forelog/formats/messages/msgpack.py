@@ -1,8 +1,8 @@
-"""The values that properties of messages have, to msgpack and back.
+"""Convert the properties of messages to msgpack and back.
 
-Texts, bytes, numbers, booleans, None, lists and dicts; integers in their smallest form. What another program
-wrote besides is read as well: a float of four bytes, and an extension, as `Extension(kind, data)`. A list that is
-a key is a tuple, and a map that is a key a tuple of pairs.
+Values are texts, bytes, numbers, booleans, None, lists and dicts. Integers are written in their smallest form.
+Other programs may also write floats of four bytes and extensions; these are read, an extension as
+`Extension(kind, data)`. A list as a key is read as a tuple, and a map as a key as a tuple of pairs.
 
 >>> pack({"qos": 1, "tags": ["a", b"b", None, -5, 0.5]}).hex(" ")
 '82 a3 71 6f 73 01 a4 74 61 67 73 95 a1 61 c4 01 62 c0 fb cb 3f e0 00 00 00 00 00 00'
@@ -35,7 +35,7 @@ class Extension(NamedTuple):
 
 
 def pack(value: Any) -> bytes:
-    """A value as msgpack. Raises TypeError or ValueError for what has no form there."""
+    """Encode a value as msgpack. Raises TypeError or ValueError for a value that msgpack can't hold."""
     out = bytearray()
     _pack(value, out, 0)
     return bytes(out)
@@ -112,7 +112,7 @@ def _pack_count(count: int, out: bytearray, short: int, wide: int) -> None:
 
 
 def unpack(data: bytes) -> Any:
-    """A value from msgpack that a scan has found to be well-formed. Raises ValueError for anything else."""
+    """Decode a value from msgpack that a scan has found well-formed. Raises ValueError for anything else."""
     try:
         value, end = _unpack(data, 0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, RecursionError) as error:
