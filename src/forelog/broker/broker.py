@@ -171,7 +171,7 @@ class Broker:
     ) -> list[tuple[str, int]]:
         """Let clients connect; returns the addresses and ports. May be called several times.
 
-        With `tls` clients must use TLS. With `websockets` they speak MQTT inside of WebSockets, as browsers do;
+        With `tls` clients must use TLS. With `websockets` they speak MQTT over WebSockets, as browsers do;
         pages of this machine may connect, and pages of the `origins`, where "*" stands for all.
         """
         server = await listen(self.services, host, port, tls, websockets, origins)

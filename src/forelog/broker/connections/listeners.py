@@ -36,7 +36,7 @@ async def listen(
     websockets: bool,
     origins: Iterable[str],
 ) -> asyncio.Server:
-    """Start a server for MQTT, or for MQTT inside of WebSockets.
+    """Start a server for MQTT, or for MQTT over WebSockets.
 
     Pages in browsers may connect from this machine, and from the `origins` that are listed; "*" allows all.
     """

@@ -1,4 +1,4 @@
-"""MQTT inside of WebSockets, for browsers and networks that allow only HTTP.
+"""MQTT over WebSockets, for browsers and networks that allow only HTTP.
 
 A connection behind a WebSocket is like any other: it gets the bytes of all frames, and what it writes goes out in
 binary frames. The library `websockets` parses frames, with its part that does no I/O. Compression is off, because
