@@ -13,6 +13,8 @@ import pytest
 
 import forelog
 from forelog import errors, testing
+from forelog.commitlog import AsyncCommitLog, CommitLog
+from forelog.state import AsyncPersistentDict, PersistentDict
 
 SOURCE = Path(forelog.__file__).parent
 PUBLIC = """
@@ -81,6 +83,20 @@ def test_every_field_of_what_is_handed_out_says_what_it_is(package):
                     said = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
                     name = ast.unparse(field.target)
                     assert said or name.startswith("_"), f"{path.name}: {kind.name}.{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    ("plain", "awaited"), [(CommitLog, AsyncCommitLog), (PersistentDict, AsyncPersistentDict)]
+)
+def test_what_is_awaited_takes_and_returns_what_the_plain_method_does(plain, awaited):
+    methods = inspect.getmembers(awaited, inspect.iscoroutinefunction)
+    names = [name for name, _ in methods if not name.startswith("_") and name not in ("open", "transact")]
+    assert len(names) > 4
+    for name in names:
+        ours, theirs = inspect.signature(getattr(plain, name)), inspect.signature(getattr(awaited, name))
+        assert theirs.return_annotation == ours.return_annotation, name
+        for left, right in zip(ours.parameters.values(), theirs.parameters.values(), strict=True):
+            assert (right.name, right.kind, right.annotation) == (left.name, left.kind, left.annotation), name
 
 
 def test_every_error_is_in_the_tree_and_under_the_base():

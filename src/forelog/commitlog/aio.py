@@ -9,7 +9,6 @@ from forelog.log import aio
 from forelog.log.position import Position
 
 if TYPE_CHECKING:
-    from forelog.commitlog.log import CommitLog, Write
     from forelog.formats.m3 import Series
     from forelog.log.appender import Payload
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 class AsyncCommitLog:
     """The methods of a `CommitLog`, to be awaited. Those that never wait are plain methods, as there.
 
-    Tasks and threads can use one log at the same time, and share its syncs.
+    Tasks and threads can use one log at the same time, and share its syncs. `CommitLog.aio` makes one.
     """
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: Any) -> None:
         self.log = log
         self.active_logs = log.active_logs
         self.queue_length = log.queue_length
@@ -63,7 +62,7 @@ class AsyncCommitLog:
         """Write and sync what is queued, and close, as CommitLog.close() does."""
         await aio.in_thread(self.log.close)
 
-    async def _put(self, write: Write) -> Sequence[Position] | None:
+    async def _put(self, write: Any) -> Sequence[Position] | None:
         if not write.synced:
             await aio.post(self.log.commit, write)
             return None

@@ -16,13 +16,10 @@ Reading needs no `await`: it takes memory alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from forelog.log.aio import in_thread
 from forelog.state.unset import UNSET, Absent, Ttl, Unset
-
-if TYPE_CHECKING:
-    from forelog.state.mapping import PersistentDict
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,7 +30,7 @@ P = ParamSpec("P")
 class AsyncPersistentDict(Generic[K, V]):
     """The methods of a `PersistentDict` that write, to be awaited: `await d.aio.set(key, value)`."""
 
-    def __init__(self, data: PersistentDict[K, V]) -> None:
+    def __init__(self, data: Any) -> None:
         self._data = data
 
     async def open(self) -> None:
