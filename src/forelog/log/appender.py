@@ -66,7 +66,6 @@ class SyncPolicy(enum.StrEnum):
 Sync = SyncPolicy | Literal["os", "interval", "always"]
 Visible = Literal["written", "synced"]
 
-
 _opened: WeakSet[Appender] = WeakSet()
 
 
@@ -213,8 +212,7 @@ class Appender:
         return cast(Position, self._core.append(payload))
 
     def _append_resting(self, payload: Payload) -> Position:
-        """Append in the rare cases: at a full segment, at a mark of the index, or when the appender is closed
-        or failed."""
+        """Append in the rare cases: at a full segment, at a mark of the index, or after a close or a failure."""
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch((payload,))
@@ -304,8 +302,7 @@ class Appender:
         await aio.in_thread(self.sync)
 
     def roll(self) -> Position:
-        """Seal the current segment and start the next, unless it is empty. Returns where the next record will
-        be.
+        """Seal the current segment and start the next, unless it is empty. Returns where the next record goes.
 
         With a spare this takes no longer than an append; `wait_sealed` waits until the old segment is sealed.
         """
@@ -324,8 +321,7 @@ class Appender:
         self.active.sync_to(segment, offset)
 
     def wait_sealed(self, timeout: float | None = None) -> bool:
-        """Wait until all earlier segments are sealed and the current one has its name. Returns False after
-        `timeout`."""
+        """Wait until all earlier segments are sealed and the current one is named. False after `timeout`."""
         return self.active.wait_sealed(timeout)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
