@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forelog.broker.mqtt import MQTT_5_0
+from forelog.broker.mqtt.packets import MQTT_5_0
 from tests.broker.serving import Served, served
 from tests.broker.talking import Talk
 

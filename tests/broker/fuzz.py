@@ -18,8 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from forelog.broker.mqtt import (
-    BadPacket,
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     Connect,
     Disconnect,
     Packet,
@@ -33,8 +33,8 @@ from forelog.broker.mqtt import (
     Subscription,
     Unsubscribe,
     Will,
-    encode,
 )
+from forelog.errors import BadPacket
 from tests.broker.serving import served
 from tests.broker.talking import Talk
 

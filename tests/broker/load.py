@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forelog import kernel
-from forelog.broker.mqtt import MQTT_5_0, Connect, Subscribe, Subscription, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Connect, Subscribe, Subscription
 from tests.broker.serving import Served, served
 
 PUBLISH, PUBACK = 3, 4

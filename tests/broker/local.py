@@ -18,7 +18,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from forelog.broker import Broker
-from forelog.broker.mqtt import ReasonCode
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.cli.broker.mqtt_client import BrokerClient
 
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forelog import kernel
-from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, Connect, Properties, Subscribe, Subscription, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_3_1_1, MQTT_5_0, Connect, Properties, Subscribe, Subscription
 from tests.broker.serving import Mosquitto, Served
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9

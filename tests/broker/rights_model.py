@@ -21,7 +21,8 @@ from typing import Any
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import Properties, Puback, Publish, ReasonCode, Will
+from forelog.broker.mqtt.packets import Properties, Puback, Publish, Will
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.local import Local, until
 from tests.broker.talking import Closed, Talk
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.packets import (
     MQTT_3_1_1,
     MQTT_5_0,
-    PROPERTIES,
     Auth,
     Connack,
     Connect,
@@ -22,7 +21,6 @@ from forelog.broker.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     Subscription,
@@ -30,7 +28,8 @@ from forelog.broker.mqtt import (
     Unsubscribe,
     Will,
 )
-from forelog.broker.mqtt.reasons import allowed_reasons
+from forelog.broker.mqtt.properties import PROPERTIES
+from forelog.broker.mqtt.reasons import ReasonCode, allowed_reasons
 
 VERSIONS = st.sampled_from([MQTT_3_1_1, MQTT_5_0])
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)

@@ -6,7 +6,9 @@ import select
 import socket
 from typing import Any, TypeVar
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_5_0,
     Connack,
     Connect,
@@ -24,8 +26,6 @@ from forelog.broker.mqtt import (
     Subscription,
     Unsuback,
     Unsubscribe,
-    decode_all,
-    encode,
 )
 
 WAIT_S = 60

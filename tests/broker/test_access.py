@@ -15,22 +15,22 @@ from forelog.broker import Access
 from forelog.broker.access.passwords import Password, change_password, read_users
 from forelog.broker.access.rights import Rights, Ruleset
 from forelog.broker.access.rules import Rule, Rules, covers, overlaps
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_5_0,
     Connack,
     Connect,
     Packet,
     Puback,
     Publish,
-    ReasonCode,
     Suback,
     Subscribe,
     Subscription,
     Will,
-    decode_all,
-    encode,
-    matches,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.broker.mqtt.topics import matches
 from forelog.cli.codes import NoServer, Refused
 from forelog.errors import BadAccessFile
 from tests.broker.local import Paho, checked, local, until

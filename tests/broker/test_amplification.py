@@ -14,7 +14,7 @@ from forelog.broker.access.passwords import change_password
 from forelog.broker.flow import sender as sender_module
 from forelog.broker.flow.routes import Routes
 from forelog.broker.log.batch import MessageBatch, StoredMessage
-from forelog.broker.mqtt import Publish, Suback, Subscribe, Subscription
+from forelog.broker.mqtt.packets import Publish, Suback, Subscribe, Subscription
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.broker.sessions.store import SessionStore
 from forelog.log.position import Position

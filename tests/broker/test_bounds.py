@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from forelog.broker import Limits
-from forelog.broker.mqtt import (
-    MQTT_3_1_1,
-    MQTT_5_0,
-    BadPacket,
-    Connack,
-    Disconnect,
-    InboundAliases,
-    OutboundAliases,
-    Publish,
-    ReasonCode,
-    Will,
-)
+from forelog.broker.mqtt.aliases import InboundAliases, OutboundAliases
+from forelog.broker.mqtt.packets import MQTT_3_1_1, MQTT_5_0, Connack, Disconnect, Publish, Will
+from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.errors import BadPacket
 from forelog.serving.shares import Quota, Shares
 from tests.broker.local import local, until
 from tests.broker.serving import served

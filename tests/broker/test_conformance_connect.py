@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     Auth,
     Connack,
     Connect,
@@ -14,12 +15,11 @@ from forelog.broker.mqtt import (
     Pingreq,
     Pingresp,
     Publish,
-    ReasonCode,
     Subscribe,
     Subscription,
     Will,
-    encode,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.serving import served
 
 BOTH = pytest.mark.parametrize("version", [4, 5])

@@ -6,16 +6,8 @@ import time
 
 import pytest
 
-from forelog.broker.mqtt import (
-    Disconnect,
-    Pingreq,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    ReasonCode,
-)
+from forelog.broker.mqtt.packets import Disconnect, Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.serving import served
 
 BOTH = pytest.mark.parametrize("version", [4, 5])

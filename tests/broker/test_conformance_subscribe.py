@@ -6,19 +6,19 @@ import itertools
 
 import pytest
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.packets import (
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     Subscription,
     Unsuback,
     Unsubscribe,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.serving import served
 from tests.broker.talking import Closed
 

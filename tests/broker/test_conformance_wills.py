@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from forelog.broker.mqtt import Disconnect, Properties, Publish, ReasonCode, Will
+from forelog.broker.mqtt.packets import Disconnect, Properties, Publish, Will
+from forelog.broker.mqtt.reasons import ReasonCode
 
 BOTH = pytest.mark.parametrize("version", [4, 5])
 

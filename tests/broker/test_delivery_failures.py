@@ -13,7 +13,7 @@ from forelog.broker.flow import sender as sender_module
 from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.log.clock import MessageClock
-from forelog.broker.mqtt import Puback, Publish
+from forelog.broker.mqtt.packets import Puback, Publish
 from forelog.times import SECOND_NS
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk

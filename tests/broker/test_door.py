@@ -16,7 +16,8 @@ from websockets.typing import Subprotocol
 
 from forelog.broker import Access, Limits
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_3_1_1,
     MQTT_5_0,
     Connack,
@@ -25,11 +26,10 @@ from forelog.broker.mqtt import (
     Pingreq,
     Properties,
     Publish,
-    ReasonCode,
     Subscribe,
     Subscription,
-    encode,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.local import Local, certificate, local, until
 from tests.broker.serving import served
 from tests.broker.talking import Closed, Talk

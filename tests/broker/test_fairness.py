@@ -16,7 +16,8 @@ import pytest
 
 from forelog.broker import Limits
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     Connack,
     Connect,
     Pingreq,
@@ -25,7 +26,6 @@ from forelog.broker.mqtt import (
     Subscribe,
     Subscription,
     Unsubscribe,
-    encode,
 )
 from tests.broker.held import held
 from tests.broker.local import Local, local, until

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     Connack,
     Connect,
     Packet,
@@ -14,7 +15,6 @@ from forelog.broker.mqtt import (
     Publish,
     Subscribe,
     Subscription,
-    encode,
 )
 from tests.broker.fuzz import run
 

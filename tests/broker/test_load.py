@@ -8,7 +8,9 @@ import resource
 import socket
 
 from forelog.broker.limits import Limits
-from forelog.broker.mqtt import Connect, Pingreq, Publish, Pubrec, ReasonCode, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import Connect, Pingreq, Publish, Pubrec
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.load import behind, run, slow
 from tests.broker.local import local
 from tests.broker.serving import Served, served, wait_until

@@ -14,7 +14,9 @@ from forelog.broker import Access
 from forelog.broker.access import logins
 from forelog.broker.access.logins import Delays, Logins, network_of
 from forelog.broker.access.passwords import Password, change_password
-from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, ReasonCode, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Connack, Connect
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.local import checked, local, until
 from tests.broker.talking import Talk
 from tests.notes import noted

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from forelog.broker import Limits
-from forelog.broker.mqtt import Connack, Publish, ReasonCode, Suback, Subscribe, Subscription
+from forelog.broker.mqtt.packets import Connack, Publish, Suback, Subscribe, Subscription
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.sessions.events import snapshot
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.broker.sessions.store import SessionStore

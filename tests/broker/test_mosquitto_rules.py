@@ -15,7 +15,7 @@ import pytest
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import MQTT_5_0, Publish
+from forelog.broker.mqtt.packets import MQTT_5_0, Publish
 from tests.broker.local import free_port, local, until
 from tests.broker.serving import answers
 from tests.broker.talking import Talk

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import PACKET_ID_MAX, BadPacket, InboundAliases, OutboundAliases, PacketIds
+from forelog.broker.mqtt.aliases import InboundAliases, OutboundAliases
+from forelog.broker.mqtt.ids import PACKET_ID_MAX, PacketIds
+from forelog.errors import BadPacket
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "release", "reserve"]), st.integers(1, 12)), max_size=60))

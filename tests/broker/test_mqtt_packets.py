@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import UNKNOWN, connect_level, decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_3_1_1,
     MQTT_5_0,
-    UNKNOWN,
     Auth,
-    BadPacket,
     Connack,
     Connect,
     Disconnect,
@@ -22,17 +22,15 @@ from forelog.broker.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     Subscription,
     Unsuback,
     Unsubscribe,
     Will,
-    connect_level,
-    decode_all,
-    encode,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.errors import BadPacket
 from tests.broker.strategies import VERSIONS, damaged, from_clients, from_servers
 
 

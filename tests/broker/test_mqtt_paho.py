@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import UNKNOWN, decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_3_1_1,
     MQTT_5_0,
-    UNKNOWN,
     Connack,
     Connect,
     Disconnect,
@@ -29,8 +30,6 @@ from forelog.broker.mqtt import (
     Unsuback,
     Unsubscribe,
     Will,
-    decode_all,
-    encode,
 )
 
 paho = pytest.importorskip("paho.mqtt.client")

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from forelog.broker.mqtt import PROPERTIES, BadPacket, PacketType, Properties, parse_properties, property_bytes
+from forelog.broker.mqtt.packets import PacketType, Properties
+from forelog.broker.mqtt.properties import PROPERTIES, parse_properties, property_bytes
+from forelog.errors import BadPacket
 
 W, CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUB, SUBACK, UNSUB, UNSUBACK, _, _, DIS, AUTH = (
     PacketType

@@ -6,8 +6,10 @@ import pickle
 
 import pytest
 
-from forelog.broker.mqtt import MQTT_3_1_1, MQTT_5_0, UNKNOWN, BadPacket, PacketType, Pingreq, decode_all
+from forelog.broker.mqtt.decode import UNKNOWN, decode_all
+from forelog.broker.mqtt.packets import MQTT_3_1_1, MQTT_5_0, PacketType, Pingreq
 from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.errors import BadPacket
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR
 

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import (
-    BadPacket,
-    Filter,
-    Shapes,
-    Trie,
-    is_topic_name,
-    matches,
-    parse_filter,
-    replay_since_ns,
-)
-from forelog.broker.mqtt.topics import LEVELS_MAX
+from forelog.broker.mqtt.shapes import Shapes
+from forelog.broker.mqtt.topics import LEVELS_MAX, Filter, is_topic_name, matches, parse_filter, replay_since_ns
+from forelog.broker.mqtt.trie import Trie
+from forelog.errors import BadPacket
 from forelog.times import parse_time
 from tests.broker.strategies import FILTERS, NAMES
 

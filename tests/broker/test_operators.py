@@ -16,7 +16,8 @@ from websockets.typing import Subprotocol
 
 from forelog.broker import Access
 from forelog.broker.access.passwords import change_password
-from forelog.broker.mqtt import MQTT_5_0, Connect, Publish, Will, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Connect, Publish, Will
 from forelog.cli.aside import Aside
 from tests.broker.local import local, until
 from tests.broker.talking import Talk

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.mqtt import Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription, matches
+from forelog.broker.mqtt.packets import Pingreq, Pingresp, Publish, Suback, Subscribe, Subscription
+from forelog.broker.mqtt.topics import matches
 from forelog.broker.sessions.retained import RetainedMessages
 from tests.broker.local import local
 from tests.broker.serving import served

@@ -12,7 +12,8 @@ import pytest
 from forelog.broker import Access
 from forelog.broker.access.passwords import change_password
 from forelog.broker.flow.delivery import CURSORS_PER_STEP
-from forelog.broker.mqtt import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode, Will
+from forelog.broker.mqtt.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadAccessFile
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk

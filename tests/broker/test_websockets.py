@@ -10,7 +10,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from forelog.broker import Limits
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_5_0,
     Connack,
     Connect,
@@ -20,8 +22,6 @@ from forelog.broker.mqtt import (
     Publish,
     Subscribe,
     Subscription,
-    decode_all,
-    encode,
 )
 from tests.broker.local import Paho, certificate, local, until
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forelog.broker.mqtt import Connack, Connect, Publish, Subscribe, Subscription, Will
+from forelog.broker.mqtt.packets import Connack, Connect, Publish, Subscribe, Subscription, Will
 from tests.broker.talking import Talk
 from tests.hostile.attacks import attack
 from tests.hostile.servers import PASSWORD, users_file

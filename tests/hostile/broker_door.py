@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from forelog.broker.mqtt import MQTT_5_0, Connect, Pingreq, Publish, Will
+from forelog.broker.mqtt.packets import MQTT_5_0, Connect, Pingreq, Publish, Will
 from tests.hostile.attacks import attack
 from tests.hostile.servers import certificate
 from tests.hostile.site import Site, Unmet, packet, pieces

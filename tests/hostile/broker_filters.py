@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from forelog.broker.mqtt import Publish, Subscribe, Subscription, Unsubscribe
+from forelog.broker.mqtt.packets import Publish, Subscribe, Subscription, Unsubscribe
 from tests.hostile.attacks import attack
 from tests.hostile.site import Site, Unmet, packet
 

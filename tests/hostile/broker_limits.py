@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from forelog.broker.mqtt import Connack, Connect, Disconnect, Publish, Pubrec, Suback, Will
+from forelog.broker.mqtt.packets import Connack, Connect, Disconnect, Publish, Pubrec, Suback, Will
 from tests.broker.talking import Talk
 from tests.hostile.attacks import attack
 from tests.hostile.broker_door import frame, head, second_port, upgrade, with_websockets
@@ -116,7 +116,7 @@ def in_flight(site: Site) -> None:
         publisher.publish("flight/a", b"%d" % number, 1)
     found = [one for one in talk.drain() if isinstance(one, Publish)]
     want(len(found) == 10, f"{len(found)} messages came, where 10 may be unacknowledged")
-    from forelog.broker.mqtt import Puback
+    from forelog.broker.mqtt.packets import Puback
 
     talk.send(Puback(found[0].packet_id))
     want(talk.expect(Publish).payload == b"10", "after an acknowledgement the next one doesn't come")

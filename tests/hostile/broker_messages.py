@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forelog.broker.mqtt import Pingreq, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from forelog.broker.mqtt.packets import Pingreq, Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from tests.hostile.attacks import attack
 from tests.hostile.broker_filters import FOREVER, subscribe
 from tests.hostile.site import Site, packet
@@ -96,7 +96,7 @@ def slow_readers(site: Site) -> None:
     some = []
     for number in range(200):
         one = site.dial(receive_bytes=4096)
-        from forelog.broker.mqtt import Connect
+        from forelog.broker.mqtt.packets import Connect
 
         properties = {"session_expiry_interval": FOREVER}
         connect = Connect(f"sip{number}", clean_start=False, properties=properties)  # type: ignore[arg-type]

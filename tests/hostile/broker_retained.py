@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from forelog.broker.mqtt import Publish, Subscribe, Subscription
+from forelog.broker.mqtt.packets import Publish, Subscribe, Subscription
 from tests.hostile.attacks import attack
 from tests.hostile.site import Site, Unmet, packet
 

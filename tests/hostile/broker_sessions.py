@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from forelog.broker.mqtt import Connect, Disconnect, Publish
+from forelog.broker.mqtt.packets import Connect, Disconnect, Publish
 from tests.hostile.attacks import attack
 from tests.hostile.broker_filters import FOREVER, subscribe
 from tests.hostile.broker_messages import messages

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forelog.broker.mqtt import Pingresp, Puback, Publish, Subscription
+from forelog.broker.mqtt.packets import Pingresp, Puback, Publish, Subscription
 from tests.broker.talking import Talk
 from tests.hostile.figures import waited_ns
 from tests.hostile.servers import PASSWORD, TOKEN

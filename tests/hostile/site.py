@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from forelog.broker.mqtt import MQTT_5_0, Connack, Connect, Properties, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Connack, Connect, Properties
 from tests.broker.talking import Closed, Talk
 from tests.hostile.servers import PASSWORD, TOKEN, Server
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import MQTT_5_0, Properties, Publish, decode_all
+from forelog.broker.mqtt.decode import decode_all
+from forelog.broker.mqtt.packets import MQTT_5_0, Properties, Publish
 from tests.broker.strategies import TOPICS, VERSIONS
 from tests.kernel import oracle
 from tests.kernel.oracle import broker

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forelog import kernel
-from forelog.broker.mqtt import MQTT_5_0, Puback, Publish, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Puback, Publish
 from forelog.kernel.types import ALL, NOT_PLAIN, PACKETS_MAX
 from tests.broker.strategies import VERSIONS, publishes
 from tests.kernel import oracle

@@ -9,17 +9,10 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forelog.broker.mqtt import (
-    MQTT_5_0,
-    PacketType,
-    Puback,
-    Publish,
-    decode,
-    decode_all,
-    encode,
-    parse_properties,
-    property_bytes,
-)
+from forelog.broker.mqtt.decode import decode, decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, PacketType, Puback, Publish
+from forelog.broker.mqtt.properties import parse_properties, property_bytes
 from forelog.errors import BadPacket
 from forelog.kernel.types import (
     ALL,

@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from forelog.broker.mqtt import Disconnect, Puback, Publish, ReasonCode, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import Disconnect, Puback, Publish
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.talking import Closed, Talk
 from tests.readers.ledger import Ledger
 from tests.readers.records import payload

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from forelog import Stream
 from forelog.broker import MessageLogReader
-from forelog.broker.mqtt import Disconnect, Puback, Publish, ReasonCode
+from forelog.broker.mqtt.packets import Disconnect, Puback, Publish
+from forelog.broker.mqtt.reasons import ReasonCode
 from tests.broker.serving import Served
 from tests.broker.talking import Closed, Talk
 from tests.readers.ledger import Noted

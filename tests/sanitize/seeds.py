@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forelog.broker.mqtt import encode
+from forelog.broker.mqtt.encode import encode
 from forelog.errors import BadPacket
 from forelog.formats.m3 import Series
 from forelog.formats.messages.msgpack import pack

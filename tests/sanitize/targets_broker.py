@@ -9,21 +9,12 @@ from forelog import kernel
 from forelog.broker.access.passwords import read_users_text
 from forelog.broker.access.rights import Rights, Ruleset
 from forelog.broker.access.rules import Rule, Rules, covers, overlaps
-from forelog.broker.mqtt import (
-    BadPacket,
-    Connect,
-    PacketType,
-    Publish,
-    decode_all,
-    encode,
-    matches,
-    parse_filter,
-    parse_properties,
-    property_bytes,
-)
-from forelog.broker.mqtt.decode import connect_level
-from forelog.broker.mqtt.topics import replay_since_ns
-from forelog.errors import BadAccessFile, TimeOutOfRange
+from forelog.broker.mqtt.decode import connect_level, decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import Connect, PacketType, Publish
+from forelog.broker.mqtt.properties import parse_properties, property_bytes
+from forelog.broker.mqtt.topics import matches, parse_filter, replay_since_ns
+from forelog.errors import BadAccessFile, BadPacket, TimeOutOfRange
 from tests.sanitize import seeds
 from tests.sanitize.target import Finding, target, twins
 

@@ -41,7 +41,8 @@ from forelog.broker.limits import Limits
 from forelog.broker.log.batch import MessageBatch
 from forelog.broker.log.clock import MessageClock
 from forelog.broker.log.history import History
-from forelog.broker.mqtt import MQTT_5_0, Disconnect, Pubcomp, Pubrec, Pubrel, ReasonCode, Subscribe, Unsubscribe
+from forelog.broker.mqtt.packets import MQTT_5_0, Disconnect, Pubcomp, Pubrec, Pubrel, Subscribe, Unsubscribe
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.notices import ClientNotices
 from forelog.broker.retention import Retention
 from forelog.broker.sessions.presence import Presence
@@ -59,8 +60,6 @@ from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.directory.tenants import refuse_others
 from forelog.log.stream import Stream
 from forelog.serving.heap import Heap
-
-__all__ = ["Broker"]
 
 READERS = 2
 """Threads that read old messages."""

@@ -16,8 +16,6 @@ from forelog.broker.sessions.store import SessionStore
 from forelog.broker.traffic import Traffic
 from forelog.log.stream import Stream
 
-__all__ = ["FIGURES", "Figures"]
-
 
 class Figure(NamedTuple):
     """A count, which only grows, or a measurement."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from forelog.bounds import AGE_SECONDS_MAX, BYTES_MAX, COUNT_MAX, check_number, check_whole
 
-__all__ = ["Limits"]
-
 NEVER = 0xFFFF_FFFF
 """A session expiry that means never."""
 SESSION_BYTES_MAX = 64 << 20

@@ -15,10 +15,9 @@ import time
 from typing import Protocol
 
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import Connect, ReasonCode
+from forelog.broker.mqtt.packets import Connect
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.serving.notices import Notices
-
-__all__ = ["REFUSALS", "ClientNotices", "Visit", "reason_text"]
 
 REFUSALS = {
     "logins": "login refused",

@@ -12,8 +12,6 @@ from forelog.errors import MissingExtra
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-__all__ = ["prometheus_collector"]
-
 
 def prometheus_collector(broker: Broker) -> Collector:
     """A collector of a broker's figures, for `REGISTRY.register()` of prometheus_client.

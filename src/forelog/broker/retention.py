@@ -24,8 +24,6 @@ from forelog.messages.retention import Retained, retain
 from forelog.serving.notices import text
 from forelog.times import SECOND_NS
 
-__all__ = ["Retention"]
-
 logger = logging.getLogger("forelog")
 
 SESSIONS_PER_STEP = 500

@@ -20,13 +20,11 @@ from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.log.clock import MessageClock
 from forelog.broker.log.history import History
-from forelog.broker.mqtt import matches
+from forelog.broker.mqtt.topics import matches
 from forelog.broker.retention import Retention
 from forelog.broker.sessions.group import Group
 from forelog.broker.sessions.session import Cursor, Session, Verdict
 from forelog.times import SECOND_NS, format_time
-
-__all__ = ["SystemTopics"]
 
 ROOT = "$SYS/broker/"
 CURSORS_PER_STEP = 32

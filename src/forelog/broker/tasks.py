@@ -6,8 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
-__all__ = ["LoopWork", "Tasks"]
-
 logger = logging.getLogger("forelog")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Traffic"]
-
 
 class Traffic:
     """Bytes since the start."""

@@ -21,8 +21,6 @@ from forelog.broker.sessions.store import SessionStore
 from forelog.errors import ForelogError
 from forelog.serving.heap import Heap
 
-__all__ = ["Upkeep"]
-
 TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 KNOWN_SECONDS = 5.0

@@ -23,8 +23,6 @@ from collections.abc import Callable
 
 from forelog import kernel
 
-__all__ = ["Heap"]
-
 FREED_BYTES = 16 << 20
 """What must have been freed to be given back: a few milliseconds of work."""
 REST = 100

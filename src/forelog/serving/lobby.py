@@ -19,8 +19,6 @@ from typing import cast
 from forelog.serving.notices import Notices
 from forelog.serving.tls import explain
 
-__all__ = ["Lobby", "handshake_error", "speaks_tls"]
-
 HANDSHAKE_SECONDS = 10.0
 PLACES = 1000
 _HANDSHAKE = 0x16

@@ -22,8 +22,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Notices", "one_line", "text"]
-
 CHARS_MAX = 200
 """Of a value; what is longer is cut, and its length is shown."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+#$@%*,\[\]-]+")

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Quota", "Shares"]
-
 H = TypeVar("H", bound=Hashable)
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-__all__ = ["Certificates", "client_context", "explain", "peer_name", "tls_hint"]
-
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all of today."""
 _PLAIN = (

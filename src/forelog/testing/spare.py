@@ -7,8 +7,6 @@ from typing import Any
 
 from forelog.log.directory.spare import Spare
 
-__all__ = ["DrivenSpare"]
-
 
 class DrivenSpare(Spare):
     """A spare that works where it is waited for."""

@@ -17,9 +17,7 @@ from forelog.broker.access.logins import Logins
 from forelog.broker.access.passwords import Password, read_users
 from forelog.broker.access.rights import EVERYTHING, Rights, Ruleset, Verdicts
 from forelog.broker.access.rules import Rules
-from forelog.broker.mqtt import ReasonCode
-
-__all__ = ["Access"]
+from forelog.broker.mqtt.reasons import ReasonCode
 
 
 class Access:

@@ -28,9 +28,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from forelog.broker.access.passwords import Password
-from forelog.broker.mqtt import ReasonCode
-
-__all__ = ["Check", "Logins", "network_of"]
+from forelog.broker.mqtt.reasons import ReasonCode
 
 WAITING_MAX = 1000
 """Waiting checks; past this one is refused."""

@@ -20,8 +20,6 @@ from forelog.errors import BadAccessFile
 from forelog.files import Files, OSFiles, replace_file
 from forelog.files.modes import PRIVATE
 
-__all__ = ["ANONYMOUS", "Password", "change_password", "read_users", "read_users_text"]
-
 ANONYMOUS = "anonymous"
 """The name of clients without a name, in rules."""
 _COST = (1 << 14, 8, 1)

@@ -21,10 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forelog.broker.access.rules import Rule, covers, overlaps
-from forelog.broker.mqtt import Trie
 from forelog.broker.mqtt.topics import has_wildcards
-
-__all__ = ["EVERYTHING", "NOTHING", "Rights", "Ruleset"]
+from forelog.broker.mqtt.trie import Trie
 
 _READ, _WRITE, _DENY = 1, 2, 4
 _CACHE_BYTES_MAX = 4 << 20

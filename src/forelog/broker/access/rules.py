@@ -22,10 +22,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from forelog.broker.access.passwords import ANONYMOUS, read_text
-from forelog.broker.mqtt import BadPacket, parse_filter
-from forelog.errors import BadAccessFile
-
-__all__ = ["Rule", "Rules", "covers", "overlaps"]
+from forelog.broker.mqtt.topics import parse_filter
+from forelog.errors import BadAccessFile, BadPacket
 
 _RIGHTS = {"read": (True, False), "write": (False, True), "readwrite": (True, True), "deny": (False, False)}
 _WORDS = "|".join(_RIGHTS)

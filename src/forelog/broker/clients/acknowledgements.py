@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forelog.broker.flow.turns import Turns
-from forelog.broker.mqtt import Pubcomp, Pubrec, Pubrel, ReasonCode
+from forelog.broker.mqtt.packets import Pubcomp, Pubrec, Pubrel
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.sessions.session import Session
 from forelog.broker.sessions.store import SessionStore
-
-__all__ = ["Acknowledgements"]
 
 
 class Acknowledgements:

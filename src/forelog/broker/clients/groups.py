@@ -8,14 +8,12 @@ from forelog.broker.flow.catchup import CatchUp
 from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.routes import Routes
 from forelog.broker.log.history import History
-from forelog.broker.mqtt import parse_filter
+from forelog.broker.mqtt.topics import parse_filter
 from forelog.broker.sessions.group import Group
 from forelog.broker.sessions.presence import Presence
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.broker.sessions.store import SessionStore
 from forelog.log.position import Position
-
-__all__ = ["Groups"]
 
 MOVED_MAX = 1000
 """Groups whose positions are noted together. After a crash the others send some messages again."""

@@ -25,27 +25,17 @@ from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.turns import Turns
 from forelog.broker.limits import NEVER, Limits
 from forelog.broker.log.history import History
-from forelog.broker.mqtt import (
-    MQTT_5_0,
-    BadPacket,
-    Connack,
-    Connect,
-    Disconnect,
-    Properties,
-    ReasonCode,
-    Will,
-)
+from forelog.broker.mqtt.packets import MQTT_5_0, Connack, Connect, Disconnect, Properties, Will
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.notices import ClientNotices, reason_text
 from forelog.broker.sessions.presence import Presence
 from forelog.broker.sessions.quotas import SessionQuotas
 from forelog.broker.sessions.session import Link, Session
 from forelog.broker.sessions.store import SessionStore
-from forelog.errors import ForelogError
+from forelog.errors import BadPacket, ForelogError
 from forelog.formats.messages.msgpack import pack
 from forelog.serving.tls import peer_name
 from forelog.times import SECOND_NS
-
-__all__ = ["Clients"]
 
 
 class Clients:

@@ -14,12 +14,12 @@ from forelog.broker.flow.translation import kept_properties
 from forelog.broker.flow.turns import Turns
 from forelog.broker.limits import Limits
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.mqtt import MQTT_5_0, Puback, Publish, Pubrec, ReasonCode, encode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, Puback, Publish, Pubrec
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.notices import ClientNotices, reason_text
 from forelog.broker.sessions.session import Link, Session
 from forelog.broker.sessions.store import SessionStore
-
-__all__ = ["Publications"]
 
 
 class Publications:

@@ -21,29 +21,17 @@ from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.turns import Turns
 from forelog.broker.limits import Limits
 from forelog.broker.log.history import History
-from forelog.broker.mqtt import (
-    MQTT_5_0,
-    BadPacket,
-    Filter,
-    ReasonCode,
-    Suback,
-    Subscribe,
-    Subscription,
-    Unsuback,
-    Unsubscribe,
-    parse_filter,
-    replay_since_ns,
-)
+from forelog.broker.mqtt.packets import MQTT_5_0, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.broker.mqtt.topics import Filter, parse_filter, replay_since_ns
 from forelog.broker.notices import ClientNotices, reason_text
 from forelog.broker.sessions.quotas import SessionQuotas
 from forelog.broker.sessions.session import Cursor, Link, Session, Sub
 from forelog.broker.sessions.store import SessionStore
 from forelog.broker.tasks import Tasks
-from forelog.errors import ForelogError
+from forelog.errors import BadPacket, ForelogError
 from forelog.log.position import Position
 from forelog.serving.notices import text
-
-__all__ = ["Subscriptions"]
 
 logger = logging.getLogger("forelog")
 

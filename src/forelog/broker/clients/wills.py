@@ -12,11 +12,9 @@ from typing import NamedTuple
 from forelog.broker.access.control import Access
 from forelog.broker.clients.publications import Publications
 from forelog.broker.flow.translation import kept_properties
-from forelog.broker.mqtt import Will
+from forelog.broker.mqtt.packets import Will
 from forelog.broker.notices import ClientNotices
 from forelog.broker.sessions.session import Link, Session
-
-__all__ = ["Wills"]
 
 
 class _Pending(NamedTuple):

@@ -20,8 +20,6 @@ from forelog.broker.limits import Limits
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
-__all__ = ["Admission", "Pending"]
-
 GOODBYE_SECONDS = 0.25
 """For clients to close their side when the broker stops."""
 STOP_SECONDS = 2.0

@@ -10,11 +10,9 @@ import time
 from typing import Protocol
 
 from forelog.broker.limits import Limits
-from forelog.broker.mqtt import ReasonCode
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
-
-__all__ = ["SharedBuffers"]
 
 CHECK_SECONDS = 0.1
 """Between two counts of what waits for all sockets."""

@@ -22,33 +22,26 @@ from forelog.broker.connections.inputs import Input
 from forelog.broker.connections.pace import RUNS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.services import Services
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.aliases import InboundAliases, OutboundAliases
+from forelog.broker.mqtt.decode import UNKNOWN, bad_frame, connect_level, decode
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import (
     MQTT_5_0,
-    UNKNOWN,
-    BadPacket,
     Connack,
     Connect,
     Disconnect,
-    InboundAliases,
-    OutboundAliases,
     Packet,
     Pingreq,
     Properties,
     Puback,
     Publish,
-    ReasonCode,
-    bad_frame,
-    connect_level,
-    decode,
-    encode,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.notices import Visit
 from forelog.broker.sessions.session import Session
-from forelog.errors import ForelogError
+from forelog.errors import BadPacket, ForelogError
 from forelog.kernel.types import INCOMPLETE
 from forelog.serving.tls import tls_hint
-
-__all__ = ["Connection"]
 
 logger = logging.getLogger("forelog")
 

@@ -16,8 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-__all__ = ["Input", "Inputs"]
-
 ROUND_SECONDS = 0.005
 ROUND_BYTES = 4 << 20
 READ_BYTES = 64 << 10

@@ -23,8 +23,6 @@ from forelog.serving.lobby import handshake_error, speaks_tls
 if TYPE_CHECKING:
     from forelog.broker.connections.websocket import WebSocket
 
-__all__ = ["listen"]
-
 BACKLOG = 1024
 
 

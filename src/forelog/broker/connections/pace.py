@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.slices import Slices
 
-__all__ = ["RUNS_MAX", "Pace"]
-
 RUNS_MAX = 100
 """Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
 _PUBLISH, _PUBACK, _PINGREQ = 0x30, 0x40, 0xC0

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import socket
 
-__all__ = ["Peer"]
-
 
 class Peer:
     """The other end of a transport."""

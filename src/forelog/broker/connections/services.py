@@ -25,8 +25,6 @@ from forelog.broker.sessions.session import Session
 from forelog.broker.tasks import Tasks
 from forelog.broker.traffic import Traffic
 
-__all__ = ["Services"]
-
 
 @dataclass(slots=True)
 class Services:

@@ -32,8 +32,6 @@ try:
 except ImportError as error:
     raise MissingExtra.needed("websockets", by="MQTT over WebSockets", extra="broker") from error
 
-__all__ = ["WebSocket"]
-
 PATHS = ("/", "/mqtt")
 HANDSHAKE_BYTES_MAX = 16 << 10
 SLICE_BYTES = 4096

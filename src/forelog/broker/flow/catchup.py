@@ -26,8 +26,6 @@ from forelog.broker.sessions.session import Cursor, Link, Session, Verdict
 from forelog.log.position import Position
 from forelog.serving.notices import text
 
-__all__ = ["CatchUp"]
-
 logger = logging.getLogger("forelog")
 
 ROWS_MAX = 4096

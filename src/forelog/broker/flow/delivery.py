@@ -31,8 +31,6 @@ from forelog.broker.sessions.presence import Presence
 from forelog.broker.sessions.session import Cursor, Verdict
 from forelog.log.position import Position
 
-__all__ = ["Delivery"]
-
 logger = logging.getLogger("forelog")
 
 ROWS_MAX = 4096

@@ -16,8 +16,6 @@ from forelog.broker.sessions.session import Link
 from forelog.formats.messages import Messages
 from forelog.log.appender import Appender
 
-__all__ = ["Intake", "Written"]
-
 _FORMAT = Messages()
 
 Acknowledgements = list[tuple[Link | None, bytes]]

@@ -11,8 +11,6 @@ from forelog.broker.log.batch import StoredMessage
 from forelog.broker.sessions.retained import RetainedMessages
 from forelog.broker.sessions.session import Session, judge
 
-__all__ = ["RetainedDelivery"]
-
 
 class RetainedDelivery:
     """Sends the retained messages that `session.retained_left` asks for."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from forelog.broker.mqtt import Trie
+from forelog.broker.mqtt.trie import Trie
 from forelog.broker.sessions.session import Cursor, Sub, Verdict, judge
-
-__all__ = ["Routes"]
 
 _TOPICS_MAX = 65_536
 _BYTES_MAX = 16 << 20

@@ -19,15 +19,14 @@ from forelog import kernel
 from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import RETAIN, SLOW, MessageBatch, StoredMessage
 from forelog.broker.log.clock import MessageClock
-from forelog.broker.mqtt import PACKET_ID_MAX, ReasonCode
+from forelog.broker.mqtt.ids import PACKET_ID_MAX
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.sessions.group import Group, Readers
 from forelog.broker.sessions.session import Cursor, Link, Sent, Session, Verdict, judge
 from forelog.broker.sessions.store import SessionStore
 from forelog.errors import ForelogError
 from forelog.log.position import Position
 from forelog.serving.notices import text
-
-__all__ = ["Parts", "Sender"]
 
 logger = logging.getLogger("forelog")
 

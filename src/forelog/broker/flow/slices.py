@@ -21,8 +21,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-__all__ = ["Slices"]
-
 logger = logging.getLogger("forelog")
 
 SLICE_SECONDS = 0.005

@@ -17,11 +17,11 @@ from typing import Any
 
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.log.clock import MessageClock
-from forelog.broker.mqtt import MQTT_5_0, PacketType, Properties, Publish, encode, parse_properties
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.packets import MQTT_5_0, PacketType, Properties, Publish
+from forelog.broker.mqtt.properties import parse_properties
 from forelog.broker.sessions.session import Link
 from forelog.times import format_time
-
-__all__ = ["LOGGED", "kept_properties", "packet_of"]
 
 LOGGED = "forelog-time"
 """The user property with the time at which a replayed message was logged, as 2026-11-15T18:00:00.123456789Z."""

@@ -17,12 +17,10 @@ from forelog.broker.flow.retained import RetainedDelivery
 from forelog.broker.flow.sender import Sender
 from forelog.broker.limits import Limits
 from forelog.broker.log.clock import MessageClock
-from forelog.broker.mqtt import ReasonCode
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.sessions.group import Group
 from forelog.broker.sessions.session import Session
 from forelog.errors import AppenderFailed, ForelogError
-
-__all__ = ["Turns"]
 
 logger = logging.getLogger("forelog")
 

@@ -11,8 +11,6 @@ from forelog.formats import Block
 from forelog.formats.messages.msgpack import unpack
 from forelog.log.position import Position
 
-__all__ = ["RETAIN", "SLOW", "MessageBatch", "StoredMessage"]
-
 RETAIN, SLOW = 4, 8
 """Flags of a message besides its QoS, as the kernel's `messages_flags` sets them."""
 _CHECKSUM_BYTES = 5

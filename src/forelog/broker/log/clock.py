@@ -18,8 +18,6 @@ from collections.abc import Callable
 from forelog.broker.log.batch import StoredMessage
 from forelog.times import SECOND_NS
 
-__all__ = ["MessageClock"]
-
 _STEP_NS = SECOND_NS // 4
 _STEPS_MAX = 1000
 

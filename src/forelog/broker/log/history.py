@@ -20,8 +20,6 @@ from forelog.log.directory.place import read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
-__all__ = ["History"]
-
 logger = logging.getLogger("forelog")
 
 TOPICS_MAX = 10_000

@@ -16,8 +16,6 @@ from __future__ import annotations
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadPacket
 
-__all__ = ["InboundAliases", "OutboundAliases"]
-
 
 class InboundAliases:
     """The topics of the other side's aliases, of which it may use up to `maximum`."""

@@ -49,8 +49,6 @@ from forelog.kernel.types import INCOMPLETE, PACKETS_MAX, TOO_LARGE
 FILTERS_MAX = 10_000
 """Filters in one packet, which is decoded in one step."""
 
-__all__ = ["UNKNOWN", "bad_frame", "connect_level", "decode", "decode_all"]
-
 Buffer = bytes | bytearray | memoryview
 UNKNOWN = 0
 """The version before CONNECT, when no other packet is accepted."""

@@ -49,8 +49,6 @@ from forelog.broker.mqtt.wire import (
 )
 from forelog.errors import BadPacket
 
-__all__ = ["encode"]
-
 _Answer = Puback | Pubrec | Pubrel | Pubcomp
 _FAILED = 0x80
 _PUBLISH_BYTES_MORE = 8

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["PACKET_ID_MAX", "PacketIds"]
-
 PACKET_ID_MAX = 0xFFFF
 
 

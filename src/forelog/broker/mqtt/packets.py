@@ -18,31 +18,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, TypedDict
 
-__all__ = [
-    "MQTT_3_1_1",
-    "MQTT_5_0",
-    "Auth",
-    "Connack",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "PacketType",
-    "Pingreq",
-    "Pingresp",
-    "Properties",
-    "Puback",
-    "Pubcomp",
-    "Publish",
-    "Pubrec",
-    "Pubrel",
-    "Suback",
-    "Subscribe",
-    "Subscription",
-    "Unsuback",
-    "Unsubscribe",
-    "Will",
-]
-
 MQTT_3_1_1 = 4
 MQTT_5_0 = 5
 """Versions, by the number that CONNECT carries."""

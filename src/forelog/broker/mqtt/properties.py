@@ -28,8 +28,6 @@ from forelog.broker.mqtt.wire import (
 from forelog.errors import BadPacket
 from forelog.kernel import varint
 
-__all__ = ["PROPERTIES", "Property", "parse_properties", "properties_field", "property_bytes", "read_properties"]
-
 Kind = Literal["byte", "two", "four", "number", "text", "bytes", "pair"]
 _MOST = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "number": 0x0FFF_FFFF}
 

@@ -15,8 +15,6 @@ from enum import IntEnum
 
 from forelog.broker.mqtt.packets import PacketType
 
-__all__ = ["ReasonCode", "allowed_reasons", "reason_of_return_code", "return_code"]
-
 
 class ReasonCode(IntEnum):
     """All reason codes of MQTT 5, by the names of the standard."""

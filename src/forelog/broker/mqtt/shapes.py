@@ -18,8 +18,6 @@ from collections.abc import Iterator
 
 from forelog.broker.mqtt.topics import has_wildcards
 
-__all__ = ["Shapes"]
-
 Shape = tuple[int, tuple[int, ...], bool]
 """The number of levels before a #, which of them are +, and whether there is a #."""
 

@@ -23,17 +23,6 @@ from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadPacket
 from forelog.times import parse_time
 
-__all__ = [
-    "LEVELS_MAX",
-    "REPLAY_ALL",
-    "Filter",
-    "has_wildcards",
-    "is_topic_name",
-    "matches",
-    "parse_filter",
-    "replay_since_ns",
-]
-
 LEVELS_MAX = 200
 """Levels of a filter: one of 65,535 slashes would be as many nodes in memory."""
 REPLAY_ALL = "all"

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Trie"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -13,18 +13,6 @@ from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadPacket
 from forelog.kernel import varint
 
-__all__ = [
-    "NUMBER_MAX",
-    "Body",
-    "bytes_field",
-    "malformed",
-    "number_field",
-    "packet_bytes",
-    "packet_id_field",
-    "protocol_error",
-    "text_field",
-]
-
 NUMBER_MAX = 0x0FFF_FFFF
 
 

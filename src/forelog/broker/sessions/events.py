@@ -17,21 +17,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from forelog.broker.mqtt import parse_filter
+from forelog.broker.mqtt.topics import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
-
-__all__ = [
-    "ENTRY_BYTES",
-    "EVENT_BYTES",
-    "apply_change",
-    "event_bytes",
-    "latest",
-    "restored",
-    "snapshot",
-    "sub_entry",
-    "subject",
-]
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
 EVENT_BYTES, ENTRY_BYTES = 64, 8

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.log.position import Position
 
-__all__ = ["Group", "Readers"]
-
 _NUMBERS = count()
 _READERS_MAX = 4096
 """Topics whose readers a group caches, plus the members in those entries."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from forelog.broker.sessions.group import Group
 from forelog.broker.sessions.session import Cursor, Link
 
-__all__ = ["Presence"]
-
 
 class Presence:
     """Open connections and groups."""

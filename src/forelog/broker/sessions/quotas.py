@@ -7,11 +7,9 @@ than the user already has is free (see `Quota`). Sizes are estimates of whole ob
 from __future__ import annotations
 
 from forelog.broker.limits import Limits
-from forelog.broker.mqtt import Will
+from forelog.broker.mqtt.packets import Will
 from forelog.broker.sessions.session import Session
 from forelog.serving.shares import Quota
-
-__all__ = ["SessionQuotas"]
 
 SESSION_BYTES = 3000
 """Memory of an empty session."""

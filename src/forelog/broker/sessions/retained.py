@@ -22,8 +22,6 @@ from forelog.bounds import BYTES_MAX, COUNT_MAX
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt.topics import has_wildcards
 
-__all__ = ["RetainedMessages"]
-
 _BLOCK_MAX = 1000
 """Topics in one list; a longer list is split in two."""
 _MESSAGE_BYTES, _PAIR_BYTES = 700, 200

@@ -17,19 +17,13 @@ from typing import Any, NamedTuple, Protocol
 from forelog.broker.access.rights import NOTHING, Rights
 from forelog.broker.limits import NEVER
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.mqtt import (
-    PACKET_ID_MAX,
-    Connect,
-    OutboundAliases,
-    PacketType,
-    Shapes,
-    Will,
-    property_bytes,
-)
+from forelog.broker.mqtt.aliases import OutboundAliases
+from forelog.broker.mqtt.ids import PACKET_ID_MAX
+from forelog.broker.mqtt.packets import Connect, PacketType, Will
+from forelog.broker.mqtt.properties import property_bytes
+from forelog.broker.mqtt.shapes import Shapes
 from forelog.broker.notices import Visit
 from forelog.log.position import Position
-
-__all__ = ["Cursor", "Link", "Sent", "Session", "Sub", "Verdict", "judge"]
 
 _CACHE_MAX = 1024
 _CACHED_BYTES_MAX = 256

@@ -42,8 +42,6 @@ from forelog.log.position import Position
 from forelog.state.enumeration import Enumeration
 from forelog.state.log import StateLog
 
-__all__ = ["SessionStore"]
-
 logger = logging.getLogger("forelog")
 
 HEAL_SECONDS, HEAL_SECONDS_MAX = 0.5, 30.0

@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Self
 
-from forelog.broker.mqtt import (
+from forelog.broker.mqtt.decode import decode_all
+from forelog.broker.mqtt.encode import encode
+from forelog.broker.mqtt.ids import PacketIds
+from forelog.broker.mqtt.packets import (
     MQTT_5_0,
-    BadPacket,
     Connack,
     Connect,
     Disconnect,
     Packet,
-    PacketIds,
     Pingreq,
     Properties,
     Puback,
@@ -25,14 +26,13 @@ from forelog.broker.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     Subscription,
-    decode_all,
-    encode,
 )
+from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.cli.codes import NoServer, Refused
+from forelog.errors import BadPacket
 from forelog.serving.tls import explain, tls_hint
 
 KEEP_ALIVE = 60

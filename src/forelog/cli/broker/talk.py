@@ -10,11 +10,12 @@ import time
 from typing import Any
 
 from forelog.broker.flow.translation import LOGGED
-from forelog.broker.mqtt import BadPacket, Publish, is_topic_name, parse_filter, replay_since_ns
+from forelog.broker.mqtt.packets import Publish
+from forelog.broker.mqtt.topics import is_topic_name, parse_filter, replay_since_ns
 from forelog.cli import codes, options
 from forelog.cli.broker.mqtt_client import BrokerClient
 from forelog.cli.output import in_json, print_json
-from forelog.errors import TimeOutOfRange
+from forelog.errors import BadPacket, TimeOutOfRange
 from forelog.times import format_time
 
 _LINE_BYTES_MAX = 16 << 20

@@ -25,8 +25,6 @@ from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 from forelog.serving.tls import explain, tls_hint
 
-__all__ = ["Door", "Guest"]
-
 HEAD_BYTES = 5
 LEAVE_SECONDS = 1.0  # for a client that was refused to read why
 LEAVE_BYTES_MAX = 1 << 16

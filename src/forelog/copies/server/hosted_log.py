@@ -10,8 +10,6 @@ from forelog.copies.wire import Link
 from forelog.errors import LockTimeout, ReplicaError
 from forelog.files import Files
 
-__all__ = ["HostedLog"]
-
 
 class HostedLog:
     """One log, its copies, and the connections to it."""

@@ -11,8 +11,6 @@ from forelog.copies.wire import FRAME_BYTES_MAX, Body, Kind, Link, parse_data, p
 from forelog.errors import BadFrame
 from forelog.log.position import Position
 
-__all__ = ["Receiver"]
-
 
 def _nothing(*_: object) -> None:
     pass

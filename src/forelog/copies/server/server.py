@@ -50,8 +50,6 @@ from forelog.log.position import Position
 from forelog.log.stream import PathLike
 from forelog.serving.notices import Notices
 
-__all__ = ["ReplicaServer"]
-
 CONNECTIONS_MAX = 256
 WAITING_MAX = 256
 WAITING_PER_ADDRESS_MAX = 64

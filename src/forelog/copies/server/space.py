@@ -8,8 +8,6 @@ import threading
 from forelog.errors import ReplicaError
 from forelog.files import BLOCK_BYTES
 
-__all__ = ["Space"]
-
 
 class Space:
     """Counts the disk space of each log's copies, and refuses what is over a limit.

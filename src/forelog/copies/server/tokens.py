@@ -30,8 +30,6 @@ from typing import Literal, NamedTuple, Self
 
 from forelog.errors import BadTokens
 
-__all__ = ["Right", "Tokens"]
-
 Right = Literal["read", "write"]
 LINES_MAX = 10_000
 FILE_BYTES_MAX = 4 << 20

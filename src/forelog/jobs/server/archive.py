@@ -13,8 +13,6 @@ from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Waiter
 from forelog.jobs.server.tasks import Tasks
 
-__all__ = ["Archive"]
-
 logger = logging.getLogger("forelog")
 
 READS_MAX = 4  # at a time

@@ -12,8 +12,6 @@ from forelog.jobs.server.replies import TOO_MANY
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
-__all__ = ["Clients", "Peer"]
-
 CLIENTS_MAX = 10_000
 BUFFERS_BYTES_MAX = 256 << 20
 _LATE_LOOK_SECONDS = 5.0

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 
 from forelog.serving.shares import Shares
 
-__all__ = ["Door"]
-
 STRANGERS_MAX = 1000
 STRANGER_SECONDS = 10.0
 ADDRESSES_MAX = 10_000  # whose wrong tokens are counted

@@ -27,8 +27,6 @@ from forelog.jobs.server.words import number, parse_id
 if TYPE_CHECKING:
     from forelog.jobs.server.clients import Clients
 
-__all__ = ["Inspections", "asked_for", "inspect", "takes_long"]
-
 REPLY_BYTES_MAX = 2 << 20
 """Of payloads in one reply: with more, it has fewer jobs than were asked for."""
 _OFFSET_MAX = 2**32 - 1

@@ -18,8 +18,6 @@ from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
 from forelog.log.appender import Sync
 
-__all__ = ["LocalServer"]
-
 
 class LocalServer:
     """A job server on a thread of this process.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-__all__ = ["Schedule"]
-
 SEGMENTS_MIN = (
     4  # segments to begin before an early cleaning, or as many as the last cleaning left if these are more
 )

@@ -32,8 +32,6 @@ from forelog.jobs.server.turns import Turns
 from forelog.jobs.server.writer import Writer
 from forelog.serving.lobby import Lobby
 
-__all__ = ["Server"]
-
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for replies that clients do not take
 

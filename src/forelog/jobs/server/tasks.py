@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
-__all__ = ["Tasks"]
-
 
 class Tasks:
     """Runs coroutines in the background, until they end or all are cancelled."""

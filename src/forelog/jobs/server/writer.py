@@ -11,8 +11,6 @@ from typing import Protocol
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.log.position import Positions
 
-__all__ = ["Done", "ThreadWriter", "Writer"]
-
 Done = Callable[[int | Positions, BaseException | None], None]
 
 

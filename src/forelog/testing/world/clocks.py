@@ -5,8 +5,6 @@ Times are whole nanoseconds. The world's time is the true one, which no program 
 
 from __future__ import annotations
 
-__all__ = ["Clock"]
-
 SECOND = 1_000_000_000
 EPOCH_NS = 1_800_000_000 * SECOND
 """The time of day at which each world begins."""

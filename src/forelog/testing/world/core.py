@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Core", "Steps", "Stopped"]
-
 
 class Stopped(BaseException):
     """Ends what a killed process still executes. Nothing that catches it can do anything any more."""

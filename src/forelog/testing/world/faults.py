@@ -21,8 +21,6 @@ from forelog.testing.world.machine import Machine
 from forelog.testing.world.process import Process
 from forelog.testing.world.world import World
 
-__all__ = ["KINDS", "Breaker", "Fault", "planned"]
-
 KINDS = {
     "kill": "a process ends as by SIGKILL, before one of its next steps",
     "crash": "a machine loses power before one of its processes' next steps, and has it again later",

@@ -13,8 +13,6 @@ from asyncio import base_events, events
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol
 
-__all__ = ["Owner", "ProcessLoop"]
-
 _RESOLUTION_SECONDS = 1e-6
 
 

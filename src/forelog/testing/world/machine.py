@@ -8,8 +8,6 @@ from forelog.testing.world.core import Core, Stopped
 from forelog.testing.world.network import Network
 from forelog.testing.world.process import Main, Process
 
-__all__ = ["Machine"]
-
 _AGAIN_NS = (50_000_000, 1_000_000_000)
 """How long it takes until a program that is kept starts again, at least and at most."""
 

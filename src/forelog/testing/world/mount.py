@@ -15,8 +15,6 @@ from forelog.files import File, Lock, Shared, Watch
 from forelog.testing.disk import CrashDisk
 from forelog.testing.world.core import Core, Steps, Stopped
 
-__all__ = ["Mount", "User"]
-
 _QUICK_NS = 2_000
 _SYNCS = frozenset({"sync", "sync_dir", "write_synced"})
 

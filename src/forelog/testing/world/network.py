@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from forelog.testing.world.core import Core
 from forelog.testing.world.transport import Transport, Wired, reset_error
 
-__all__ = ["Host", "Listener", "Network"]
-
 _MS = 1_000_000
 _PIECE_BYTES_MAX = 16 << 10
 _RESEND_NS = 200 * _MS

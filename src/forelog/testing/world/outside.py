@@ -20,8 +20,6 @@ from forelog.log import active
 from forelog.testing.spare import DrivenSpare
 from forelog.testing.world.core import Core, Steps
 
-__all__ = ["inside"]
-
 
 @contextlib.contextmanager
 def inside(core: Core) -> Iterator[None]:

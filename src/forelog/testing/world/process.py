@@ -15,8 +15,6 @@ from forelog.testing.world.mount import Mount
 from forelog.testing.world.network import Listener, Network
 from forelog.testing.world.transport import Transport
 
-__all__ = ["Main", "Process"]
-
 Main = Callable[["Process"], Coroutine[Any, Any, Any]]
 """A program: a coroutine function that is given its process."""
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from forelog.testing.world.core import Core, Steps
 
-__all__ = ["Transport", "Wired", "reset_error"]
-
 _WINDOW_BYTES = 64 << 10
 """What may be under way one way: sent, and not yet read by the other side's program."""
 

@@ -15,8 +15,6 @@ from forelog.testing.world.network import Network
 from forelog.testing.world.outside import inside
 from forelog.testing.world.process import Process
 
-__all__ = ["World", "WorldFailed"]
-
 T = TypeVar("T")
 
 _DIRECTOR = "director"
