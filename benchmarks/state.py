@@ -82,7 +82,9 @@ class App:
             self.all[one.id] = one
 
     def enumerate(self, log: Enumeration) -> None:
-        for number in log.each(list(self.all)):
+        with self.lock:
+            numbers = list(self.all)
+        for number in log.each(numbers):
             with self.lock:
                 if number in self.all:
                     log.update(self.all[number])

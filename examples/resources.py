@@ -70,8 +70,10 @@ class Resources:
             self.all.pop(event.id, None)
 
     def _enumerate(self, log: Enumeration) -> None:
+        with self._lock:  # what was logged a moment ago is in memory by now
+            numbers = list(self.all)
         # A lock for one resource at a time: the program goes on meanwhile.
-        for number in log.each(list(self.all)):
+        for number in log.each(numbers):
             with self._lock:
                 if number in self.all:
                     log.update(self.all[number])

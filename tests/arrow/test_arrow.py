@@ -64,8 +64,8 @@ def spark_rows(path: Path, **options: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_every_vector_has_the_rows_of_spark(name, pl, sql):
-    path = VECTORS / name
+def test_every_vector_has_the_rows_of_spark(name, pl, sql, vector):
+    path = vector(name)
     codec = "datapoints" if name.startswith("m3") else "commands" if name.startswith("workq") else "records"
     expected = str(spark_rows(path, codec=codec))  # as texts: a NaN isn't equal to itself
     rows = arrow.dataset(path, codec=codec, on_corruption="skip")

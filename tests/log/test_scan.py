@@ -60,9 +60,9 @@ def test_batches_do_not_change_when_the_next_one_is_read(stream):
         assert [p for batch in batches for p in batch["payload"].to_pylist()] == [r.payload for r in cursor]
 
 
-def test_times_that_int64_cannot_hold_are_null():
+def test_times_that_int64_cannot_hold_are_null(vector):
     expected = json.loads((VECTORS / "captain/times/expected.json").read_text())["records"]
-    table = pa.Table.from_batches(Stream.open(VECTORS / "captain/times").scan(["time"]))
+    table = pa.Table.from_batches(Stream.open(vector("captain/times")).scan(["time"]))
     nulls = [value is None for value in table["time"].cast(pa.int64()).to_pylist()]
     outside = ("0000", "0001", "2262-04-12", "9999")
     assert nulls == [want["time_utc"].startswith(outside) for want in expected]

@@ -76,7 +76,9 @@ class App:
 
     def enumerate(self, log: Enumeration) -> None:
         for thread, things in enumerate(self.things):
-            for key in list(things):
+            with self.locks[thread]:
+                keys = list(things)
+            for key in keys:
                 with self.locks[thread]:
                     if key in things:
                         log.update(Put(thread, key, things[key]))

@@ -87,3 +87,44 @@ def test_what_a_dict_has_not_is_told_as_a_dict_does(tmp_path):
         with pytest.raises(TypeError):
             data.update([(1, 1), ([], 2)])
         assert not data, "all of it or nothing"
+
+
+@pytest.mark.parametrize("way", ["a key", "a transaction"])
+def test_a_key_that_is_set_while_a_rotation_begins_is_in_the_next_generation(tmp_path, monkeypatch, way):
+    """The log has the key, the table doesn't yet: the rotation waits for it."""
+    path = str(tmp_path / "state")
+    with PersistentDict(path) as data:
+        data["before"] = 1
+        rotation = threading.Thread(target=data.rotate)
+        change = data._table.change
+
+        def rotate_and_change(events) -> None:
+            if not rotation.ident:
+                rotation.start()
+                rotation.join(0.3)  # it would be through by then
+            change(events)
+
+        monkeypatch.setattr(data._table, "change", rotate_and_change)
+        if way == "a key":
+            data["new"] = 2
+        else:
+            with data.transaction():
+                data["new"] = 2
+                data["before"] = 3
+        rotation.join()
+    assert restored(path)["new"] == 2
+
+
+def test_threads_that_set_new_keys_beside_rotations_lose_none(tmp_path):
+    path = str(tmp_path / "state")
+    with PersistentDict(path, rotate_bytes=2000) as data:
+
+        def fill() -> None:
+            for number in range(1500):
+                data[f"{threading.get_ident()}/{number}"] = number
+
+        assert at_once(4, fill) == [None] * 4
+        kept = dict(data)
+        assert data.stats().rotations
+    assert len(kept) == 6000
+    assert restored(path) == kept

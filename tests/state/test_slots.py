@@ -39,6 +39,12 @@ def catch_up(things: PersistentDict, disk: CrashDisk) -> None:
         target.close()
 
 
+def fill(things: PersistentDict) -> None:
+    """Forty keys, each in a record of its own: with small segments, they fill several."""
+    for key in range(40):
+        things[key] = "z" * 30
+
+
 def restored(disk: CrashDisk) -> dict:
     """What a copy restores to; {} if there is none that is whole."""
     if whole_slot("copy", disk) is None:
@@ -180,7 +186,7 @@ def segments(disk: CrashDisk, slot: str) -> list[str]:
 
 def test_after_a_crash_while_a_copy_is_emptied_none_with_a_hole_is_taken_for_whole(tmp_path, crash_count):
     with PersistentDict(str(tmp_path / "log"), segment_bytes=400, rotate_bytes=1 << 30) as things:
-        things.update(dict.fromkeys(range(40), "z" * 30))
+        fill(things)
         whole = CrashDisk()
         catch_up(things, whole)
         assert len(segments(whole, "a")) > 4
@@ -197,7 +203,7 @@ def test_after_a_crash_while_a_copy_is_emptied_none_with_a_hole_is_taken_for_who
 
 def test_a_copy_without_the_segment_that_its_generation_begins_in_is_refused_and_made_anew(tmp_path):
     with PersistentDict(str(tmp_path / "log"), segment_bytes=400, rotate_bytes=1 << 30) as things:
-        things.update(dict.fromkeys(range(40), "z" * 30))
+        fill(things)
         disk = CrashDisk()
         catch_up(things, disk)
         contents = {path: data for path, data in disk.contents().items() if not path.startswith("copy/a/snapshot")}

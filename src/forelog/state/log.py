@@ -11,10 +11,12 @@ and older generations are dropped. The state is never copied in memory.
                                          ^                   ^
                                          updates go on here  from here on, generation 1 is not needed
 
-The app must keep two rules:
+The app must keep three rules:
 
 - Between `update(event)` and the change itself, no other thread updates or enumerates the same thing. So the log
   has the changes of each thing in their order.
+- `enumerate` lists the things under the same lock. Otherwise a thing that was logged just before the generation
+  began, and isn't in memory yet, would be missing from the list.
 - A replay can meet an update of a thing that it has not seen yet, because its enumeration comes later in that
   generation. The app ignores such an update, or applies it if it holds the thing's whole value.
 

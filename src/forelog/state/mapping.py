@@ -375,7 +375,9 @@ class PersistentDict(MutableMapping[K, V]):
 
     def _enumerate(self, log: Enumeration) -> None:
         self._table.open()  # when the log is opened, all has been replayed by now
-        for key in log.each(list(self._table.now())):
+        with self._locks.all():  # what an older generation has is in the table, also if it has just been logged
+            keys = list(self._table.now())
+        for key in log.each(keys):
             with self._locks.of(key):
                 if (event := self._table.event(key)) is not None:
                     log.update(event)
