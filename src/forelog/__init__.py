@@ -12,6 +12,7 @@
 What is where, each importing only from those before it (`docs/design.md` has the whole):
 
     errors       every error, as one tree under ForelogError
+    lazy         what a package exports, loaded when it is first used
     kernel       loops over bytes, compiled
     bounds       what an option may be
     times        times as nanoseconds and as text
@@ -32,15 +33,15 @@ What is where, each importing only from those before it (`docs/design.md` has th
     cli          the command `forelog`
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
 from forelog import errors
 from forelog.errors import *  # noqa: F403 - all of them, and nothing else
+from forelog.lazy import exports
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a type checker reads these, and refuses any other name
     from forelog.log.appender import Appender as Appender
     from forelog.log.appender import SyncPolicy as SyncPolicy
     from forelog.log.backup import Backup as Backup
@@ -64,33 +65,27 @@ if TYPE_CHECKING:
     from forelog.log.verify import verify as verify
     from forelog.log.walk import Defect as Defect
 
-# The same names for Python, by their modules. Each is loaded when it is first used: a program that only wants
-# `forelog.errors`, or a command that only prints its help, doesn't pay for the engine.
-_HOMES = {
-    "forelog.log.appender": ("Appender", "SyncPolicy"),
-    "forelog.log.backup": ("Backup",),
-    "forelog.log.cleaner": ("CleanReport", "Cleaner"),
-    "forelog.log.cursor": ("Cursor",),
-    "forelog.log.metrics": ("Metrics", "prometheus_collector"),
-    "forelog.log.position": ("Position", "Record"),
-    "forelog.log.recovery": ("Recovery",),
-    "forelog.log.repair": ("Repair", "apply_repairs", "plan_repair"),
-    "forelog.log.rules": ("KeepLast", "KeepLatest", "OlderThan"),
-    "forelog.log.stream": ("SegmentInfo", "Stream"),
-    "forelog.log.verify": ("VerifyReport", "verify"),
-    "forelog.log.walk": ("Defect",),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_loaded, _load = exports(
+    __name__,
+    {
+        "forelog.log.appender": "Appender SyncPolicy",
+        "forelog.log.backup": "Backup",
+        "forelog.log.cleaner": "CleanReport Cleaner",
+        "forelog.log.cursor": "Cursor",
+        "forelog.log.metrics": "Metrics prometheus_collector",
+        "forelog.log.position": "Position Record",
+        "forelog.log.recovery": "Recovery",
+        "forelog.log.repair": "Repair apply_repairs plan_repair",
+        "forelog.log.rules": "KeepLast KeepLatest OlderThan",
+        "forelog.log.stream": "SegmentInfo Stream",
+        "forelog.log.verify": "VerifyReport verify",
+        "forelog.log.walk": "Defect",
+    },
+)
+__all__ = sorted([*errors.__all__, *_loaded])
 
-__all__ = sorted([*errors.__all__, *_HOME_OF])
-
-if not TYPE_CHECKING:  # a type checker reads the imports above, and refuses any other name
-
-    def __getattr__(name):
-        if name not in _HOME_OF:
-            raise AttributeError(f"module 'forelog' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

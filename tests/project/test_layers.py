@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "errors", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog",
+    "errors", "lazy", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog",
     "conversion", "messages", "state", "jobs", "broker", "spark", "arrow", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [

@@ -29,48 +29,34 @@ Modules with a .pxd file beside them are Python that is compiled as it is, with 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forelog.jobs.client.async_client import AsyncClient
-    from forelog.jobs.client.client import Client
-    from forelog.jobs.client.shift import Attempt, Counters
-    from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
-    from forelog.jobs.client.worker import Worker
-    from forelog.jobs.server.local import LocalServer
+from forelog.lazy import exports
 
-__all__ = [
-    "AsyncClient",
-    "Attempt",
-    "Client",
-    "Counters",
-    "JobInfo",
-    "Leased",
-    "LocalServer",
-    "QueueInfo",
-    "Result",
-    "ServerInfo",
-    "Worker",
-]
+if TYPE_CHECKING:  # a type checker reads these, and refuses any other name
+    from forelog.jobs.client.async_client import AsyncClient as AsyncClient
+    from forelog.jobs.client.client import Client as Client
+    from forelog.jobs.client.shift import Attempt as Attempt
+    from forelog.jobs.client.shift import Counters as Counters
+    from forelog.jobs.client.values import JobInfo as JobInfo
+    from forelog.jobs.client.values import Leased as Leased
+    from forelog.jobs.client.values import QueueInfo as QueueInfo
+    from forelog.jobs.client.values import Result as Result
+    from forelog.jobs.client.values import ServerInfo as ServerInfo
+    from forelog.jobs.client.worker import Worker as Worker
+    from forelog.jobs.server.local import LocalServer as LocalServer
 
-if not TYPE_CHECKING:  # a type checker would take any name for Any
-    _HOMES = {
-        "AsyncClient": "client.async_client",
-        "Attempt": "client.shift",
-        "Client": "client.client",
-        "Counters": "client.shift",
-        "JobInfo": "client.values",
-        "Leased": "client.values",
-        "LocalServer": "server.local",
-        "QueueInfo": "client.values",
-        "Result": "client.values",
-        "ServerInfo": "client.values",
-        "Worker": "client.worker",
-    }
+__all__, _load = exports(
+    __name__,
+    {
+        "forelog.jobs.client.async_client": "AsyncClient",
+        "forelog.jobs.client.client": "Client",
+        "forelog.jobs.client.shift": "Attempt Counters",
+        "forelog.jobs.client.values": "JobInfo Leased QueueInfo Result ServerInfo",
+        "forelog.jobs.client.worker": "Worker",
+        "forelog.jobs.server.local": "LocalServer",
+    },
+)
 
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'forelog.jobs' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"forelog.jobs.{_HOMES[name]}"), name)
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = _load

@@ -20,62 +20,44 @@ Copies of the log elsewhere are kept by `forelog.copies`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forelog.copies.destinations import DestinationHealth, Health
-    from forelog.copies.identity import Identity
-    from forelog.copies.server.server import ReplicaServer
-    from forelog.errors import BadEvent
-    from forelog.state.aio import AsyncPersistentDict
-    from forelog.state.enumeration import Enumeration
-    from forelog.state.events import Codec, EventCodec
-    from forelog.state.follower import Follower
-    from forelog.state.log import StateLog, StateStats
-    from forelog.state.mapping import PersistentDict
-    from forelog.state.restoration import restore
-    from forelog.state.unset import ABSENT
+from forelog.lazy import exports
 
-__all__ = [
-    "ABSENT",
-    "AsyncPersistentDict",
-    "BadEvent",
-    "Codec",
-    "DestinationHealth",
-    "Enumeration",
-    "EventCodec",
-    "Follower",
-    "Health",
-    "Identity",
-    "PersistentDict",
-    "ReplicaServer",
-    "StateLog",
-    "StateStats",
-    "restore",
-]
+if TYPE_CHECKING:  # a type checker reads these, and refuses any other name
+    from forelog.copies.destinations import DestinationHealth as DestinationHealth
+    from forelog.copies.destinations import Health as Health
+    from forelog.copies.identity import Identity as Identity
+    from forelog.copies.server.server import ReplicaServer as ReplicaServer
+    from forelog.errors import BadEvent as BadEvent
+    from forelog.state.aio import AsyncPersistentDict as AsyncPersistentDict
+    from forelog.state.enumeration import Enumeration as Enumeration
+    from forelog.state.events import Codec as Codec
+    from forelog.state.events import EventCodec as EventCodec
+    from forelog.state.follower import Follower as Follower
+    from forelog.state.log import StateLog as StateLog
+    from forelog.state.log import StateStats as StateStats
+    from forelog.state.mapping import PersistentDict as PersistentDict
+    from forelog.state.restoration import restore as restore
+    from forelog.state.unset import ABSENT as ABSENT
 
-if not TYPE_CHECKING:  # a type checker would take any name for Any
-    _HOMES = {
-        "ABSENT": "state.unset",
-        "AsyncPersistentDict": "state.aio",
-        "BadEvent": "errors",
-        "Codec": "state.events",
-        "DestinationHealth": "copies.destinations",
-        "Enumeration": "state.enumeration",
-        "EventCodec": "state.events",
-        "Follower": "state.follower",
-        "Health": "copies.destinations",
-        "Identity": "copies.identity",
-        "PersistentDict": "state.mapping",
-        "ReplicaServer": "copies.server.server",
-        "StateLog": "state.log",
-        "StateStats": "state.log",
-        "restore": "state.restoration",
-    }
+__all__, _load = exports(
+    __name__,
+    {
+        "forelog.copies.destinations": "DestinationHealth Health",
+        "forelog.copies.identity": "Identity",
+        "forelog.copies.server.server": "ReplicaServer",
+        "forelog.errors": "BadEvent",
+        "forelog.state.aio": "AsyncPersistentDict",
+        "forelog.state.enumeration": "Enumeration",
+        "forelog.state.events": "Codec EventCodec",
+        "forelog.state.follower": "Follower",
+        "forelog.state.log": "StateLog StateStats",
+        "forelog.state.mapping": "PersistentDict",
+        "forelog.state.restoration": "restore",
+        "forelog.state.unset": "ABSENT",
+    },
+)
 
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'forelog.state' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"forelog.{_HOMES[name]}"), name)
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = _load
