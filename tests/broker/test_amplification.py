@@ -286,7 +286,7 @@ def test_many_groups_that_have_moved_are_noted_some_at_a_time(broker):
     def note() -> None:
         groups = broker.broker.groups
         for group in groups.all.values():
-            groups._moved[group] = None
+            groups.moved[group] = None
         groups.note_moved(Position(9, 9))
         broker.broker.store.flush()
 

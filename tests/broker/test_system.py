@@ -207,7 +207,7 @@ def test_a_file_that_is_written_to_for_long_is_finished_so_that_it_can_go(tmp_pa
         until(lambda: not set(first) & set(files(tmp_path / "log")))
         fill(client, 3)
         assert [client.receive(30).payload[:6] for _ in range(3)] == [b"%06d" % i for i in range(3)]
-        here.broker.retention._limits = Limits()
+        here.broker.retention.limits = Limits()
         late = here.client()
         late.subscribe(["a"])
         fill(client, 1)

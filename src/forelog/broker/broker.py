@@ -293,7 +293,7 @@ class Broker:
         limits, store, history, presence = self.limits, self.store, self.history, self.presence
         self.quotas = SessionQuotas(limits)
         self.groups = Groups(
-            presence, store, history, self.routes, self.delivery, self.catchup, self.sender.moved_groups
+            presence.groups, store, history, self.routes, self.delivery, self.catchup, self.sender.moved_groups
         )
         self.acknowledgements = Acknowledgements(store, self.turns)
         self.publications = Publications(self.intake, self.turns, store, self.access, self.notices, limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from forelog.broker.connections.admission import Admission
@@ -68,63 +69,50 @@ FIGURES = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Figures:
     """Reads the figures from the parts that count them."""
 
-    def __init__(
-        self,
-        *,
-        stream: Stream,
-        store: SessionStore,
-        presence: Presence,
-        routes: Routes,
-        intake: Intake,
-        sender: Sender,
-        admission: Admission,
-        traffic: Traffic,
-        retention: Retention,
-        notices: ClientNotices,
-    ) -> None:
-        self._stream = stream
-        self._store = store
-        self._presence = presence
-        self._routes = routes
-        self._intake = intake
-        self._sender = sender
-        self._admission = admission
-        self._traffic = traffic
-        self._retention = retention
-        self._notices = notices
-        self.started = time.monotonic()
+    stream: Stream
+    store: SessionStore
+    presence: Presence
+    routes: Routes
+    intake: Intake
+    sender: Sender
+    admission: Admission
+    traffic: Traffic
+    retention: Retention
+    notices: ClientNotices
+    started: float = field(default_factory=time.monotonic, init=False)
 
     def read(self) -> dict[str, float]:
         """All figures, as of now, by their names in `FIGURES`."""
-        sessions = list(self._store.sessions.values())
+        sessions = list(self.store.sessions.values())
         connected = sum(session.connection is not None for session in sessions)
-        log_files, log_bytes = self._retention.size
+        log_files, log_bytes = self.retention.size
         return {
             "uptime_seconds": int(time.monotonic() - self.started),
             "clients_connected": connected,
             "clients_total": len(sessions),
             "clients_disconnected": len(sessions) - connected,
-            "clients_maximum": self._admission.inside_max,
+            "clients_maximum": self.admission.inside_max,
             "clients_behind": sum(
                 session.connection is not None and not session.main.live for session in sessions
             ),
-            "messages_received": self._intake.messages,
-            "messages_sent": self._sender.delivered,
-            "messages_dropped": self._sender.dropped,
+            "messages_received": self.intake.messages,
+            "messages_sent": self.sender.delivered,
+            "messages_dropped": self.sender.dropped,
             "messages_in_flight": sum(len(session.in_flight) for session in sessions),
-            "bytes_received": self._traffic.received,
-            "bytes_sent": self._traffic.sent,
-            "stored_bytes": self._stream.metrics.snapshot()["bytes_appended"],
+            "bytes_received": self.traffic.received,
+            "bytes_sent": self.traffic.sent,
+            "stored_bytes": self.stream.metrics.snapshot()["bytes_appended"],
             "log_files": log_files,
             "log_bytes": log_bytes,
-            "retention_files": self._retention.removed,
-            "retention_kept": self._retention.overdue,
-            "subscriptions": len(self._routes),
-            "groups": len(self._presence.groups),
-            "retained_messages": len(self._store.retained),
-            "write_failures": self._intake.failures,
-            **{f"refused_{what}": count for what, count in self._notices.refusals().items()},
+            "retention_files": self.retention.removed,
+            "retention_kept": self.retention.overdue,
+            "subscriptions": len(self.routes),
+            "groups": len(self.presence.groups),
+            "retained_messages": len(self.store.retained),
+            "write_failures": self.intake.failures,
+            **{f"refused_{what}": count for what, count in self.notices.refusals().items()},
         }

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Generator
+from dataclasses import dataclass, field
 
 from forelog.broker.flow.intake import Intake
 from forelog.broker.limits import Limits
@@ -31,33 +32,24 @@ _LOCK_SECONDS = 10.0
 """To wait for readers of the log."""
 
 
+@dataclass(eq=False, slots=True)
 class Retention:
     """Removes old files, again and again."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        limits: Limits,
-        *,
-        store: SessionStore,
-        presence: Presence,
-        history: History,
-        intake: Intake,
-    ) -> None:
-        self._stream = stream
-        self._limits = limits
-        self._store = store
-        self._presence = presence
-        self._history = history
-        self._intake = intake
-        self._warned = ""
-        """The session or group that the last warning named."""
-        self.removed = 0
-        """Files that were removed."""
-        self.overdue = 0
-        """Files that would be removed if no session or group needed them."""
-        self.size = (0, 0)
-        """The number of the log's files, and their bytes, as of the last measurement."""
+    stream: Stream
+    limits: Limits
+    store: SessionStore
+    presence: Presence
+    history: History
+    intake: Intake
+    _warned: str = field(default="", init=False)
+    """The session or group that the last warning named."""
+    removed: int = field(default=0, init=False)
+    """Files that were removed."""
+    overdue: int = field(default=0, init=False)
+    """Files that would be removed if no session or group needed them."""
+    size: tuple[int, int] = field(default=(0, 0), init=False)
+    """The number of the log's files, and their bytes, as of the last measurement."""
 
     async def run(self) -> None:
         """Remove old files every `retain_interval_seconds`, until cancelled."""
@@ -68,7 +60,7 @@ class Retention:
                 logger.info("broker: the log is being read without a pause, so its files stay for now")
             except (OSError, ForelogError) as error:
                 logger.error("broker: old files can't be removed: %s", error)
-            await asyncio.sleep(self._limits.retain_interval_seconds)
+            await asyncio.sleep(self.limits.retain_interval_seconds)
 
     async def look(self) -> Retained | None:
         """Remove old files now. Returns what was removed and what had to stay; None without limits on messages."""
@@ -108,9 +100,9 @@ class Retention:
             await asyncio.sleep(0)
 
     def _looking(self) -> Generator[None, None, tuple[Position | None, str]]:
-        end = self._history.delivered
+        end = self.history.delivered
         lowest, reader = end, ""
-        for number, session in enumerate(list(self._store.sessions.values())):
+        for number, session in enumerate(list(self.store.sessions.values())):
             if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
                 yield
             for cursor in session.cursors.values():
@@ -118,7 +110,7 @@ class Retention:
                     position = session.at(cursor, end)
                     if position < lowest:
                         lowest, reader = position, f"the session of {text(session.client_id)}"
-        for number, group in enumerate(list(self._presence.groups.values())):
+        for number, group in enumerate(list(self.presence.groups.values())):
             if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
                 yield
             position = group.at(end)
@@ -127,14 +119,14 @@ class Retention:
         return (lowest, reader) if reader else (None, "")
 
     def _look(self, keep_from: Position | None) -> Retained | None:
-        limits, done = self._limits, None
+        limits, done = self.limits, None
         seconds = limits.retain_seconds
         if seconds is not None:
             self._finish_old_file(seconds)
         if seconds is not None or limits.retain_bytes is not None:
             before_ns = None if seconds is None else time.time_ns() - int(seconds * SECOND_NS)
             done = retain(
-                self._stream,
+                self.stream,
                 before_ns=before_ns,
                 keep_bytes=limits.retain_bytes,
                 keep_from=keep_from,
@@ -142,7 +134,7 @@ class Retention:
                 timeout=_LOCK_SECONDS,
             )
             for path in done.removed:
-                self._history.forget_file(path)
+                self.history.forget_file(path)
         return done
 
     async def measure(self) -> None:
@@ -150,12 +142,12 @@ class Retention:
         self.size = await asyncio.to_thread(self._measure)
 
     def _measure(self) -> tuple[int, int]:
-        stream = self._stream
+        stream = self.stream
         sizes = [stream.segment_bytes(number) for number in stream.numbers()]
         return len(sizes), sum(size or 0 for size in sizes)
 
     def _finish_old_file(self, seconds: float) -> None:
-        appender = self._intake.appender
+        appender = self.intake.appender
         begun_ns = appender.position.segment  # a file is named by the time of its first message
         if time.time_ns() - begun_ns > seconds / 2 * SECOND_NS:
             appender.roll()

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from forelog.broker.figures import FIGURES, Figures
@@ -37,39 +38,32 @@ _LOAD_OF = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class SystemTopics:
     """The last values, and their delivery."""
 
-    def __init__(
-        self,
-        figures: Figures,
-        *,
-        interval_seconds: float,
-        retention: Retention,
-        history: History,
-        routes: Routes,
-        slices: Slices,
-        clock: MessageClock,
-    ) -> None:
-        self.figures = figures
-        self._interval = interval_seconds
-        self._retention = retention
-        self._history = history
-        self._routes = routes
-        self._slices = slices
-        self._clock = clock
-        self._values: dict[str, StoredMessage] = {}
-        self._loads: dict[str, float] = {}
-        self._before: dict[str, float] = {}
-        self._looked = figures.started
+    figures: Figures
+    interval_seconds: float
+    retention: Retention
+    history: History
+    routes: Routes
+    slices: Slices
+    clock: MessageClock
+    _values: dict[str, StoredMessage] = field(default_factory=dict, init=False)
+    _loads: dict[str, float] = field(default_factory=dict, init=False)
+    _before: dict[str, float] = field(default_factory=dict, init=False)
+    _looked: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looked = self.figures.started
 
     async def run(self) -> None:
         """Publish values every interval; never if that is 0."""
-        while self._interval:
+        while self.interval_seconds:
             with contextlib.suppress(OSError):
-                await self._retention.measure()
+                await self.retention.measure()
             self._publish(await asyncio.to_thread(self._look))  # on a thread, because it visits all sessions
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self.interval_seconds)
 
     def publish(self) -> None:
         """Publish values now."""
@@ -80,7 +74,7 @@ class SystemTopics:
         self._values = {
             ROOT + name: StoredMessage(now_ns, ROOT + name, text.encode(), {}) for name, text in values.items()
         }
-        self._slices.start(self, self._sending(list(self._values.values())))
+        self.slices.start(self, self._sending(list(self._values.values())))
 
     def retained(self, filter: str) -> list[StoredMessage]:  # noqa: A002
         """The last values of the topics that match a filter, for a new subscriber."""
@@ -91,7 +85,7 @@ class SystemTopics:
     def _sending(self, messages: list[StoredMessage]) -> Iterator[None]:
         """Send each value to all its subscribers, and to one member of each group."""
         for message in messages:
-            for number, (cursor, verdict) in enumerate(self._routes.of(message.topic.encode())):
+            for number, (cursor, verdict) in enumerate(self.routes.of(message.topic.encode())):
                 self._send(message, cursor, verdict)
                 if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1 or isinstance(cursor, Group):
                     yield
@@ -105,7 +99,7 @@ class SystemTopics:
         for session in takers:
             connection = session.connection
             if connection is not None and connection.ready:
-                data = packet_of(connection, message, 0, 0, self._clock, identifiers=verdict.properties)
+                data = packet_of(connection, message, 0, 0, self.clock, identifiers=verdict.properties)
                 if data is not None:
                     connection.send(data)
 
@@ -120,7 +114,7 @@ class SystemTopics:
             FIGURES[name].topic: f"{value:g}" if value % 1 else str(int(value)) for name, value in found.items()
         }
         values["uptime"] += " seconds"
-        values["log/position"] = str(self._history.end)
+        values["log/position"] = str(self.history.end)
         return values | self._load(found)
 
     def _load(self, found: dict[str, float]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass, field
 
 from forelog.broker.clients.acknowledgements import Acknowledgements
 from forelog.broker.clients.groups import Groups
@@ -27,61 +28,49 @@ KNOWN_SECONDS = 5.0
 """Between two notes of how far the messages of the log are known."""
 
 
+@dataclass(eq=False, slots=True)
 class Upkeep:
     """Runs every tenth of a second."""
 
-    def __init__(
-        self,
-        *,
-        store: SessionStore,
-        history: History,
-        clock: MessageClock,
-        turns: Turns,
-        acknowledgements: Acknowledgements,
-        groups: Groups,
-        clients: Clients,
-        admission: Admission,
-        notices: ClientNotices,
-        heap: Heap,
-    ) -> None:
-        self._store = store
-        self._history = history
-        self._clock = clock
-        self._turns = turns
-        self._acknowledgements = acknowledgements
-        self._groups = groups
-        self._clients = clients
-        self._admission = admission
-        self._notices = notices
-        self._heap = heap
-        self._swept = self._known = 0.0
+    store: SessionStore
+    history: History
+    clock: MessageClock
+    turns: Turns
+    acknowledgements: Acknowledgements
+    groups: Groups
+    clients: Clients
+    admission: Admission
+    notices: ClientNotices
+    heap: Heap
+    _swept: float = field(default=0.0, init=False)
+    _known: float = field(default=0.0, init=False)
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._turns.now = time.monotonic()
+            now = self.turns.now = time.monotonic()
             with contextlib.suppress(OSError, ForelogError):  # reported when a client depends on it
                 self.note_progress()
             if now - self._swept >= SWEEP_SECONDS:
                 self._swept = now
-                self._admission.sweep(now)
-                self._notices.sweep()
-                self._clients.sweep(now)
-            self._store.forget_expired(self._clock.seconds_left)
-            self._heap.tend()
+                self.admission.sweep(now)
+                self.notices.sweep()
+                self.clients.sweep(now)
+            self.store.forget_expired(self.clock.seconds_left)
+            self.heap.tend()
             if now - self._known >= KNOWN_SECONDS:
                 self._known = now
-                self._store.note_known()
+                self.store.note_known()
 
     def note_progress(self) -> None:
         """Note the positions of sessions and groups. After a crash, messages after them are sent again."""
-        moved = self._acknowledgements.take_moved()
-        end = self._history.delivered
+        moved = self.acknowledgements.take_moved()
+        end = self.history.delivered
         for session in moved:
-            if session.durable and session.client_id in self._store.sessions:
-                self._store.note_places(session)
+            if session.durable and session.client_id in self.store.sessions:
+                self.store.note_places(session)
             if session.shares:
-                self._groups.acknowledged(session)
-        self._groups.note_moved(end)
-        self._store.flush()
+                self.groups.acknowledged(session)
+        self.groups.note_moved(end)
+        self.store.flush()

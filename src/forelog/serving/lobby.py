@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 from forelog.serving.notices import Notices
@@ -24,27 +25,18 @@ PLACES = 1000
 _HANDSHAKE = 0x16
 
 
+@dataclass(eq=False, slots=True)
 class Lobby:
     """`loop.create_server(lobby.accept, ...)`: clients get a protocol that `make` makes once they speak TLS."""
 
-    def __init__(
-        self,
-        tls: ssl.SSLContext,
-        make: Callable[[], asyncio.Protocol],
-        notices: Notices,
-        *,
-        seconds: float = HANDSHAKE_SECONDS,
-        places: int = PLACES,
-        to_plain: bytes = b"",
-    ) -> None:
-        self._tls = tls
-        self._make = make
-        self._notices = notices
-        self._seconds = seconds
-        self._places = places
-        self._to_plain = to_plain
-        """What a client that doesn't speak TLS is sent."""
-        self._waiting: dict[asyncio.Task[None], str] = {}
+    tls: ssl.SSLContext
+    make: Callable[[], asyncio.Protocol]
+    notices: Notices
+    seconds: float = HANDSHAKE_SECONDS
+    places: int = PLACES
+    to_plain: bytes = b""
+    """What a client that doesn't speak TLS is sent."""
+    _waiting: dict[asyncio.Task[None], str] = field(default_factory=dict, init=False)
 
     @property
     def waiting(self) -> int:
@@ -62,11 +54,11 @@ class Lobby:
 
     def take(self, sock: socket.socket, peer: str) -> None:
         """A socket has come."""
-        if len(self._waiting) >= self._places:
+        if len(self._waiting) >= self.places:
             first = next(iter(self._waiting))
             gone = self._waiting.pop(first)
             first.cancel()
-            self._notices.warning("no TLS handshake", _host(gone), from_=gone, reason="others need its place")
+            self.notices.warning("no TLS handshake", _host(gone), from_=gone, reason="others need its place")
         task = asyncio.get_running_loop().create_task(self._shake_hands(sock, peer))
         self._waiting[task] = peer
 
@@ -79,19 +71,19 @@ class Lobby:
 
     async def _shake_hands(self, sock: socket.socket, peer: str) -> None:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self.seconds):
                 if not await speaks_tls(sock):
                     with contextlib.suppress(OSError):
                         sock.recv(1 << 16)  # or closing it would be a reset, and the answer lost
-                        sock.send(self._to_plain)
+                        sock.send(self.to_plain)
                         sock.shutdown(socket.SHUT_WR)
                     raise ssl.SSLError("the client does not speak TLS, which is expected here")
                 await asyncio.get_running_loop().connect_accepted_socket(
-                    self._make, sock, ssl=self._tls, ssl_handshake_timeout=self._seconds
+                    self.make, sock, ssl=self.tls, ssl_handshake_timeout=self.seconds
                 )
         except (OSError, TimeoutError) as error:
             sock.close()
-            self._notices.warning("TLS refused", _host(peer), from_=peer, reason=handshake_error(error))
+            self.notices.warning("TLS refused", _host(peer), from_=peer, reason=handshake_error(error))
 
 
 class _Accepted(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappush
 
 from forelog.broker.flow.catchup import CatchUp
@@ -10,7 +11,6 @@ from forelog.broker.flow.routes import Routes
 from forelog.broker.log.history import History
 from forelog.broker.mqtt.topics import parse_filter
 from forelog.broker.sessions.group import Group
-from forelog.broker.sessions.presence import Presence
 from forelog.broker.sessions.session import Cursor, Session, Sub
 from forelog.broker.sessions.store import SessionStore
 from forelog.log.position import Position
@@ -19,31 +19,22 @@ MOVED_MAX = 1000
 """Groups whose positions are noted together. After a crash the others send some messages again."""
 
 
+@dataclass(eq=False, slots=True)
 class Groups:
     """Creates groups, changes their members, and notes their positions."""
 
-    def __init__(
-        self,
-        presence: Presence,
-        store: SessionStore,
-        history: History,
-        routes: Routes,
-        delivery: Delivery,
-        catchup: CatchUp,
-        moved: dict[Group, None],
-    ) -> None:
-        """`moved` has the groups whose positions may have changed since they were last noted."""
-        self.all = presence.groups
-        self._store = store
-        self._history = history
-        self._routes = routes
-        self._delivery = delivery
-        self._catchup = catchup
-        self._moved = moved
+    all: dict[str, Group]
+    store: SessionStore
+    history: History
+    routes: Routes
+    delivery: Delivery
+    catchup: CatchUp
+    moved: dict[Group, None]
+    """Groups whose positions may have changed since they were last noted."""
 
     def restore(self) -> None:
         """After a start, create the groups that sessions share. Those that no session has are dropped."""
-        store = self._store
+        store = self.store
         for session in store.sessions.values():
             for key in session.groups:
                 self._group(key, parse_filter(key).filter).holders.add(session)
@@ -54,12 +45,12 @@ class Groups:
     def _group(self, key: str, name: str) -> Group:
         group = self.all.get(key)
         if group is None:
-            kept = self._store.groups.get(key)
-            group = self.all[key] = Group(key, name, self._history.end if kept is None else kept)
+            kept = self.store.groups.get(key)
+            group = self.all[key] = Group(key, name, self.history.end if kept is None else kept)
             group.live = kept is None
-            self._routes.add(group, name, Sub(2))
+            self.routes.add(group, name, Sub(2))
             if kept is None:  # noted once it moves: until then it is where the first member subscribed
-                self._store.groups[key] = group.next
+                self.store.groups[key] = group.next
         return group
 
     def share(self, session: Session, key: str, name: str, sub: Sub) -> None:
@@ -68,11 +59,11 @@ class Groups:
         group.holders.add(session)
         group.add_member(session, sub)
         session.groups[key] = sub
-        at = self._store.groups[key]
+        at = self.store.groups[key]
         if session.durable and at != sub.since:  # the other members' sessions may not survive a crash
-            self._store.note("group", key, *at)
+            self.store.note("group", key, *at)
         if not group.live:
-            self._catchup.resume(group)
+            self.catchup.resume(group)
 
     def join(self, session: Session, key: str, sub: Sub) -> None:
         """A client that has the subscription connects."""
@@ -80,7 +71,7 @@ class Groups:
         group.holders.add(session)
         group.add_member(session, sub)
         if not group.live:
-            self._catchup.resume(group)
+            self.catchup.resume(group)
 
     def unsubscribe(self, session: Session, key: str) -> None:
         """A connected client unsubscribes."""
@@ -101,7 +92,7 @@ class Groups:
         assert isinstance(group, Group)
         for position in positions:
             heappush(group.returned, position)
-        self._moved[group] = None
+        self.moved[group] = None
         self._settle(group)
 
     def leave(self, session: Session, key: str) -> None:
@@ -114,9 +105,9 @@ class Groups:
     def _settle(self, group: Group) -> None:
         """Read from the log what members left, and what comes while no member is connected."""
         if group.live and (group.returned or not group.members):
-            group.fall_behind(self._delivery.given(group))
+            group.fall_behind(self.delivery.given(group))
         if group.members and not group.live:
-            self._catchup.resume(group)
+            self.catchup.resume(group)
 
     def forget(self, session: Session, key: str) -> None:
         """A session that has the subscription ends."""
@@ -130,34 +121,34 @@ class Groups:
         if group.holders:
             self._settle(group)
         else:
-            self._routes.remove(group, group.filter)
+            self.routes.remove(group, group.filter)
             self.all.pop(group.key, None)
-            self._moved.pop(group, None)
-            if self._store.groups.pop(group.key, None) is not None:
-                self._store.note("ungroup", group.key)
+            self.moved.pop(group, None)
+            if self.store.groups.pop(group.key, None) is not None:
+                self.store.note("ungroup", group.key)
 
     def judge_again(self) -> None:
         """Check again which members may read what, because rights have changed."""
         for group in self.all.values():
             group.judge_again()
             if not group.live:
-                self._catchup.resume(group)
+                self.catchup.resume(group)
 
     def acknowledged(self, session: Session) -> None:
         """Note that a client has acknowledged messages, which groups may have sent."""
         for group in session.shares:
             assert isinstance(group, Group)
-            self._moved[group] = None
+            self.moved[group] = None
         if len(session.shares) > len(session.in_flight):
             found = {sent.cursor: None for sent in session.in_flight.values()}
             session.shares = {cursor: None for cursor in found if isinstance(cursor, Group)}
 
     def note_moved(self, end: Position) -> None:
         """Note the positions of groups that have changed, for after a crash."""
-        store = self._store
-        for _ in range(min(len(self._moved), MOVED_MAX)):
-            group = next(iter(self._moved))
-            del self._moved[group]
+        store = self.store
+        for _ in range(min(len(self.moved), MOVED_MAX)):
+            group = next(iter(self.moved))
+            del self.moved[group]
             at = group.at(end)
             if store.groups.get(group.key) != at and group.key in self.all:
                 store.groups[group.key] = at

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from forelog.broker.access.control import Access
 from forelog.broker.access.rights import NOTHING
@@ -38,65 +39,47 @@ from forelog.serving.tls import peer_name
 from forelog.times import SECOND_NS
 
 
+@dataclass(eq=False, slots=True)
 class Clients:
     """Connects clients to sessions."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        limits: Limits,
-        access: Access,
-        store: SessionStore,
-        quotas: SessionQuotas,
-        presence: Presence,
-        history: History,
-        delivery: Delivery,
-        turns: Turns,
-        subscriptions: Subscriptions,
-        wills: Wills,
-        slices: Slices,
-        notices: ClientNotices,
-        is_full: Callable[[], bool],
-    ) -> None:
-        """`is_full` says whether no more clients may be connected."""
-        self._loop = loop
-        self._limits = limits
-        self._access = access
-        self._store = store
-        self._sessions = store.sessions
-        self._quotas = quotas
-        self._presence = presence
-        self._history = history
-        self._delivery = delivery
-        self._turns = turns
-        self._subscriptions = subscriptions
-        self._wills = wills
-        self._slices = slices
-        self._notices = notices
-        self._is_full = is_full
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    access: Access
+    store: SessionStore
+    quotas: SessionQuotas
+    presence: Presence
+    history: History
+    delivery: Delivery
+    turns: Turns
+    subscriptions: Subscriptions
+    wills: Wills
+    slices: Slices
+    notices: ClientNotices
+    is_full: Callable[[], bool]
+    """Whether no more clients may be connected."""
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
 
     def restore(self) -> None:
         """After a start: no client is connected, and sessions begin to expire now at the latest."""
-        for session in list(self._sessions.values()):
+        for session in list(self.store.sessions.values()):
             if session.ended_ns is None:
                 session.ended_ns = time.time_ns()
-                self._store.note_session(session)
+                self.store.note_session(session)
             self._expire_later(session)
             self._judge_away(session)
-            self._quotas.restore(session)
+            self.quotas.restore(session)
 
     # -- coming
 
     def connect(self, connection: Link, packet: Connect) -> None:
         """CONNECT: accept or refuse a client. While its password is checked, its further packets wait."""
-        access, visit = self._access, connection.visit
+        access, visit = self.access, connection.visit
         secured = connection.transport.get_extra_info("ssl_object") if access.user_from_certificate else None
         if secured is not None:  # the certificate names the user, whatever name the client gives
             packet.user_name, packet.password = peer_name(secured), None
         visit.claims(packet)
-        most = self._limits.name_bytes_max
+        most = self.limits.name_bytes_max
         if len(packet.client_id.encode()) > most:
             raise BadPacket(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id has more than {most} bytes")
         if packet.user_name is not None and len(packet.user_name.encode()) > most:
@@ -116,15 +99,15 @@ class Clients:
             if not found.cancelled():
                 admit = functools.partial(self._admit, connection, packet, found.result())
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                    self._loop.call_soon_threadsafe(connection.resume, admit)
+                    self.loop.call_soon_threadsafe(connection.resume, admit)
 
         allowed.add_done_callback(checked)
 
     def _admit(self, connection: Link, packet: Connect, refused: ReasonCode | None) -> None:
         """Give a client its session. Raises BadPacket if it may not have one."""
-        limits, visit = self._limits, connection.visit
+        limits, visit = self.limits, connection.visit
         self._check(connection, packet, refused)
-        self._turns.run()  # what was published before comes before
+        self.turns.run()  # what was published before comes before
         answer: Properties = {}
         client_id = packet.client_id
         if not client_id:
@@ -134,7 +117,7 @@ class Clients:
         connection.user, visit.client_id = packet.user_name, client_id
         session, present = self._session(connection, client_id, packet)
         self._set_expiry(session, packet, answer)
-        self._hold(session, self._access.owner(packet.user_name) or "", packet.will, present)
+        self._hold(session, self.access.owner(packet.user_name) or "", packet.will, present)
         session.will = packet.will
         session.in_flight_max = min(limits.in_flight_max, packet.properties.get("receive_maximum", 65_535))
         if packet.keep_alive > limits.keep_alive_max or (not packet.keep_alive and limits.keep_alive_max < 65_535):
@@ -142,12 +125,12 @@ class Clients:
             answer["server_keep_alive"] = limits.keep_alive_max
         sender = {"from": client_id}
         connection.properties = (pack(sender), pack({"qos": 1, **sender}))
-        session.owner = self._access.owner(packet.user_name)
+        session.owner = self.access.owner(packet.user_name)
         self._judge(session, connection)
         self._note(session, present)
         connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
-        self._notices.happened(
+        self.notices.happened(
             "connected",
             connection,
             version=packet.version,
@@ -156,18 +139,18 @@ class Clients:
             keep_alive=packet.keep_alive,
         )
         self._answer(connection, present, answer)
-        self._subscriptions.join(session, connection)
+        self.subscriptions.join(session, connection)
 
     def _check(self, connection: Link, packet: Connect, refused: ReasonCode | None) -> None:
         """Raise BadPacket if a client may not come in."""
-        access, visit = self._access, connection.visit
+        access, visit = self.access, connection.visit
         if refused is None and access.password_of(packet.user_name) != visit.known:
             refused = ReasonCode.BAD_USER_NAME_OR_PASSWORD  # it has changed while the client waited
         if refused is not None:
             visit.event = "login refused"
             raise BadPacket(refused, reason_text(refused))
-        known = self._sessions.get(packet.client_id)
-        if self._is_full() and (known is None or known.connection is None):
+        known = self.store.sessions.get(packet.client_id)
+        if self.is_full() and (known is None or known.connection is None):
             raise BadPacket(ReasonCode.SERVER_BUSY, "too many clients are connected")
         if packet.will is not None:
             topic = packet.will.topic
@@ -178,19 +161,19 @@ class Clients:
 
     def _hold(self, session: Session, owner: str, will: Will | None, present: bool) -> None:
         """Count a session for its user. Raises BadPacket if that is too much; then nothing has changed."""
-        if not self._quotas.begin(session, owner, will, durable=session.durable):
+        if not self.quotas.begin(session, owner, will, durable=session.durable):
             if present:
                 self._expire_later(session)
             else:
                 self.end(session)
             raise BadPacket(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions, or they are too large")
-        self._quotas.settle(session)
+        self.quotas.settle(session)
 
     def _note(self, session: Session, present: bool) -> None:
         """Note that a client is connected, for after a crash. Raises BadPacket if that fails."""
         if not (session.durable or present):
             return
-        store, ended_ns = self._store, session.ended_ns
+        store, ended_ns = self.store, session.ended_ns
         session.ended_ns = None
         store.note_session(session)
         try:
@@ -211,25 +194,25 @@ class Clients:
         if client_id in self._timers:
             self._timers.pop(client_id).cancel()
         if not packet.clean_start:
-            self._wills.cancel(client_id)
+            self.wills.cancel(client_id)
         if session is not None and session.connection is not None:
             old = session.connection
             old.refuse(ReasonCode.SESSION_TAKEN_OVER, f"taken over from {connection.peer}")
             self.left(old, taken_over=not packet.clean_start)
-            session = self._sessions.get(client_id)
+            session = self.store.sessions.get(client_id)
         if session is not None and packet.clean_start:
             self.end(session)
             session = None
         if session is not None:
             return session, True
-        session = Session(client_id, self._history.end, self._limits.in_flight_max)
-        session.main.go_live(self._history.end)
-        self._sessions[client_id] = session
+        session = Session(client_id, self.history.end, self.limits.in_flight_max)
+        session.main.go_live(self.history.end)
+        self.store.sessions[client_id] = session
         return session, False
 
     def _own(self, connection: Link, client_id: str) -> Session | None:
         """The session of a client id. Raises BadPacket if it is another user's."""
-        access, session = self._access, self._sessions.get(client_id)
+        access, session = self.access, self.store.sessions.get(client_id)
         if session is None or access.may_take(connection.user, session.owner):
             return session
         if session.connection is not None or not access.is_orphan(session.owner):
@@ -243,12 +226,12 @@ class Clients:
             wanted = packet.properties.get("session_expiry_interval", 0)
         else:
             wanted = 0 if packet.clean_start else NEVER
-        session.expiry_seconds = min(wanted, self._limits.session_expiry_max)
+        session.expiry_seconds = min(wanted, self.limits.session_expiry_max)
         if session.expiry_seconds != wanted:
             answer["session_expiry_interval"] = session.expiry_seconds
 
     def _answer(self, connection: Link, present: bool, answer: Properties) -> None:
-        limits = self._limits
+        limits = self.limits
         if connection.version == MQTT_5_0:
             answer["receive_maximum"] = min(limits.receive_max, 65_535)
             answer["maximum_packet_size"] = limits.packet_bytes_max
@@ -270,64 +253,64 @@ class Clients:
                     ReasonCode.PROTOCOL_ERROR,
                     "a session that was to end with its connection can't be made to last",
                 )
-            session.expiry_seconds = min(wanted, self._limits.session_expiry_max)
+            session.expiry_seconds = min(wanted, self.limits.session_expiry_max)
         connection.normal_end = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         connection.visit.why = "disconnect" if connection.normal_end else "disconnect with will"
         connection.close()
 
     def left(self, connection: Link, *, taken_over: bool = False) -> None:
         """A connection is closed, for whatever reason."""
-        self._presence.connections.discard(connection)
+        self.presence.connections.discard(connection)
         session = connection.session
         if session is None or session.connection is not connection:
             return
-        self._turns.run()
+        self.turns.run()
         session.connection, session.resending = None, False
-        self._access.verdicts.forget(session.rights)
+        self.access.verdicts.forget(session.rights)
         session.wake()
-        self._subscriptions.leave(session)
+        self.subscriptions.leave(session)
         for cursor in session.cursors.values():
             if cursor.live:
-                cursor.fall_behind(self._delivery.given(cursor))
+                cursor.fall_behind(self.delivery.given(cursor))
         session.ended_ns = time.time_ns()
-        self._notices.ended(connection)
+        self.notices.ended(connection)
         will, session.will = session.will, None
         if will is not None and not connection.normal_end:
-            self._wills.left(session, connection, will, taken_over=taken_over)
+            self.wills.left(session, connection, will, taken_over=taken_over)
         if not session.durable and not taken_over:
             self.end(session)
         else:
-            self._store.note_session(session)
-            self._store.try_flush()
+            self.store.note_session(session)
+            self.store.try_flush()
             self._expire_later(session)
 
     def end(self, session: Session) -> None:
         """End a session, and forget it."""
-        self._subscriptions.forget(session)
-        if self._sessions.get(session.client_id) is session:
-            del self._sessions[session.client_id]
-            self._quotas.end(session)
-            self._store.note("end", session.client_id)
-            self._store.try_flush()
-        self._wills.due(session.client_id)
+        self.subscriptions.forget(session)
+        if self.store.sessions.get(session.client_id) is session:
+            del self.store.sessions[session.client_id]
+            self.quotas.end(session)
+            self.store.note("end", session.client_id)
+            self.store.try_flush()
+        self.wills.due(session.client_id)
 
     def _expire_later(self, session: Session) -> None:
         expires = session.expires_ns()
         if expires is not None:
             delay = min(max((expires - time.time_ns()) / SECOND_NS, 0), 86_400)
-            self._timers[session.client_id] = self._loop.call_later(delay, self._expire_in_turn, session)
+            self._timers[session.client_id] = self.loop.call_later(delay, self._expire_in_turn, session)
 
     def _expire_in_turn(self, session: Session) -> None:
         """Expire a session in a slice, because many may expire at once."""
-        self._slices.later(self, lambda: self._expire(session))
+        self.slices.later(self, lambda: self._expire(session))
 
     def _expire(self, session: Session) -> None:
         self._timers.pop(session.client_id, None)
-        if session.connection is not None or self._sessions.get(session.client_id) is not session:
+        if session.connection is not None or self.store.sessions.get(session.client_id) is not session:
             return
         expires = session.expires_ns()
         if expires is not None and expires <= time.time_ns():
-            self._notices.info("session expired", "", client=session.client_id, user=session.owner)
+            self.notices.info("session expired", "", client=session.client_id, user=session.owner)
             self.end(session)
         else:
             self._expire_later(session)
@@ -336,9 +319,9 @@ class Clients:
 
     def judge_again(self) -> None:
         """Give every client its rights again, because users or rules have changed."""
-        access = self._access
+        access = self.access
         gone: dict[Link, str] = {}
-        for session in self._sessions.values():  # all of them before anything is sent
+        for session in self.store.sessions.values():  # all of them before anything is sent
             connection = session.connection
             if connection is None:
                 self._judge_away(session)
@@ -351,23 +334,23 @@ class Clients:
                 gone[connection] = "its user has another password"
             if connection in gone:
                 session.rights, connection.publish_all = NOTHING, False
-        self._subscriptions.judge_again()
+        self.subscriptions.judge_again()
         for connection, why in gone.items():
             connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, why)
-        for session in list(self._sessions.values()):
+        for session in list(self.store.sessions.values()):
             if session.connection is not None:
-                self._turns.resume(session)
+                self.turns.resume(session)
 
     def _judge(self, session: Session, connection: Link) -> None:
         """Set the rights of a connected client."""
-        session.rights = self._access.rights(connection.user, session.client_id)
+        session.rights = self.access.rights(connection.user, session.client_id)
         for cursor in session.cursors.values():
             cursor.judge_again()
 
     def _judge_away(self, session: Session) -> None:
         """Set the rights of a client that is away, if it has groups: nothing else needs them."""
         if session.groups:
-            session.rights = self._access.rights_of_owner(session.owner, session.client_id)
+            session.rights = self.access.rights_of_owner(session.owner, session.client_id)
 
     # -- keep alive
 
@@ -375,11 +358,11 @@ class Clients:
         """Disconnect clients that have been silent for one and a half times their keep alive."""
         late = [
             connection
-            for connection in self._presence.connections
+            for connection in self.presence.connections
             if connection.keep_alive and now - connection.heard > connection.keep_alive * 1.5
         ]
         if late:
-            self._slices.add(self, self._disconnecting(late))
+            self.slices.add(self, self._disconnecting(late))
 
     def _disconnecting(self, late: list[Link]) -> Iterator[None]:
         why = "nothing was heard for one and a half keep alives"

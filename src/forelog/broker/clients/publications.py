@@ -6,6 +6,7 @@ Plain messages go from the connection to the intake in bulk. These are checked a
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from forelog.broker.access.control import Access
@@ -22,42 +23,34 @@ from forelog.broker.sessions.session import Link, Session
 from forelog.broker.sessions.store import SessionStore
 
 
+@dataclass(eq=False, slots=True)
 class Publications:
     """Takes single messages."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        turns: Turns,
-        store: SessionStore,
-        access: Access,
-        notices: ClientNotices,
-        limits: Limits,
-    ) -> None:
-        self._intake = intake
-        self._turns = turns
-        self._store = store
-        self._access = access
-        self._notices = notices
-        self._receive_max = limits.receive_max
+    intake: Intake
+    turns: Turns
+    store: SessionStore
+    access: Access
+    notices: ClientNotices
+    limits: Limits
 
     def publish(self, connection: Link, session: Session, packet: Publish) -> None:
         """PUBLISH: check a message, then put it into the log with this turn."""
         if packet.qos == 2 and packet.packet_id in session.received:
             # The message was sent before. It is in the log, or will be with this turn, so rights don't matter.
-            self._turns.write()
+            self.turns.write()
             connection.send(encode(Pubrec(packet.packet_id), connection.version))
             return
         refused = self._refusal(connection, session, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
-            self._notices.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
+            self.notices.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
             if packet.qos and connection.version == MQTT_5_0:
                 connection.send_packet(answer(packet.packet_id, refused))
             elif connection.version != MQTT_5_0:
                 connection.refuse(refused, f"it may not publish to {packet.topic!r:.100}")
             return
-        if packet.qos == 2 and len(session.received) >= self._receive_max:
+        if packet.qos == 2 and len(session.received) >= self.limits.receive_max:
             connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "too many messages of QoS 2 are in flight")
             return
         kept = kept_properties(
@@ -73,7 +66,7 @@ class Publications:
     def _refusal(self, connection: Link, session: Session, packet: Publish) -> ReasonCode | None:
         if packet.topic.startswith("$"):
             return ReasonCode.TOPIC_NAME_INVALID
-        if not self._access.verdicts.may_publish(session.rights, packet.topic):
+        if not self.access.verdicts.may_publish(session.rights, packet.topic):
             return ReasonCode.NOT_AUTHORIZED
         can_answer = packet.qos and connection.version == MQTT_5_0
         if packet.retain and can_answer and not self._has_room(packet.topic, packet.payload, packet.properties):
@@ -81,7 +74,7 @@ class Publications:
         return None
 
     def _has_room(self, topic: str, payload: bytes, properties: Any) -> bool:
-        return self._store.retained.has_room(topic, payload, properties)
+        return self.store.retained.has_room(topic, payload, properties)
 
     def put(
         self,
@@ -95,19 +88,19 @@ class Publications:
         """Put one message into the log, with this turn."""
         if kept.get("retain") and not self._has_room(topic, payload, kept):
             del kept["retain"]  # it is still delivered; a publisher that could be answered was refused
-            self._notices.warning("not retained", "", topic=topic, reason="quota exceeded")
-        time_ns = self._intake.put(topic, payload, kept, connection, acks)
+            self.notices.warning("not retained", "", topic=topic, reason="quota exceeded")
+        time_ns = self.intake.put(topic, payload, kept, connection, acks)
         if kept.get("retain"):
             message = StoredMessage(time_ns, topic, payload, kept)
-            self._store.retained.reserve(message)
-            self._intake.when_written(lambda: self._retain(message))
-            self._intake.when_failed(functools.partial(self._store.retained.release, topic))
+            self.store.retained.reserve(message)
+            self.intake.when_written(lambda: self._retain(message))
+            self.intake.when_failed(functools.partial(self.store.retained.release, topic))
         packet_id = kept.get("id")
         if packet_id is not None and session is not None:
             session.received[packet_id] = time_ns
-            self._store.taking[session] = None
-            self._intake.when_failed(functools.partial(session.received.pop, packet_id, None))
-        self._turns.soon()
+            self.store.taking[session] = None
+            self.intake.when_failed(functools.partial(session.received.pop, packet_id, None))
+        self.turns.soon()
 
     def _retain(self, message: StoredMessage) -> None:
-        self._store.note_retained(message.topic, self._store.retain(message))
+        self.store.note_retained(message.topic, self.store.retain(message))

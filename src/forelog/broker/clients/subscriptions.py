@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
 from forelog.broker.clients.groups import Groups
 from forelog.broker.flow.catchup import CatchUp
@@ -39,41 +40,24 @@ Starts = dict[str, Position]
 """Where the replays of a SUBSCRIBE start, by filter as it was sent."""
 
 
+@dataclass(eq=False, slots=True)
 class Subscriptions:
     """Adds and removes subscriptions, and the routes of clients that come and go."""
 
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        store: SessionStore,
-        quotas: SessionQuotas,
-        groups: Groups,
-        routes: Routes,
-        history: History,
-        delivery: Delivery,
-        catchup: CatchUp,
-        retained: RetainedDelivery,
-        turns: Turns,
-        slices: Slices,
-        tasks: Tasks,
-        executor: Executor,
-        notices: ClientNotices,
-    ) -> None:
-        self._limits = limits
-        self._store = store
-        self._quotas = quotas
-        self._groups = groups
-        self._routes = routes
-        self._history = history
-        self._delivery = delivery
-        self._catchup = catchup
-        self._retained = retained
-        self._turns = turns
-        self._slices = slices
-        self._tasks = tasks
-        self._executor = executor
-        self._notices = notices
+    limits: Limits
+    store: SessionStore
+    quotas: SessionQuotas
+    groups: Groups
+    routes: Routes
+    history: History
+    delivery: Delivery
+    catchup: CatchUp
+    retained: RetainedDelivery
+    turns: Turns
+    slices: Slices
+    tasks: Tasks
+    executor: Executor
+    notices: ClientNotices
 
     # -- sessions whose clients come and go
 
@@ -90,45 +74,45 @@ class Subscriptions:
             if not cursor.live:
                 session.behind[cursor] = None
             for name, sub in list(cursor.subs.items()):
-                self._routes.add(cursor, name, sub)
+                self.routes.add(cursor, name, sub)
                 yield
         for key, sub in list(session.groups.items()):
-            self._groups.join(session, key, sub)
+            self.groups.join(session, key, sub)
             yield
         if session.in_flight or session.released:
-            self._tasks.start(self._resume(session, connection))
+            self.tasks.start(self._resume(session, connection))
         else:
             session.resending = False
-            self._turns.resume(session)
+            self.turns.resume(session)
 
     async def _resume(self, session: Session, connection: Link) -> None:
-        await self._catchup.resend(session, connection)
-        self._turns.resume(session)
+        await self.catchup.resend(session, connection)
+        self.turns.resume(session)
 
     def leave(self, session: Session) -> None:
         """A client disconnects: remove its routes, and give what it hasn't acknowledged to other members."""
-        returned = self._groups.take_back(session)
-        self._slices.start(session, self._leaving(session, returned))
+        returned = self.groups.take_back(session)
+        self.slices.start(session, self._leaving(session, returned))
 
     def _leaving(self, session: Session, returned: dict[Cursor, list[Position]]) -> Iterator[None]:
         for group, positions in returned.items():
-            self._groups.give_back(group, positions)
+            self.groups.give_back(group, positions)
             yield
         for cursor in list(session.cursors.values()):
             for name in list(cursor.subs):
-                self._routes.remove(cursor, name)
+                self.routes.remove(cursor, name)
                 yield
         for key in list(session.groups):
-            self._groups.leave(session, key)
+            self.groups.leave(session, key)
             yield
 
     def forget(self, session: Session) -> None:
         """A session ends: remove it from its groups, then free it."""
-        self._slices.start(session, self._forgetting(session))
+        self.slices.start(session, self._forgetting(session))
 
     def _forgetting(self, session: Session) -> Iterator[None]:
         for key in list(session.groups):
-            self._groups.forget(session, key)
+            self.groups.forget(session, key)
             yield
         session.let_go()
 
@@ -152,7 +136,7 @@ class Subscriptions:
                 held.set_result(None)
                 connection.resume()
 
-        if not self._slices.start(session, run()):
+        if not self.slices.start(session, run()):
             held.set_running_or_notify_cancel()
             connection.hold(held)
 
@@ -162,11 +146,11 @@ class Subscriptions:
         """SUBSCRIBE: answered once all of it has taken effect; retained messages follow the answer."""
         connection = session.connection
         assert connection is not None
-        self._turns.run()  # what was published before doesn't match
+        self.turns.run()  # what was published before doesn't match
         if any(wanted.filter.startswith("$replay/") for wanted in packet.subscriptions):
             held: Future[None] = Future()
             connection.hold(held)
-            self._tasks.start(self._find_starts(session, connection, packet))
+            self.tasks.start(self._find_starts(session, connection, packet))
         else:
             self._do(session, connection, self._subscribing(session, connection, packet, {}))
 
@@ -181,7 +165,7 @@ class Subscriptions:
                     starts[wanted.filter] = (
                         Position(0, 0)
                         if since_ns is None
-                        else await loop.run_in_executor(self._executor, self._history.position_of, since_ns)
+                        else await loop.run_in_executor(self.executor, self.history.position_of, since_ns)
                     )
                 except (ForelogError, ValueError, OverflowError) as error:
                     shown = text(session.client_id), text(wanted.filter)
@@ -200,18 +184,18 @@ class Subscriptions:
             code = self._subscribe_one(session, connection, wanted, identifier, starts, retained)
             codes.append(code)
             if code >= 0x80:
-                self._notices.refused(
+                self.notices.refused(
                     "subscribe refused", connection, filter=wanted.filter, reason=reason_text(code)
                 )
             yield
         if session.durable:
-            self._store.flush()
+            self.store.flush()
         connection.send_packet(Suback(packet.packet_id, codes))
         for name in retained:
             session.retained_left.pop(name, None)
             session.retained_left[name] = None  # from the start, even if some were sent before
-        self._retained.send(session)
-        self._turns.resume(session)
+        self.retained.send(session)
+        self.turns.resume(session)
 
     def _subscribe_one(
         self,
@@ -230,25 +214,25 @@ class Subscriptions:
             return ReasonCode.NOT_AUTHORIZED
         name = wanted.filter
         if not (name in session.main.subs or name in session.groups or name in session.cursors):
-            full = session.subscriptions() >= self._limits.subscriptions_max
-            if full or not self._quotas.subscribe(session, name):
+            full = session.subscriptions() >= self.limits.subscriptions_max
+            if full or not self.quotas.subscribe(session, name):
                 return ReasonCode.QUOTA_EXCEEDED
-        sub = Sub(wanted.qos, wanted.no_local, wanted.retain_as_published, identifier, self._history.end)
+        sub = Sub(wanted.qos, wanted.no_local, wanted.retain_as_published, identifier, self.history.end)
         if parsed.group is not None:
             if wanted.no_local:
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a shared subscription can't have No Local")
-            self._groups.share(session, wanted.filter, parsed.filter, sub)
-            self._store.note_sub(session, wanted.filter, sub, shared=True)
+            self.groups.share(session, wanted.filter, parsed.filter, sub)
+            self.store.note_sub(session, wanted.filter, sub, shared=True)
             return wanted.qos
         if parsed.when is not None:
             return self._replay(session, wanted.filter, parsed, sub, starts)
         before = session.main.subs.get(parsed.filter)
         if before is not None:
             sub = sub._replace(since=before.since)  # subscribing again misses no message
-        self._delivery.settle(session.main)
+        self.delivery.settle(session.main)
         session.main.add(parsed.filter, sub)
-        self._routes.add(session.main, parsed.filter, sub)
-        self._store.note_sub(session, parsed.filter, sub)
+        self.routes.add(session.main, parsed.filter, sub)
+        self.store.note_sub(session, parsed.filter, sub)
         if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None):
             retained.append(parsed.filter)
         return wanted.qos
@@ -259,14 +243,14 @@ class Subscriptions:
             return ReasonCode.TOPIC_FILTER_INVALID
         old = session.cursors.get(key)
         if old is not None:
-            self._routes.remove(old, parsed.filter)
+            self.routes.remove(old, parsed.filter)
             session.behind.pop(old, None)
         cursor = session.cursors[key] = Cursor(key, session, starts[key])
         session.behind[cursor] = None
         sub = sub._replace(since=Position(0, 0))
         cursor.add(parsed.filter, sub)
-        self._routes.add(cursor, parsed.filter, sub)
-        self._store.note_replay(session, cursor)
+        self.routes.add(cursor, parsed.filter, sub)
+        self.store.note_replay(session, cursor)
         return sub.qos
 
     # -- UNSUBSCRIBE
@@ -275,7 +259,7 @@ class Subscriptions:
         """UNSUBSCRIBE: answered once none of it has an effect any more."""
         connection = session.connection
         assert connection is not None
-        self._turns.run()
+        self.turns.run()
         self._do(session, connection, self._unsubscribing(session, connection, packet))
 
     def _unsubscribing(self, session: Session, connection: Link, packet: Unsubscribe) -> Iterator[None]:
@@ -284,31 +268,31 @@ class Subscriptions:
             codes.append(self._unsubscribe_one(session, name))
             yield
         if session.durable:
-            self._store.flush()
+            self.store.flush()
         connection.send_packet(Unsuback(packet.packet_id, codes))
 
     def _unsubscribe_one(self, session: Session, name: str) -> int:
-        self._store.note_unsub(session, name)
+        self.store.note_unsub(session, name)
         if name in session.groups or (name and name in session.cursors) or name in session.main.subs:
-            self._quotas.unsubscribe(session, name)
+            self.quotas.unsubscribe(session, name)
         if name in session.groups:
-            self._groups.unsubscribe(session, name)
+            self.groups.unsubscribe(session, name)
             return ReasonCode.SUCCESS
         if name and name in session.cursors:
             cursor = session.cursors.pop(name)
             session.behind.pop(cursor, None)
             for inner in cursor.subs:
-                self._routes.remove(cursor, inner)
+                self.routes.remove(cursor, inner)
             return ReasonCode.SUCCESS
         if session.main.remove(name) is None:
             return ReasonCode.NO_SUBSCRIPTION_EXISTED
-        self._routes.remove(session.main, name)
+        self.routes.remove(session.main, name)
         return ReasonCode.SUCCESS
 
     # -- rights
 
     def judge_again(self) -> None:
         """Forget everything that was concluded from rights, because they have changed."""
-        self._delivery.abandon()
-        self._routes.judge_again()
-        self._groups.judge_again()
+        self.delivery.abandon()
+        self.routes.judge_again()
+        self.groups.judge_again()

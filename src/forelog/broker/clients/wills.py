@@ -7,6 +7,7 @@ is gone, or may not publish to its topic any more.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from forelog.broker.access.control import Access
@@ -26,21 +27,15 @@ class _Pending(NamedTuple):
     will: Will
 
 
+@dataclass(eq=False, slots=True)
 class Wills:
     """Publishes wills, at once or after their delay."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        access: Access,
-        publications: Publications,
-        notices: ClientNotices,
-    ) -> None:
-        self._loop = loop
-        self._access = access
-        self._publications = publications
-        self._notices = notices
-        self._waiting: dict[str, tuple[asyncio.TimerHandle, _Pending]] = {}
+    loop: asyncio.AbstractEventLoop
+    access: Access
+    publications: Publications
+    notices: ClientNotices
+    _waiting: dict[str, tuple[asyncio.TimerHandle, _Pending]] = field(default_factory=dict, init=False)
 
     def left(self, session: Session, connection: Link, will: Will, *, taken_over: bool) -> None:
         """A client is lost: publish its will, now or after its delay."""
@@ -52,7 +47,7 @@ class Wills:
         if not delay:
             self._publish(pending)
         else:
-            timer = self._loop.call_later(delay, self.due, session.client_id)
+            timer = self.loop.call_later(delay, self.due, session.client_id)
             self._waiting[session.client_id] = timer, pending
 
     def cancel(self, client_id: str) -> None:
@@ -68,9 +63,9 @@ class Wills:
             self._publish(pending)
 
     def _publish(self, pending: _Pending) -> None:
-        will, access = pending.will, self._access
+        will, access = pending.will, self.access
         if not access.knows(pending.user) or not access.may_publish(pending.user, pending.client_id, will.topic):
-            self._notices.warning(
+            self.notices.warning(
                 "will refused",
                 pending.host,
                 from_=pending.host,
@@ -81,4 +76,4 @@ class Wills:
             )
             return
         kept = kept_properties(will.properties, will.qos, sender=pending.client_id, retain=will.retain)
-        self._publications.put(will.topic, will.payload, kept)
+        self.publications.put(will.topic, will.payload, kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from forelog.copies.slots import Slots
 from forelog.copies.snapshot import Resume
@@ -16,6 +17,7 @@ def _nothing(*_: object) -> None:
     pass
 
 
+@dataclass(eq=False, slots=True)
 class Receiver:
     """Writes the records that come over a link into slots, until the other side closes.
 
@@ -27,25 +29,16 @@ class Receiver:
     The lock is held while a copy is changed.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        slots: Slots,
-        lock: threading.RLock | threading.Lock,
-        *,
-        arrived: Callable[[Position, memoryview], None] = _nothing,
-        renewed: Callable[[], None] = _nothing,
-        changed: Callable[[], None] = _nothing,
-        fits: Callable[[int], None] = _nothing,
-    ) -> None:
-        self._link = link
-        self._slots = slots
-        self._lock = lock
-        self._arrived = arrived
-        self._renewed = renewed
-        self._changed = changed
-        self._fits = fits
-        link.frame_bytes_max = FRAME_BYTES_MAX
+    link: Link
+    slots: Slots
+    lock: threading.RLock | threading.Lock
+    arrived: Callable[[Position, memoryview], None] = _nothing
+    renewed: Callable[[], None] = _nothing
+    changed: Callable[[], None] = _nothing
+    fits: Callable[[int], None] = _nothing
+
+    def __post_init__(self) -> None:
+        self.link.frame_bytes_max = FRAME_BYTES_MAX
 
     def run(self, check: Callable[[], None] = _nothing) -> None:
         """Receive until the other side closes. `check` is called before each frame, with the lock held.
@@ -57,35 +50,35 @@ class Receiver:
 
     def _next(self, check: Callable[[], None]) -> bool:
         """Take one frame, and release it before the next one comes. False at the end."""
-        frame = self._link.receive()
+        frame = self.link.receive()
         if frame is None:
             return False
-        with self._lock:
+        with self.lock:
             check()
             answer = self._take(frame.kind, frame.body)
         if answer is not None:
-            self._link.send_ack(answer)
+            self.link.send_ack(answer)
         return True
 
     def _take(self, kind: Kind, body: Body) -> Resume | None:
         """Carry a frame out. Returns what to acknowledge; None if the frame asks for no acknowledgement."""
-        slots = self._slots
+        slots = self.slots
         if kind is Kind.DATA:
             position, data = parse_data(body)
-            self._fits(len(data))
+            self.fits(len(data))
             slots.growing.write(position, data)
             if slots.growing is slots.whole:
-                self._arrived(position, data)
-                self._changed()
+                self.arrived(position, data)
+                self.changed()
         elif kind is Kind.FLUSH:
             return slots.flush(synced=body == b"\1")
         elif kind is Kind.COMMITTED:
             if slots.commit(parse_snapshot(body)):
-                self._renewed()
-            self._changed()
+                self.renewed()
+            self.changed()
             return slots.flush(synced=False)
         elif kind is Kind.RESTART:
             slots.restart()
         else:
-            raise BadFrame(f"{self._link.who} sends an unexpected {kind.name}")
+            raise BadFrame(f"{self.link.who} sends an unexpected {kind.name}")
         return None
