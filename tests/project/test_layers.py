@@ -18,7 +18,7 @@ LAYERS = [
 WITHIN_LOG = [
     "position", "metrics",
     "directory.place", "directory.index", "directory.end", "directory.watermark", "directory.foreign",
-    "directory.directory", "directory.detection", "directory.segment", "directory.trace",
+    "directory.directory", "directory.detection", "directory.segment", "directory.trace", "directory.removed",
     "directory.tenants", "directory.journal", "directory.spare", "directory.tail",
     "seek", "damage", "walk", "recovery", "active", "commit", "aio", "appender",
     "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",

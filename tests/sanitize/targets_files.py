@@ -26,6 +26,7 @@ from forelog.formats.m3.exchange import NotADatapoint, from_json
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark, read_end
 from forelog.log.directory.journal import read_journal
+from forelog.log.directory.removed import read_removed
 from forelog.log.directory.watermark import read_mark, read_own_from
 from forelog.log.position import Position
 from forelog.testing import CrashDisk
@@ -109,6 +110,17 @@ def watermark_of_a_log(data: bytes) -> None:
     directory = Directory(_disk("append.synced", bytes(content)), "log", Captain())
     read_mark(directory)
     read_own_from(directory)
+
+
+def _removed() -> list[bytes]:
+    return [struct.pack(">4sQQQ", b"GONE", number, 100, number + 1) for number in (1, 2**63)]
+
+
+@target(_removed, size_max=28)
+def ends_of_removed_segments(data: bytes) -> None:
+    notes = read_removed(Directory(_disk("removed.ends", _sealed(data.ljust(28, b"\0"))), "log", Captain()))
+    if any(entry.following <= number for number, entry in notes.items()):
+        raise Finding(f"{notes} lead backward")
 
 
 # -- copies of a state log

@@ -25,6 +25,7 @@ from forelog.formats import Block
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder, index_name, indexed_bytes, map_name, write_index
 from forelog.log.directory.place import read_exactly
+from forelog.log.directory.removed import note_removal
 from forelog.log.directory.segment import SegmentReader
 
 
@@ -74,7 +75,8 @@ def rewrite_segment(
 
 
 def remove_segment(directory: Directory, number: int) -> None:
-    """Remove a segment, and then its index or map."""
+    """Remove a segment, and then its index or map. Where it ended is noted before."""
+    note_removal(directory, number)
     path = directory.segment_path(number)
     found = directory.files.stat(path)
     directory.files.remove(path)

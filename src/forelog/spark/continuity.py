@@ -1,8 +1,10 @@
 """Whether a reader that resumes at a position has missed nothing.
 
 A log removes whole segments. If the segment at a reader's position is gone, records that it hasn't read may be
-gone too, unless it had read that segment to its end. The position alone doesn't tell. But a removed file stays
-until it is closed everywhere, so a reader that keeps the segment open still sees where it ended.
+gone too, unless it had read that segment to its end. The position alone doesn't tell. The log notes where the
+segments that it removes have ended (removed.py), so a reader knows after any pause. Other programs note nothing.
+But a removed file stays until it is closed everywhere, so a reader that keeps the segment open still sees where it
+ended.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forelog.errors import BadPosition, DataLoss
+from forelog.log.directory.removed import read_removed
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.trace import agrees
 from forelog.log.position import Position
@@ -67,9 +70,9 @@ class Continuity:
                 f"{log.path}: {self._words.stood} {begin}, and the log ends in segment {numbers[-1]}: it is "
                 f"another log, or was replaced. {self._words.anew}"
             )
-        following = numbers[bisect_right(numbers, begin.segment)]
-        if self._is_next(log, begin.segment, following) and self._was_read(log, begin):
-            return Position(following, 0)
+        after = self._after(log, numbers, begin)
+        if after is not None:
+            return after
         if self._fails:
             raise DataLoss(
                 f"{log.path}: {self._words.stood} {begin}, and that segment is gone: cleaning or retention may "
@@ -108,6 +111,20 @@ class Continuity:
                 return  # an open one still tells where it ended
             if known is not None:
                 known.close()
+
+    def _after(self, log: Log, numbers: list[int], begin: Position) -> Position | None:
+        """Where to resume if the segment at `begin` is gone; None unless it was surely read to its end."""
+        following = numbers[bisect_right(numbers, begin.segment)]
+        if self._is_next(log, begin.segment, following) and self._was_read(log, begin):
+            return Position(following, 0)
+        directory, place = log.stream().directory, begin
+        removed = read_removed(directory)
+        while place.segment not in numbers:
+            gone = removed.get(place.segment)
+            if gone is None or max(place.offset, directory.format.header_bytes) < gone.end:
+                return None
+            place = Position(gone.following, 0)  # which may be gone too, if it was empty
+        return place
 
     def _is_next(self, log: Log, number: int, following: int) -> bool:
         """Whether there can't have been a segment between the two."""

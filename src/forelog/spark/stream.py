@@ -30,7 +30,7 @@ from forelog.spark.continuity import Continuity, Phrases
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
 from forelog.spark.slices import read_slice
-from forelog.spark.tasks import Task, tasks_of
+from forelog.spark.tasks import Task, must_stay, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,8 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offset | None = None
         """Where the stream ends, if it reads only what was there at its start."""
         self._continuity = Continuity(_WORDS, fails=options.fail_on_data_loss)
+        self._moved: dict[str, tuple[Position, Position]] = {}
+        """For each log the start of the last batch, and where that was when its segment was gone."""
 
     # -- offsets
 
@@ -75,17 +77,26 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for waiting, log in zip(range(len(logs), 0, -1), logs, strict=True):
             begin = positions.get(log.name) or self._first(log)
             stop = _parse(self._until[log.name])[0] if self._until else None
-            begin = self._continuity.go_on(log, begin, _parse(start.get(log.name, ""))[1])
+            begin = self._go_on(log, begin, start)
             # The rest of the limit is shared among the remaining logs: none waits until the others are read.
             share = (None if rows is None else -(-rows // waiting), None if room is None else -(-room // waiting))
             end, taken, size = self._advance(log, begin, stop, *share)
             positions[log.name] = between_entries(log, begin, end)
             if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
                 positions[log.name] = between_entries(log, begin, stop or self._end(log))
-            self._continuity.stand(log, positions[log.name])
+            self._continuity.stand(log, begin, positions[log.name])
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions, logs)
+
+    def _go_on(self, log: Log, begin: Position, start: Offset) -> Position:
+        """Where a batch that starts at an offset begins to read, once it is sure that nothing was missed."""
+        known = self._moved.get(log.name)
+        if known is not None and known[0] == begin:
+            begin = known[1]  # whose segment is still held open, not that of the one before
+        moved = self._continuity.go_on(log, begin, _parse(start.get(log.name, ""))[1])
+        self._moved[log.name] = (_parse(start[log.name])[0] if log.name in start else begin, moved)
+        return moved
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         logs = self._logs()
@@ -112,6 +123,11 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not numbers or not log.stream().segment_bytes(numbers[0]):
             return Position(0, 0)  # an empty file of messages can be replaced by another one
         return Position(numbers[0], 0)
+
+    def _first_planned(self, log: Log) -> Position:
+        """Where a log begins that this batch is the first to read."""
+        known = self._moved.get(log.name)
+        return self._first(log) if known is None else known[0]
 
     def _end(self, log: Log) -> Position:
         """The end of a log now, looked for from where it was last time."""
@@ -152,16 +168,20 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[Slice] = []
         for log in self._logs():
             if log.name in end:
-                first = _parse(start[log.name])[0] if log.name in start else self._first(log)
+                first = _parse(start[log.name])[0] if log.name in start else self._first_planned(log)
                 stop = _parse(end[log.name])[0]
                 if first < stop:
+                    first = self._go_on(log, first, start)  # also for a batch that is repeated after a restart
                     pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
-        return tasks_of(pieces, self._options)
+        tasks = tasks_of(pieces, self._options)
+        return must_stay(tasks) if self._options.fail_on_data_loss else tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        piece = partition.piece if isinstance(partition, Task) else None
-        if piece is not None:
-            yield from read_slice(piece, self._options, self._columns, self._names)
+        if not isinstance(partition, Task) or partition.piece is None:
+            return
+        with partition.piece.log.stream().directory.read_lock():
+            partition.check()
+            yield from read_slice(partition.piece, self._options, self._columns, self._names)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: cleaning removes records, not reading."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from forelog.errors import DataLoss
 from forelog.kernel.types import CLOCK_MAX, CLOCK_MIN, TIME_MAX, TIME_MIN
 from forelog.log.directory.end import End, read_end
 from forelog.log.directory.watermark import Mark, read_mark
@@ -25,7 +27,7 @@ from forelog.log.seek import TimeOrder
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice
 
-__all__ = ["Task", "restored", "resumed", "tasks_of"]
+__all__ = ["Task", "must_stay", "restored", "resumed", "tasks_of"]
 
 _ROWS_MAX = 8192
 _CODEC = "records"
@@ -38,21 +40,53 @@ class Task(InputPartition):
     piece: Slice | None
     plan: dict[str, Any] | None = field(default=None, compare=False)
     """What Java has to know of it."""
+    segments: tuple[int, ...] = ()
+    """Segments that must still exist when the task reads."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (self.plan, pickle.dumps(self.piece))
+        return restored, (self.plan, pickle.dumps((self.piece, self.segments)))
+
+    def check(self) -> None:
+        """Raise DataLoss if a segment is gone that was planned. The caller holds the read lock."""
+        if self.piece is None:
+            return
+        directory = self.piece.log.stream().directory
+        for number in self.segments:
+            if not directory.has(number):
+                raise DataLoss(
+                    f"{directory.segment_path(number)} was removed after this batch was planned and before it was "
+                    "read: its records are missing. Let retention keep segments for longer, or continue without "
+                    "them with failOnDataLoss=false"
+                )
 
 
 def restored(_plan: dict[str, Any] | None, pickled: bytes) -> Task:
     """A task in a Python worker. Java reads the same pickle, and takes the plan."""
-    return Task(pickle.loads(pickled))
+    piece, segments = pickle.loads(pickled)
+    return Task(piece, segments=segments)
 
 
 def resumed(pickled: bytes, segment: int, offset: int) -> Task:
     """The rest of a task that Java has read up to a position."""
     task: Task = pickle.loads(pickled)
     assert task.piece is not None
-    return Task(replace(task.piece, start=Position(segment, offset), at_record=True))
+    rest = tuple(number for number in task.segments if number >= segment)
+    return Task(replace(task.piece, start=Position(segment, offset), at_record=True), segments=rest)
+
+
+def must_stay(tasks: Sequence[Task]) -> list[Task]:
+    """The same tasks, which fail if a segment of theirs is removed before they have read it."""
+    listed: dict[str, list[int]] = {}
+    for task in tasks:
+        piece = task.piece
+        if piece is None:
+            continue
+        if piece.log.path not in listed:
+            listed[piece.log.path] = piece.log.stream().directory.numbers()
+        numbers = listed[piece.log.path]
+        last = piece.stop.segment if piece.stop.offset else piece.stop.segment - 1
+        task.segments = tuple(numbers[bisect_left(numbers, piece.start.segment) : bisect_right(numbers, last)])
+    return list(tasks)
 
 
 def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[Task]:

@@ -12,6 +12,7 @@ end.py         where the log ends for readers while it is written: append.end
 journal.py     a second copy of the log's end, where a sync is cheap: append.journal
 spare.py       the next segment, open before it is needed: append.spare
 tail.py        the segment that is appended to, and how a new one is made
+removed.py     where removed segments ended: removed.ends
 foreign.py     segments that another program has rewritten
 trace.py       recognising a log at a position
 """

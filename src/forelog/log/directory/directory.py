@@ -11,6 +11,7 @@
       append.synced            how far the log was synced (watermark.py)
       append.end               where it ends for readers, while it is open to append (end.py)
       append.journal           a second copy of its end, while it is open, for faster syncs (journal.py)
+      removed.ends             where removed segments ended (removed.py)
       000000002.torn           what recovery cut off, kept as evidence
 """
 
