@@ -163,10 +163,10 @@ def markdown(report: Report) -> str:
     lines += [f"{report.rounds} rounds, after one to warm up; fewer where one takes long.", *report.notes]
     lines += ["", "### Goals", ""]
     goals = [goal for figure in report.figures for goal in figure.goals if has_bound(goal)]
-    lines += _table(("what", "measured", "low .. high", "goal", ""), [_goal_line(goal) for goal in goals])
+    lines += _table(("what", "measured", "low .. high", "goal", "reached?"), [_goal_line(goal) for goal in goals])
     for figure in report.figures:
         lines += ["", f"### {figure.title}", "", f"`{figure.name}`, {figure.date}.", ""]
-        lines += _table(("", "sync", "median", "low .. high", ""), [_row_line(row) for row in figure.rows])
+        lines += _table(("case", "sync", "median", "low .. high", "kind"), [_row_line(row) for row in figure.rows])
         shown = [goal for goal in figure.goals if not has_bound(goal)]
         if shown:
             lines += ["", "; ".join(f"{goal.text}: {number(goal.value, goal.unit)}" for goal in shown) + "."]
