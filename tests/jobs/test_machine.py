@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forelog.formats.commands.commands import decode
 from forelog.formats.commands.fields import COMPLETE, DELETE, NOT_SCHEDULED, START_ATTEMPT
-from forelog.jobs.log.replay import replay
 from forelog.jobs.machine.machine import DONE, DUPLICATE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Leaser
 from forelog.jobs.machine.registry import QUEUES_IDLE_MAX
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
+from tests.jobs.logged import replay
 
 MS, SECOND = 10**6, 10**9
 START = 10**18

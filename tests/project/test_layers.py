@@ -21,7 +21,7 @@ WITHIN_LOG = [
     "directory.directory", "directory.detection", "directory.segment", "directory.trace", "directory.removed",
     "directory.tenants", "directory.journal", "directory.spare", "directory.tail",
     "seek", "damage", "walk", "recovery", "active", "commit", "aio", "appender",
-    "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "repair",
+    "cursor", "rules", "rewrite", "cleaner", "scan", "backup", "stream", "verify", "made", "repair",
 ]  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def _replayed(jobs: _Jobs, log: bytes) -> object:
     replay = jobs.replay.Replay(NOW_NS)
     replay.apply_block(block)
     told = [[getattr(job, name) for name in _FIELDS] for job in replay.jobs.values()]
-    counts = replay.conflict_count, replay.bad_count, replay.expired_count, replay.unknown_count
+    counts = replay.conflict_count, replay.bad_count, replay.expired_count, replay.machine.unknown
     replay.machine.start(NOW_NS)
     replay.machine.tick(NOW_NS + 10**12, 10_000)
     after = [(job.id, int(job.state), job.attempts, job.fails) for job in replay.machine.jobs.values()]

@@ -11,9 +11,9 @@ from forelog import KeepLatest, Stream
 from forelog.errors import BadOption, CorruptRecord
 from forelog.formats.commands.commands import Add, Delete, encode
 from forelog.jobs.log.reader import read_commands
-from forelog.jobs.log.replay import replay as fold_commands
 from forelog.spark.pipeline.clean import ExpiredJobs, FinishedJobs, SupersededKeys, clean
 from forelog.spark.pipeline.failures import find_failure
+from tests.jobs.logged import replay as fold_commands
 from tests.spark.test_pipeline_jobs import SCRIPT, SECOND, START, add, job_id, possible_commands, write_commands
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -26,6 +26,7 @@ from forelog.jobs.log.replay import Replay
 from forelog.spark.pipeline.input import JOB_COLUMNS, read_log
 from forelog.spark.pipeline.jobs import jobs, poisoned, queue_rates, queue_stats, stuck
 from forelog.times import parse_time
+from tests.jobs.logged import is_processed, is_spent, lease_ends_ns
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -209,13 +210,14 @@ def possible_commands(rng: random.Random, count: int) -> tuple[list, Replay]:
             command = add(letter, max_attempts=rng.randrange(4), max_fails=rng.randrange(4))
         else:
             command = kind(job_id(letter))
-        if (command.id in replay.jobs) == (kind is add):
+        job = replay.jobs.get(command.id)
+        if (job is not None) == (kind is add):
             continue
-        if kind is TimeoutAttempt and replay.jobs[command.id].lease_ends_ns is None:
+        if kind is TimeoutAttempt and lease_ends_ns(job) is None:
             continue
-        if kind is StartAttempt and (replay.jobs[command.id].spent or replay.jobs[command.id].state not in (0, 3)):
+        if kind is StartAttempt and (is_spent(job) or job.state not in (0, 3)):
             continue
-        if kind in (Complete, Fail) and replay.jobs[command.id].processed:
+        if kind in (Complete, Fail) and is_processed(job):
             continue
         replay.apply(command, 0)
         commands.append((len(commands), command))

@@ -11,12 +11,12 @@ from forelog import Stream
 from forelog.formats.commands.commands import format_id, parse_id
 from forelog.jobs.log.reader import read_commands
 from forelog.jobs.log.replay import LoggedJob
-from forelog.jobs.log.replay import replay as fold_commands
 from forelog.jobs.machine.states import JobState
 from forelog.log.position import Position
 from forelog.spark.pipeline.input import REPLAY_COLUMNS, read_log
 from forelog.spark.pipeline.replay import latest, replay
 from tests.conftest import VECTORS
+from tests.jobs.logged import replay as fold_commands
 from tests.jobs.test_replay import CASES, NOW_2090, fold
 from tests.jobs.vectors import edited
 

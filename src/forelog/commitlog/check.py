@@ -17,17 +17,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forelog.commitlog.entries import EntryWalk
 from forelog.formats.m3.entries import SeriesTable
 from forelog.formats.m3.summary import Summary, count_series
+from forelog.log.made import Reached
 from forelog.log.position import Position
 from forelog.log.stream import Stream
+from forelog.log.verify import Progress
 from forelog.log.walk import Defect
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
@@ -46,8 +45,7 @@ def check_entries(
     """Read every entry; `progress(done_bytes, total_bytes)` is called for each block."""
     report = EntriesReport()
     walk = EntryWalk(stream, on_corruption="skip")
-    sizes = {info.number: info.byte_count for info in stream.segments()}
-    total = sum(sizes.values())
+    reached = Reached(stream.segments(), progress)
     known: set[bytes] = set()
     table: SeriesTable | None = None
     with stream.directory.read_lock(timeout=timeout), contextlib.closing(walk):
@@ -56,9 +54,7 @@ def check_entries(
                 known.update(table.metadata())
             table = block.series
             report.add(block)
-            if progress is not None:
-                before = sum(size for number, size in sizes.items() if number < block.segment)
-                progress(min(before + block.entries.offsets[-1], total), total)
+            reached(block.segment, block.entries.offsets[-1])
         known.update(table.metadata() if table is not None else ())
         report.series = len(known)
         report.namespaces = count_series(known)

@@ -29,6 +29,7 @@ keeping whole
 verify.py      checking every byte
 repair.py      repairing, with evidence kept
 backup.py      a copy as of one moment
+made.py        a log that is made from another one
 
 directory/     the files of a log, and each of the small ones beside the segments
 """

@@ -18,23 +18,21 @@ and read back before it is renamed: a log in its place is whole. The source is o
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from forelog.copies.addresses import source_directory
 from forelog.errors import PlaceTaken, RestoreFailed
-from forelog.files import Files, built_beside, disk, in_the_way
+from forelog.files import Files, disk
 from forelog.formats.state import EVENT, GROUP, events_in
-from forelog.log.directory.directory import READ_LOCK, Directory
+from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentWriter
+from forelog.log.made import Reached, free_place, made_log
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
-from forelog.log.verify import verify
+from forelog.log.verify import Progress
 from forelog.state.reader import Span, open_source, reading, span_of
-
-Progress = Callable[[int, int], None]
 
 
 class RestoreReport(NamedTuple):
@@ -76,29 +74,20 @@ def restore(
     mode             permissions of the new log's files
     """
     files = disk(files, mode)
-    place = os.path.normpath(os.fspath(path))
-    if in_the_way(files, place):
-        raise PlaceTaken(f"{os.fspath(path)} is there already and not empty: a restore makes a new log")
-    part = f"{place}.part"
-    if in_the_way(files, part, or_empty=True):
-        raise RestoreFailed(f"{part} is there already: an interrupted restore left it. Remove it first")
+    place, part = free_place(files, path, "restore", taken=PlaceTaken, left=RestoreFailed)
     with source_directory(source, storage_options, beside=place, progress=progress) as folder:
         stream = open_source(folder)
-        writer = SegmentWriter(Directory(files, part, stream.format))
         with reading(stream, timeout):
             span = span_of(stream, as_of)
-            with built_beside(files, place, part), contextlib.closing(writer):
+            with made_log(Directory(files, part, stream.format), place, part, _failed) as writer:
                 events = _copy(stream, span, writer, progress)
-                writer.finish()
-                _check(writer)
     return RestoreReport(os.fspath(path), span, events, writer.records, len(writer.numbers), writer.byte_count)
 
 
 def _copy(stream: Stream, span: Span, writer: SegmentWriter, progress: Progress | None) -> int:
     """Copy the span. Returns the number of events."""
     infos = [info for info in stream.segments() if span.start.segment <= info.number <= span.end.segment]
-    total = sum(info.byte_count for info in infos)
-    before = {info.number: sum(i.byte_count for i in infos if i.number < info.number) for info in infos}
+    reached = Reached(infos, progress)
     events = 0
     # From the start of the segment: so positions stay the same. A replay ignores what precedes the generation.
     for block in stream.blocks(start=Position(span.start.segment, 0), until=span.end):
@@ -112,17 +101,9 @@ def _copy(stream: Stream, span: Span, writer: SegmentWriter, progress: Progress 
                 events += 1
             elif kind == GROUP:
                 events += len(events_in(bytes(block.buffer[starts[row] : ends[row]])))
-        if progress is not None:
-            progress(min(before.get(block.segment, 0) + block.base + block.scan.end, total), total)
+        reached(block.segment, block.base + block.scan.end)
     return events
 
 
-def _check(writer: SegmentWriter) -> None:
-    """Read back what was written."""
-    directory = writer.directory
-    report = verify(Stream(directory.path, format=directory.format, files=directory.files))
-    directory.files.remove(f"{directory.path}/{READ_LOCK}")
-    problems = report.problems()
-    if problems or report.records != writer.records:
-        what = problems[0] if problems else f"{report.records} of {writer.records} records are there"
-        raise RestoreFailed(f"the disk does not have what was written: {what}")
+def _failed(problem: str) -> RestoreFailed:
+    return RestoreFailed(f"the disk does not have what was written: {problem}")

@@ -23,17 +23,17 @@ client can ask for it.
 >>> from forelog.formats.commands.commands import Add, StartAttempt, parse_id
 >>> job_id = parse_id("61000000-0001-4000-8000-000000000001")
 >>> add = Add(job_id, "mail", ttr_ms=1000, ttl_ms=60_000, created_ns=0)
->>> jobs = replay([(add, 0), (StartAttempt(job_id), 5_000_000)], now_ns=10_000_000)
->>> jobs[job_id].state, jobs[job_id].attempts, jobs[job_id].lease_ends_ns
-(<JobState.LEASED: 4>, 1, 1005000000)
->>> replay([(add, 0), (StartAttempt(job_id), 5_000_000)], now_ns=60_000_000_001)
-{}
+>>> replay = Replay(now_ns=10_000_000)
+>>> replay.apply(add, 0)
+>>> replay.apply(StartAttempt(job_id), 5_000_000)
+>>> job = replay.jobs[job_id]
+>>> job.state, job.attempts, job.leased_ns
+(<JobState.LEASED: 4>, 1, 5000000)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ from forelog.formats import Block
 from forelog.formats.commands.commands import Add, Command, Complete, Fail, Schedule, decode, format_id
 from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.log.loader import load, pieces_of
-from forelog.jobs.machine.limits import ATTEMPTS_MAX, TIME_NS_MAX
+from forelog.jobs.machine.limits import TIME_NS_MAX
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job
 from forelog.jobs.machine.states import JobState
@@ -53,7 +53,6 @@ from forelog.times import format_time
 logger = logging.getLogger("forelog")
 
 CONFLICTS_MAX = 1000  # how many are remembered; all are counted
-_MS_NS = 1_000_000
 _TTL_MS_MAX = 2**40
 
 
@@ -79,33 +78,6 @@ class LoggedJob:
     """The result of a completed or failed job."""
     leased_ns: int | None = None
     """When its last attempt began."""
-
-    @property
-    def expires_ns(self) -> int:
-        """When its ttl is over. The ttl runs from the time it is due, or else from its creation."""
-        return (self.created_ns if self.scheduled_ns is None else self.scheduled_ns) + self.ttl_ms * _MS_NS
-
-    @property
-    def lease_ends_ns(self) -> int | None:
-        """When the ttr of a leased job is over."""
-        if self.state != JobState.LEASED or self.leased_ns is None:
-            return None
-        return self.leased_ns + self.ttr_ms * _MS_NS
-
-    @property
-    def processed(self) -> bool:
-        """Whether it is completed or failed."""
-        return self.state in (JobState.COMPLETED, JobState.FAILED)
-
-    @property
-    def spent(self) -> bool:
-        """Whether no further attempt is allowed."""
-        return self.attempts >= (self.max_attempts or ATTEMPTS_MAX)
-
-    def is_ready(self, now_ns: int) -> bool:
-        """Whether it can be leased."""
-        waits = self.scheduled_ns is not None and self.scheduled_ns > now_ns
-        return self.state in (JobState.NEW, JobState.PENDING) and not waits
 
 
 class Conflict(NamedTuple):
@@ -140,11 +112,6 @@ class Replay:
     def expired_count(self) -> int:
         """Jobs that were skipped because their ttl is over."""
         return self.machine.expired
-
-    @property
-    def unknown_count(self) -> int:
-        """Commands about unknown jobs."""
-        return self.machine.unknown
 
     def apply(self, command: Command, time_ns: int) -> None:
         """Apply the next command of the log, which has its record's time."""
@@ -264,14 +231,3 @@ def _logged(job: Job) -> LoggedJob:
         job.result,
         job.leased_ns if leased else None,
     )
-
-
-def replay(
-    commands: Iterable[tuple[Command, int]], now_ns: int, *, fails_are_final: bool = False
-) -> dict[bytes, LoggedJob]:
-    """The jobs that are left after these commands, each with its record's time. By id, in the order of their
-    adds."""
-    fold = Replay(now_ns, fails_are_final=fails_are_final)
-    for command, time_ns in commands:
-        fold.apply(command, time_ns)
-    return fold.jobs

@@ -1,16 +1,13 @@
 """What a job may be: the limits of workq, with its error texts.
 
->>> from forelog.formats.commands.commands import Add, parse_id
->>> job = Add(parse_id("61000000-0001-4000-8000-000000000001"), "mail", ttr_ms=0, ttl_ms=1, created_ns=0)
->>> refuse_job(job)
+>>> from forelog.formats.commands.commands import parse_id
+>>> refuse(parse_id("61000000-0001-4000-8000-000000000001"), b"mail", 0, 1, 0)
 'Invalid TTR'
 """
 
 from __future__ import annotations
 
 import re
-
-from forelog.formats.commands.commands import Add, Schedule
 
 PAYLOAD_BYTES_MAX = 1 << 20
 RESULT_BYTES_MAX = 1 << 20
@@ -27,12 +24,6 @@ _NAMES_MAX = 4096
 _TTR_MS_MAX, _TTL_MS_MAX, _PAYLOAD_BYTES_MAX = TTR_MS_MAX, TTL_MS_MAX, PAYLOAD_BYTES_MAX
 
 _names: set[bytes] = set()
-
-
-def refuse_job(job: Add | Schedule) -> str | None:
-    """Why the job is invalid, or None."""
-    name = job.name.encode("utf-8", "surrogateescape")
-    return refuse(job.id, name, job.ttr_ms, job.ttl_ms, len(job.payload))
 
 
 def refuse(job_id: bytes, name: bytes, ttr_ms: int, ttl_ms: int, payload_bytes: int) -> str | None:

@@ -25,8 +25,6 @@ from forelog.jobs.server.session import Session
 if TYPE_CHECKING:
     from forelog.jobs.server.session import Replies
 
-__all__ = ["Connection", "Round"]
-
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client that takes no replies
 SHARE_MIN = 8  # clients that get their replies together, if there are as many
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits

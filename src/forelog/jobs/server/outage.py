@@ -19,8 +19,6 @@ from forelog.jobs.server.tasks import Tasks
 if TYPE_CHECKING:
     from forelog.jobs.log.commandlog import CommandLog
 
-__all__ = ["Outage"]
-
 logger = logging.getLogger("forelog")
 
 RETRY_SECONDS = (0.1, 5.0)  # until the next trial, at first and at most

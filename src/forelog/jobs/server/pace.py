@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Pace"]
-
 SLOW_SECONDS = 0.002  # from here on a write with its sync would block the event loop for too long
 TYPICAL_WRITES = 8  # writes that the average goes over: a single slow one means nothing
 PATIENCE_SYNCS = 1.5  # how long to wait for the clients of the last sync, in times of a sync

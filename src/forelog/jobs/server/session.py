@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from forelog.jobs.server.clients import Clients, Peer
     from forelog.jobs.server.inspection import Inspections
 
-__all__ = ["Replies", "Session"]
-
 _LINE_BYTES_MAX = 16 << 10
 _STRANGE_BYTES_MAX = 4 << 10
 """Of a line before the token is shown."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from forelog.jobs.machine.ledger import Changes
     from forelog.log.position import Positions
 
-__all__ = ["Turns"]
-
 logger = logging.getLogger("forelog")
 
 EVENTS_PER_TURN = 500  # timers that ring at once
