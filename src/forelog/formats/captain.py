@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import re
 import struct
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from forelog import kernel
+from forelog.formats.format import PlainEncoder
 from forelog.times import SECOND_NS
 
 MAGIC = 0x6370746E  # "cptn"
@@ -41,22 +41,6 @@ UNIX_EPOCH_SECONDS = 62_135_596_800  # from 0001-01-01T00:00:00Z, where the seco
 FRAME_BYTES_MAX = 32  # more than time, length and checksum of a record take
 
 _NAME = re.compile(r"(\d{9})\.log", re.ASCII)
-
-
-class CaptainEncoder:
-    """Encodes records that don't depend on each other, so nothing is staged."""
-
-    __slots__ = ("_starts",)
-
-    def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
-        data, self._starts = kernel.captain_encode_many(items, time_ns)
-        return data, self._starts
-
-    def places(self) -> array[int]:
-        return self._starts
-
-    def accept(self) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +88,8 @@ class Captain:
     def item_bytes(self, item: bytes) -> int:
         return len(item) + FRAME_BYTES_MAX
 
-    def encoder(self, number: int) -> CaptainEncoder:  # noqa: ARG002 - every segment's is the same
-        return CaptainEncoder()
+    def encoder(self, number: int) -> PlainEncoder:  # noqa: ARG002 - every segment's is the same
+        return PlainEncoder(kernel.captain_encode_many)
 
     def checker(self) -> None:
         return None

@@ -1,10 +1,10 @@
-"""The protocols that a format implements for the engine. `Captain` is the example to read."""
+"""The protocols that a format implements for the engine, and what some of them share. `Captain` is the example."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
 from forelog.kernel.types import Scan
 
@@ -111,3 +111,40 @@ class Format(Protocol):
 
         TIME_MAX if neither it nor the given records after it have a time.
         """
+
+
+class PlainEncoder:
+    """An Encoder of records that don't depend on each other, so nothing is staged."""
+
+    __slots__ = ("_encode_many", "_starts")
+
+    def __init__(self, encode_many: Callable[[Sequence[Any], int], tuple[bytes, array[int]]]) -> None:
+        self._encode_many = encode_many
+
+    def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
+        data, self._starts = self._encode_many(items, time_ns)
+        return data, self._starts
+
+    def places(self) -> array[int]:
+        return self._starts
+
+    def accept(self) -> None:
+        pass
+
+
+class Headerless:
+    """What formats share whose segments have no header."""
+
+    __slots__ = ()
+
+    header_bytes: ClassVar[int] = 0
+    signature: ClassVar[None] = None
+
+    def header(self) -> bytes:
+        return b""
+
+    def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
+        return None
+
+    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self

@@ -30,10 +30,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge
+from forelog.formats.format import Headerless
 from forelog.formats.m3.values import Series, Unit, as_bytes
 from forelog.kernel.types import TIME_MAX, TIME_MIN, Item
 
@@ -78,14 +79,13 @@ def _as_int64(what: str, value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class M3:
+class M3(Headerless):
     """The format of M3's commit log files. A chunk has up to `chunk_bytes` of data before its messages span."""
 
     chunk_bytes: int = CHUNK_BYTES
     """How much data a chunk has before it is closed."""
 
     name: ClassVar[str] = "m3"
-    header_bytes: ClassVar[int] = 0
     record_bytes_min: ClassVar[int] = CHUNK_HEAD_BYTES
     record_tail_bytes_max: ClassVar[int] = 0
     segment_number_max: ClassVar[int] = SEGMENT_NUMBER_MAX
@@ -93,7 +93,6 @@ class M3:
     segment_number_first: ClassVar[int] = 0
     record_word: ClassVar[str] = "chunk"
     holds_entries: ClassVar[bool] = True
-    signature: ClassVar[None] = None
     reasons: ClassVar[Mapping[int, str]] = {2: "truncated", 4: "size checksum", 5: "data checksum"}
     appends_in_place: ClassVar[bool] = False
     folder: ClassVar[str] = "commitlogs"
@@ -161,15 +160,6 @@ class M3:
     def segment_number(self, name: str) -> int | None:
         match = _NAME.fullmatch(name)
         return int(match[1]) if match else None
-
-    def header(self) -> bytes:
-        return b""
-
-    def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
-        return None
-
-    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
-        return self
 
     def exact_time(self, head: bytes) -> int:
         at = 0

@@ -30,14 +30,14 @@ which file a time is. To the engine that time is the segment's number; positions
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from forelog import kernel
 from forelog.errors import RecordTooLarge, TimeOutOfRange
+from forelog.formats.format import Headerless, PlainEncoder
 from forelog.formats.messages.msgpack import pack
 from forelog.kernel.types import TIME_MAX
 from forelog.times import SECOND_NS
@@ -58,28 +58,11 @@ _NAME = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\.(\d{9})Z\.dat", re.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class MessagesEncoder:
-    """Encodes messages, with times a nanosecond apart."""
-
-    __slots__ = ("_starts",)
-
-    def encode_many(self, items: Sequence[Any], time_ns: int) -> tuple[bytes, array[int]]:
-        data, self._starts = kernel.messages_encode_many(items, time_ns)
-        return data, self._starts
-
-    def places(self) -> array[int]:
-        return self._starts
-
-    def accept(self) -> None:
-        pass
-
-
 @dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Headerless):
     """The messages format."""
 
     name: ClassVar[str] = "messages"
-    header_bytes: ClassVar[int] = 0
     record_bytes_min: ClassVar[int] = MESSAGE_BYTES_MIN
     record_tail_bytes_max: ClassVar[int] = PROPERTIES_BYTES_MAX + 9
     segment_number_max: ClassVar[int] = MESSAGE_TIME_MAX
@@ -87,7 +70,6 @@ class Messages:
     segment_number_first: ClassVar[int] = 1
     record_word: ClassVar[str] = "message"
     holds_entries: ClassVar[bool] = False
-    signature: ClassVar[None] = None
     reasons: ClassVar[Mapping[int, str]] = {
         2: "truncated",
         3: "head",
@@ -126,8 +108,8 @@ class Messages:
     def item_bytes(self, item: Item) -> int:
         return sum(map(len, item)) + FRAME_BYTES_MAX
 
-    def encoder(self, number: int) -> MessagesEncoder:  # noqa: ARG002 - every segment's is the same
-        return MessagesEncoder()
+    def encoder(self, number: int) -> PlainEncoder:  # noqa: ARG002 - every segment's is the same
+        return PlainEncoder(kernel.messages_encode_many)
 
     def checker(self) -> None:
         return None
@@ -155,15 +137,6 @@ class Messages:
             return None
         number = (moment - _EPOCH) // timedelta(seconds=1) * SECOND_NS + nanos
         return number if 0 <= number <= MESSAGE_TIME_MAX else None
-
-    def header(self) -> bytes:
-        return b""
-
-    def header_defect(self, data: bytes) -> str | None:  # noqa: ARG002 - there is none that could be wrong
-        return None
-
-    def of_header(self, head: bytes) -> Self:  # noqa: ARG002 - it has none
-        return self
 
     def exact_time(self, head: bytes) -> int:
         if len(head) < 2 or head[0] != 0x95:
