@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forelog.bounds import BYTES_MAX
 from forelog.cli import codes
@@ -22,6 +22,9 @@ from forelog.files.modes import PRIVATE, check_mode
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 from forelog.times import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -138,6 +141,14 @@ class SubcommandParser(CommandParser):
         return chosen
 
 
+def subcommand_parser(
+    command: str, name: str, subcommands: Mapping[str, str], epilog: str | None = None
+) -> CommandParser:
+    """A parser for a subcommand, with the options that every command has."""
+    summary = subcommands[name]
+    return command_parser(f"{command} {name}", f"{summary[0].upper()}{summary[1:]}.", epilog)
+
+
 def subcommand_of(subcommands: Mapping[str, str]) -> Callable[[str], str]:
     """A type for arguments that accepts the name of a subcommand."""
 
@@ -182,14 +193,25 @@ def add_mode(parser: CommandParser, what: str = "the new log's files") -> None:
     parser.set_defaults(mode=PRIVATE)
 
 
-def add_client_tls(parser: CommandParser) -> None:
-    """The options of every command that connects to a server."""
-    parser.add("""
-        --tls            speak TLS, with a server certificate that this system trusts
-        --tls-ca FILE    speak TLS, with a server certificate signed by an authority in this file
-        --tls-cert FILE  speak TLS, and show this certificate
-        --tls-key FILE   its key
+def add_client(parser: CommandParser, waits: str = "") -> None:
+    """The options of every command that connects to a server. `waits` says more of how long it waits."""
+    parser.add(f"""
+        --tls              speak TLS, with a server certificate that this system trusts
+        --tls-ca FILE      speak TLS, with a server certificate signed by an authority in this file
+        --tls-cert FILE    speak TLS, and show this certificate
+        --tls-key FILE     its key
+        --timeout SECONDS  how long to wait for a reply{waits} (default: 30)
     """)
+    parser.set_defaults(timeout=30.0)
+
+
+def client_tls(chosen: argparse.Namespace) -> ssl.SSLContext | None:
+    """A client's side of TLS, by the options of `add_client`; None if it speaks none."""
+    if not (chosen.tls or chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
+        return None
+    from forelog.cli import serving  # asyncio comes along
+
+    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)
 
 
 def add_header(parser: CommandParser, magic: str, version: str) -> None:

@@ -57,31 +57,23 @@ def parser() -> options.CommandParser:
 
 def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
-    summary = SUBCOMMANDS[name]
     epilog = _ENVIRONMENT if name in _CLIENTS else "See docs/broker.md."
-    parser = options.command_parser(f"broker {name}", summary[0].upper() + summary[1:] + ".", epilog=epilog)
+    parser = options.subcommand_parser("broker", name, SUBCOMMANDS, epilog)
     _module(name).add_options(name, parser)
     if name in _CLIENTS:
-        _add_connection(parser)
+        parser.add(f"""
+            --server HOST:PORT    the broker's address (default: {SERVER})
+            --user NAME           the user's name
+            --password-file FILE  a file with the user's password
+            --client-id ID        the client's id (default: the broker's choice)
+        """)
+        parser.set_defaults(client_id="")
+        options.add_client(parser)
     return parser
 
 
 def _module(name: str) -> Any:
     return import_module(f"forelog.cli.broker.{_MODULES.get(name, name)}")
-
-
-def _add_connection(parser: options.CommandParser) -> None:
-    parser.add_argument("--server", metavar="HOST:PORT", help=f"the broker's address (default: {SERVER})")
-    parser.add_argument("--user", metavar="NAME", help="the user's name")
-    parser.add_argument("--password-file", metavar="FILE", help="a file with the user's password")
-    parser.add_argument(
-        "--client-id", metavar="ID", default="", help="the client's id (default: the broker's choice)"
-    )
-    options.add_client_tls(parser)
-    parser.add("""
-        --timeout SECONDS  how long to wait for a reply (default: 30)
-    """)
-    parser.set_defaults(timeout=30.0)
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -112,7 +104,7 @@ def client(chosen: argparse.Namespace) -> BrokerClient:
         client_id=chosen.client_id,
         user=chosen.user,
         password=_password(chosen),
-        tls=_tls(chosen),
+        tls=options.client_tls(chosen),
         session_expiry=int(expiry or 0),
         timeout=chosen.timeout,
     )
@@ -126,9 +118,3 @@ def _password(chosen: argparse.Namespace) -> bytes | None:
         raise codes.UsageError("--password-file needs --user")
     with open(chosen.password_file, "rb") as file:
         return file.read(65_535).rstrip(b"\r\n")
-
-
-def _tls(chosen: argparse.Namespace) -> Any:
-    if not (chosen.tls or chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
-        return None
-    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

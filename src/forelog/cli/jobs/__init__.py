@@ -11,6 +11,7 @@ Each subcommand has a parser of its own, created when it is needed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -57,45 +58,26 @@ def parser() -> options.CommandParser:
 
 def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
-    summary = SUBCOMMANDS[name]
-    parser = options.command_parser(f"jobs {name}", summary[0].upper() + summary[1:] + ".", epilog=_epilog(name))
-    if name == "serve":
-        from forelog.cli.jobs import serve as jobs_serve
-
-        jobs_serve.add_flags(parser)
-    else:
-        _module(name).add_options(name, parser)
-        _add_connection(parser)
+    epilog = _ENVIRONMENT if name != "serve" else "Each flag may have one dash or two. See docs/jobs.md."
+    parser = options.subcommand_parser("jobs", name, SUBCOMMANDS, epilog)
+    _module(name).add_options(name, parser)
+    if name != "serve":
+        parser.add(f"""
+            --server HOST:PORT  the server's address (default: {SERVER})
+            --token-file FILE   a file with the server's token
+        """)
+        options.add_client(parser, ", beyond what the command itself waits")
     return parser
 
 
-def _epilog(name: str) -> str:
-    if name == "serve":
-        return "Each flag may have one dash or two. See docs/jobs.md."
-    return _ENVIRONMENT
-
-
 def _module(name: str) -> Any:
-    return import_module(f"forelog.cli.jobs.{name if name in ('inspect', 'top') else 'commands'}")
-
-
-def _add_connection(parser: options.CommandParser) -> None:
-    parser.add_argument("--server", metavar="HOST:PORT", help=f"the server's address (default: {SERVER})")
-    parser.add_argument("--token-file", metavar="FILE", help="a file with the server's token")
-    options.add_client_tls(parser)
-    parser.add("""
-        --timeout SECONDS  how long to wait for a reply, beyond what the command itself waits (default: 30)
-    """)
-    parser.set_defaults(timeout=30.0)
+    return import_module(f"forelog.cli.jobs.{name if name in ('serve', 'inspect', 'top') else 'commands'}")
 
 
 def run(chosen: argparse.Namespace) -> int:
-    if chosen.subcommand == "serve":
-        from forelog.cli.jobs import serve as jobs_serve
-
-        return jobs_serve.run(chosen)
-    with _client(chosen) as client:
-        code: int = _module(chosen.subcommand).run(chosen, client)
+    module = _module(chosen.subcommand)
+    with contextlib.nullcontext() if chosen.subcommand == "serve" else _client(chosen) as client:
+        code: int = module.run(chosen, client)
         return code
 
 
@@ -105,9 +87,8 @@ def _client(chosen: argparse.Namespace) -> Client:
 
     server = chosen.server or os.environ.get("WORKQ_SERVER") or SERVER
     try:
-        return Client(
-            server, token=_token(chosen.token_file), tls=_tls(chosen), timeout=chosen.timeout, retry_seconds=0
-        )
+        tls, token = options.client_tls(chosen), _token(chosen.token_file)
+        return Client(server, token=token, tls=tls or False, timeout=chosen.timeout, retry_seconds=0)
     except JobRefused as error:
         raise codes.UsageError(str(error)) from None
 
@@ -117,11 +98,3 @@ def _token(path: str | None) -> str | bytes | None:
         return os.environ.get("WORKQ_TOKEN") or None
     with open(path, "rb") as file:
         return file.read(4096).strip()
-
-
-def _tls(chosen: argparse.Namespace) -> Any:
-    if chosen.tls_ca is None and chosen.tls_cert is None and chosen.tls_key is None:
-        return chosen.tls
-    from forelog.cli import serving  # asyncio comes along
-
-    return serving.client_tls(chosen.tls_ca, chosen.tls_cert, chosen.tls_key)

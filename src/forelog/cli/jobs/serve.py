@@ -52,7 +52,7 @@ _FLAGS = f"""
 """
 
 
-def add_flags(parser: options.CommandParser) -> None:
+def add_options(_: str, parser: options.CommandParser) -> None:
     """Add each flag, with one dash as in workq, or with two."""
     parser.add(re.sub(r"^--(\S+)", r"-\1 --\1", _FLAGS, flags=re.MULTILINE))
     parser.set_types(
@@ -76,7 +76,7 @@ def add_flags(parser: options.CommandParser) -> None:
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(chosen: argparse.Namespace, _: None = None) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     token = serving.token(chosen.token_file)
     if (chosen.tls_cert is None) != (chosen.tls_key is None):
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Each flag may have one dash or two. See docs/jobs.md.",
         allow_abbrev=False,
     )
-    add_flags(parser)
+    add_options("serve", parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the log does")
     parser.add_argument("-version", "--version", action="version", version=f"workq-server (forelog) {__version__}")
     try:

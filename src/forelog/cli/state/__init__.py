@@ -37,10 +37,10 @@ def parser() -> options.CommandParser:
 
 def subparser(name: str) -> options.CommandParser:
     """The parser of a subcommand."""
-    summary = SUBCOMMANDS[name]
-    parser = options.command_parser(
-        f"state {name}",
-        summary[0].upper() + summary[1:] + ".",
+    parser = options.subcommand_parser(
+        "state",
+        name,
+        SUBCOMMANDS,
         "Times are RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago; they include what was written then;\n"
         "positions are as printed, 000000007:1048576; they include what comes before.",
     )
