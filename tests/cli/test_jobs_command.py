@@ -340,7 +340,7 @@ JOBS_PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
 
 
 def test_every_flag_of_the_server_is_described_and_none_that_there_is_not() -> None:
-    table = JOBS_PAGE.partition("| flag | |")[2].partition("\n\n")[0]
+    table = JOBS_PAGE.partition("| flag | meaning |")[2].partition("\n\n")[0]
     flags = set()
     for action in jobs.subparser("serve")._actions:
         flags |= {flag for flag in action.option_strings if not flag.startswith("--")}
