@@ -6,6 +6,7 @@ The documented bound is 20 ms. Here it is several times that, for slow machines:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -418,3 +419,51 @@ def test_many_that_connect_and_subscribe_at_once_hold_up_nobody(broker):
             client.close()
         until(lambda: not broker.do(lambda: broker.broker.store.sessions))
     assert found.longest_ms < HELD_MS_MAX
+
+
+def overlapping(client: Talk, levels: int = 12) -> None:
+    """Subscribe to filters that are all looked at for a topic whose levels are all `a`."""
+    filters = ["/".join(parts) for parts in itertools.product("+a", repeat=levels)]
+    for first in range(0, len(filters), 512):
+        client.subscribe(*filters[first : first + 512])
+
+
+def test_a_message_does_not_wait_behind_those_to_new_topics(broker, talk):
+    """Finding who wants each of these takes milliseconds, and they were sent before it."""
+    subscriber, flood, publisher = talk("s"), talk("f"), talk("p")
+    overlapping(talk("c"))
+    subscriber.subscribe("known", "a/#")
+    publisher.publish("known", b"first", qos=1)
+    flood.send(*(Publish("/".join([*"a" * 11, f"a{n}"]), b"x") for n in range(300)))
+    until(lambda: broker.do(lambda: len(broker.broker.slices) > 0))
+    publisher.publish("known", b"second", qos=1)
+    topics = [message.topic for message in subscriber.take(302)]
+    assert topics[0] == "known"
+    assert "known" in topics[1:300]
+
+
+def test_messages_to_new_topics_keep_their_order(broker, talk):
+    """Plain ones, those with an alias or a property, and those of a client with limited rights."""
+    overlapping(talk("c"))
+    subscriber, publisher = talk("s"), talk("p")
+    subscriber.subscribe("a/#")
+    topics = ["/".join([*"a" * 11, f"a{n}"]) for n in range(700)]
+    kinds = [{}, {}, {}, {"topic_alias": 1}, {"message_expiry_interval": 100}]
+    publisher.send(
+        *(
+            Publish(topic, b"%d" % n, n % 2, packet_id=n + 1 if n % 2 else 0, properties=dict(kinds[n % 5]))
+            for n, topic in enumerate(topics)
+        )
+    )
+    assert [message.topic for message in subscriber.take(700)] == topics
+    assert len(publisher.drain()) == 350
+
+
+def test_who_leaves_while_its_topics_are_looked_up_leaves_no_work_behind(broker, talk):
+    overlapping(talk("c"))
+    flood = talk("f")
+    flood.send(*(Publish("/".join([*"a" * 11, f"a{n}"]), b"x") for n in range(2000)))
+    until(lambda: broker.do(lambda: len(broker.broker.slices) > 0))
+    flood.socket.close()
+    until(lambda: broker.do(lambda: len(broker.broker.slices) == 0))
+    assert broker.do(lambda: broker.broker.intake.messages) < 2000

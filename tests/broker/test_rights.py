@@ -501,3 +501,17 @@ def test_refused_topics_cost_no_memory(place):
         place.broker.access.verdicts.may_publish(place.broker.store.sessions["x"].rights, f"{number}/" + "x" * 200)
     assert place.broker.access.verdicts._bytes <= 4 << 20
     assert len(place.broker.access.verdicts._found) < 6000
+
+
+def test_a_reload_delivers_nothing_again(place):
+    """Neither what a subscriber has been given, nor what the rules of that moment kept from it."""
+    place.rules("user ann\ntopic #\nuser bob\ntopic open\n")
+    ann, bob = place.talk("ann", "a"), place.talk("bob", "b")
+    bob.subscribe("#", qos=1)
+    for topic in ("open", "open", "closed", "closed", "open"):
+        ann.publish(topic, b"before", 1)
+    assert [message.topic for message in bob.take(3)] == ["open"] * 3
+    place.rules(OPEN)
+    ann.publish("closed", b"after", 1)
+    assert [(message.topic, message.payload) for message in bob.take(1)] == [("closed", b"after")]
+    assert bob.drain() == []

@@ -357,6 +357,7 @@ class Broker:
             access=self.access,
             intake=self.intake,
             slices=self.slices,
+            routes=self.routes,
             delivery=self.delivery,
             turns=self.turns,
             clients=self.clients,

@@ -129,6 +129,10 @@ class Verdicts:
         self._found: dict[Rights, dict[str, bool]] = {}
         self._bytes = 0
 
+    def may_publish_all(self, rights: Rights, topics: list[bytes]) -> bool:
+        """Whether a client with these rights may publish to all of these topics."""
+        return all(self.may_publish(rights, topic.decode()) for topic in topics)
+
     def may_publish(self, rights: Rights, topic: str) -> bool:
         """Whether a client with these rights may publish to a topic."""
         own = self._found.get(rights)

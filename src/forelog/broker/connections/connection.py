@@ -19,7 +19,7 @@ from typing import Any
 from forelog import kernel
 from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.inputs import Input
-from forelog.broker.connections.pace import RUNS_MAX, Pace
+from forelog.broker.connections.pace import RUNS_MAX, TOPICS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.services import Services
 from forelog.broker.mqtt.aliases import InboundAliases, OutboundAliases
@@ -103,7 +103,9 @@ class Connection(Peer, Input):
         self._drained = 0
         self._singly = 0
         """Bytes of messages to take one by one, because not all of them may be published."""
-        self._pace = Pace(services.slices, services.delivery)
+        self._looked_up = 0
+        """Bytes of messages whose topics were looked up while it was held: their turn has come."""
+        self._pace = Pace(services.slices, services.delivery, services.routes)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1
         """The socket's file descriptor if bytes can be written to it directly, else -1."""
@@ -232,7 +234,7 @@ class Connection(Peer, Input):
             if self.version == UNKNOWN and data[at] != _CONNECT:  # whatever follows
                 raise BadPacket(ReasonCode.PROTOCOL_ERROR, "the first packet isn't CONNECT")
             after = at if self.session is None else self._take_many(self.session, data, at, end, limit)
-            if self._need:
+            if self._need or self._held is not None:
                 return after
             if after != at:
                 at, runs = after, runs + 1
@@ -256,24 +258,28 @@ class Connection(Peer, Input):
     def _take_bulk(self, data: bytes, at: int, end: int, limit: int) -> int:
         """Take consecutive plain messages; returns where they end. Sets `_need` if the next is incomplete."""
         assert self.session is not None
-        inbox = self._services.intake.inbox
-        count, stopped, reason, need = inbox.take(
-            self, data, at, end, self.version, limit, time.time_ns(), *self.properties
-        )
-        if count and not self.publish_all and not self._may_publish(self.session, inbox.topics()):
-            inbox.undo()
+        intake, pace, verdicts = self._services.intake, self._pace, self._services.access.verdicts
+        until = min(at + self._looked_up, end) if self._looked_up else end
+        count, stopped, reason, need = intake.take(self, data, at, until, limit)
+        if count and not self.publish_all and not verdicts.may_publish_all(self.session.rights, intake.topics()):
+            intake.undo()
             self._singly = stopped - at
             return self._take_singly(data, at, stopped, limit)
+        if count and not self._looked_up and (new := pace.new(intake.topics())):
+            if len(new) > TOPICS_MAX:
+                intake.undo()
+                count, stopped, reason, need = intake.take(self, data, at, end, limit, TOPICS_MAX)
+                new = pace.new(intake.topics())
+            if not pace.look_up(self, new):
+                intake.undo()
+                self._looked_up = stopped - at
+                return at
         if count:
+            self._looked_up = 0
             self._services.turns.soon()
         if reason == INCOMPLETE:
             self._need = end - stopped + need
         return int(stopped)
-
-    def _may_publish(self, session: Session, topics: list[bytes]) -> bool:
-        """Whether a client may publish to all of these topics."""
-        verdicts, rights = self._services.access.verdicts, session.rights
-        return all(verdicts.may_publish(rights, topic.decode()) for topic in topics)
 
     def _take_singly(self, data: bytes, at: int, end: int, limit: int) -> int:
         """Take messages one by one, because some of them may not be published."""
@@ -281,7 +287,7 @@ class Connection(Peer, Input):
         while at < end and not self._closing:
             after = self._take_one(data, at, end, limit)
             self._singly, at = self._singly - (after - at), after
-            if not slices.has_time():
+            if self._held is not None or not slices.has_time():
                 break
         self._singly *= at < end
         return at
@@ -314,6 +320,13 @@ class Connection(Peer, Input):
             if self.version == UNKNOWN and error.reason_code in _REASONS_OF_CONNECT:
                 self.version = 5 if connect_level(data, split.bodies[0], split.ends[0]) >= MQTT_5_0 else 4
             raise
+        if isinstance(packet, Publish) and self.session is not None:
+            self._inbound.apply(packet)
+            new, may = self._pace.new([packet.topic.encode()]), self._services.access.verdicts.may_publish_all
+            if new and not self._looked_up and may(self.session.rights, new) and not self._pace.look_up(self, new):
+                self._looked_up = split.ends[0] - at
+                return at
+            self._looked_up = 0
         self._handle(packet)
         return int(split.ends[0])
 
@@ -325,7 +338,7 @@ class Connection(Peer, Input):
         elif session is None:
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, "a packet before the CONNECT was answered")
         elif isinstance(packet, Publish):
-            self._publish(session, packet)
+            services.publications.publish(self, session, packet)
         elif isinstance(packet, Puback):
             services.acknowledgements.acknowledged(session, (packet.packet_id,))
         elif isinstance(packet, Pingreq):
@@ -336,12 +349,6 @@ class Connection(Peer, Input):
             services.handlers[type(packet)](session, packet)
         else:
             raise BadPacket(ReasonCode.PROTOCOL_ERROR, f"{packet.type.name} wasn't asked for")
-
-    def _publish(self, session: Session, packet: Publish) -> None:
-        alias = packet.properties.pop("topic_alias", 0)
-        if alias or not packet.topic:
-            packet.topic = self._inbound.resolve(packet.topic, alias)
-        self._services.publications.publish(self, session, packet)
 
     # -- for other parts of the broker
 

@@ -3,20 +3,27 @@
 A client waits for its turn if it has sent packets that take time, and all clients together have used up the time
 that a round of the event loop has for them. It also waits while the messages that it published last are being
 delivered. Meanwhile its bytes stay where they are; most of them stay in its socket.
+
+Finding the subscribers of a topic that nobody has used before may take long, because others may have thousands of
+filters that overlap. Whoever publishes to new topics waits for that before its messages are written. So messages
+to other topics aren't written behind them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 from forelog.broker.flow.delivery import Delivery
+from forelog.broker.flow.routes import Routes
 from forelog.broker.flow.slices import Slices
 
 RUNS_MAX = 100
 """Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
+TOPICS_MAX = 256
+"""New topics that are looked up for a client before its messages to them are written."""
 _PUBLISH, _PUBACK, _PINGREQ = 0x30, 0x40, 0xC0
 _PLAIN = frozenset((_PUBLISH, _PUBACK, _PINGREQ))
 """Packets that rarely take long. All others wait as soon as the time of a round is used up."""
@@ -35,11 +42,14 @@ class Held(Hashable, Protocol):
 class Pace:
     """The pace of one client."""
 
-    __slots__ = ("_delivery", "_slices", "_turn")
+    __slots__ = ("_delivery", "_looking_up", "_routes", "_slices", "_turn")
 
-    def __init__(self, slices: Slices, delivery: Delivery) -> None:
+    def __init__(self, slices: Slices, delivery: Delivery, routes: Routes) -> None:
         self._slices = slices
         self._delivery = delivery
+        self._routes = routes
+        self._looking_up: Future[Any] | None = None
+        """What the client is held for while topics are looked up for it."""
         self._turn = 0
         """The turn in which its last messages are written."""
 
@@ -61,3 +71,28 @@ class Pace:
     def _later(self, client: Held) -> None:
         """Resume the client when others have had their turn."""
         self._slices.later(client, client.resume)
+
+    def new(self, topics: list[bytes]) -> list[bytes]:
+        """Those of some topics whose subscribers aren't known."""
+        known = self._routes.known
+        return [topic for topic in topics if known(topic) is None]
+
+    def look_up(self, client: Held, topics: list[bytes]) -> bool:
+        """Find the subscribers of topics. False if that takes a while: the client is held until they are known."""
+        held: Future[Any] = Future()
+        if self._slices.start(client, self._finding(client, topics, held)):
+            return True
+        self._looking_up = held
+        client.hold(held)
+        return False
+
+    def _finding(self, client: Held, topics: list[bytes], held: Future[Any]) -> Iterator[None]:
+        for topic in topics:
+            if held.cancelled():
+                return  # the client is gone
+            if self._routes.known(topic) is None:
+                yield from self._routes.find(topic)
+                yield
+        if self._looking_up is held:
+            self._looking_up = None
+            client.resume()

@@ -16,6 +16,7 @@ from forelog.broker.connections.buffers import SharedBuffers
 from forelog.broker.connections.inputs import Inputs
 from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.intake import Intake
+from forelog.broker.flow.routes import Routes
 from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.turns import Turns
 from forelog.broker.limits import Limits
@@ -42,6 +43,7 @@ class Services:
     access: Access
     intake: Intake
     slices: Slices
+    routes: Routes
     delivery: Delivery
     turns: Turns
     clients: Clients

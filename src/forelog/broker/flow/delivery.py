@@ -154,6 +154,8 @@ class Delivery:
 
     def abandon(self) -> None:
         """Stop delivering what waits: cursors read it from the log."""
+        if not self._waiting:
+            return  # every live cursor has been given everything
         left, has_begun = self._left(), self._order is not None
         for cursor in self._presence.cursors():
             if cursor.live:

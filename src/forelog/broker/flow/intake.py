@@ -59,6 +59,24 @@ class Intake:
         """Continue the times of messages after the last one in the log."""
         self.inbox.last_ns = self.written_ns = self.appender.next_time()
 
+    def take(
+        self, link: Link, data: bytes, start: int, stop: int, packet_bytes_max: int, packets_max: int = 4096
+    ) -> tuple[int, int, int, int]:
+        """Add a run of plain messages: their number, where the rest begins, why it is left, and what it needs."""
+        found: tuple[int, int, int, int] = self.inbox.take(
+            link, data, start, stop, link.version, packet_bytes_max, time.time_ns(), *link.properties, packets_max
+        )
+        return found
+
+    def topics(self) -> list[bytes]:
+        """The topics of that run, each once."""
+        found: list[bytes] = self.inbox.topics()
+        return found
+
+    def undo(self) -> None:
+        """Take that run back."""
+        self.inbox.undo()
+
     def put(
         self, topic: str, payload: bytes, properties: dict[str, Any], connection: Link | None, acks: bytes
     ) -> int:

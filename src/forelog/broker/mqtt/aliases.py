@@ -13,6 +13,7 @@ has its own aliases, and each side says how many it accepts.
 
 from __future__ import annotations
 
+from forelog.broker.mqtt.packets import Publish
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.errors import BadPacket
 
@@ -26,6 +27,12 @@ class InboundAliases:
         self._maximum = maximum
         self._bytes, self._bytes_max = 0, bytes_max
         self._topics: dict[int, str] = {}
+
+    def apply(self, packet: Publish) -> None:
+        """Replace the alias of a PUBLISH by its topic."""
+        alias = packet.properties.pop("topic_alias", 0)
+        if alias or not packet.topic:
+            packet.topic = self.resolve(packet.topic, alias)
 
     def resolve(self, topic: str, alias: int) -> str:
         """The topic of a PUBLISH with an alias, and with a topic or an empty one."""
