@@ -147,7 +147,7 @@ def _entry_of(record: Record, fmt: Format, series: Series | None) -> Any:
     except NotADatapoint as error:
         if series is None:
             raise ConvertFailed(
-                f"the record at {position} is no datapoint ({error}): name a series to keep such payloads "
+                f"the record at {position} isn't a datapoint ({error}): name a series to keep such payloads "
                 "as annotations of its entries"
             ) from None
         found = Exchanged(series, time_ns, 0.0, Unit.NANOSECOND, payload)

@@ -20,18 +20,18 @@
     ├── BadEvent                an event of a state log can't be written or read (also a ValueError)
     ├── RestoreFailed           a state can't be restored as asked; nothing is left of the attempt
     │   └── PlaceTaken          the place for the new log isn't empty
-    ├── ReplicaError            a copy of a state log can't be kept up, or read (also a ConnectionError)
+    ├── ReplicaError            a copy of a state log can't be updated or read (also a ConnectionError)
     │   ├── BadFrame            a frame of the replica protocol is invalid
     │   ├── NotReplicated       a copy that the update waits for didn't acknowledge it in time
     │   └── Superseded          another primary has replaced this one
     ├── BadTokens               a line of a replica server's file of tokens is invalid (also a ValueError)
     ├── BadAccessFile           a line of a broker's file of users or of rules is invalid (also a ValueError)
-    ├── BadPacket               bytes are no MQTT packet, or a packet can't be written (also a ValueError)
+    ├── BadPacket               bytes aren't an MQTT packet, or a packet can't be written (also a ValueError)
     ├── JobError                a job server didn't do what was asked
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
     │   ├── JobTimeout          no job or result came in time (also a TimeoutError)
-    │   ├── ServerFailed        it can't do it now
+    │   ├── ServerFailed        it failed; the command may have been executed
     │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
     │   ├── ConnectionLost      no connection; the command may have been executed (also a ConnectionError)
     │   ├── BadReply            the reply isn't one of a job server
@@ -40,8 +40,8 @@
     ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
     ├── TableDamaged            files of a table are missing, or can't be read
     ├── CatalogFailed           an Iceberg catalog can't be reached, or refuses
-    ├── TaskFailed              a task failed on Spark as often as it was tried
-    ├── SparkFailure            Spark failed in a way that isn't about a log
+    ├── TaskFailed              a task on Spark failed in every attempt
+    ├── SparkFailure            Spark failed for a reason other than a log
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
 
 `SkipSegment` isn't an error: a cleaning function raises it to leave the current segment as it is.
@@ -202,7 +202,7 @@ class BadEvent(ForelogError, ValueError):
 
 
 class ReplicaError(ForelogError, ConnectionError):
-    """A copy of a state log can't be kept up, or read."""
+    """A copy of a state log can't be updated or read."""
 
 
 class RestoreFailed(ForelogError):
@@ -218,7 +218,7 @@ class BadFrame(ReplicaError):
 
 
 class BadTokens(ForelogError, ValueError):
-    """A file of tokens isn't right: the message names the line."""
+    """A line of a file of tokens is invalid; the message names the line."""
 
 
 class NotReplicated(ReplicaError):
@@ -279,7 +279,7 @@ class JobTimeout(JobError, TimeoutError):
 
 
 class ServerFailed(JobError):
-    """The server can't do it now.
+    """The server failed to do what was asked.
 
     `unknown` says whether the command may have been done nevertheless.
     """
@@ -334,11 +334,11 @@ class CatalogFailed(ForelogError):
 
 
 class TaskFailed(ForelogError):
-    """A task failed on Spark as often as it was tried."""
+    """A task on Spark failed in every attempt."""
 
 
 class SparkFailure(ForelogError):
-    """Spark failed in a way that isn't about a log: its first line says how."""
+    """Spark failed for a reason other than a log. The message is the first line of Spark's."""
 
 
 class MissingExtra(ForelogError, ImportError):

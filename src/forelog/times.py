@@ -63,7 +63,7 @@ def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     match = _RFC3339.fullmatch(text)
     if not match:
         raise TimeOutOfRange(
-            f"{value!r} is no time: expected RFC 3339 such as 2026-11-15T18:00:00Z, or -15m for a time ago"
+            f"{value!r} isn't a time: expected RFC 3339 such as 2026-11-15T18:00:00Z, or -15m for a time ago"
         )
     day, clock, fraction, zone = match.groups()
     if zone is None and clock is not None:
@@ -71,15 +71,16 @@ def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     try:
         moment = datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{(zone or 'Z').upper()}")
     except ValueError as error:
-        raise TimeOutOfRange(f"{value!r} is no time: {error}") from None
+        raise TimeOutOfRange(f"{value!r} isn't a time: {error}") from None
     seconds = (moment - _EPOCH) // timedelta(seconds=1)
     return seconds * SECOND_NS + int((fraction or "0").ljust(9, "0"))
 
 
 def format_time(time_ns: int, *, aligned: bool = False) -> str:
-    """RFC 3339 in UTC with as many digits as needed, or aligned, with all nine, so that columns and sorting fit.
+    """A time as RFC 3339 text in UTC, with as many digits of the second as needed.
 
-    Years that RFC 3339 hasn't are `@seconds.nanos`.
+    With `aligned=True` it has all nine digits, so texts sort by time. In years that RFC 3339 can't express, the
+    text is `@seconds.nanos`.
     """
     seconds, nanos = divmod(time_ns, SECOND_NS)
     fraction = f".{nanos:09d}" if aligned else f".{nanos:09d}".rstrip("0").rstrip(".")
@@ -100,7 +101,7 @@ def parse_duration(text: str) -> int:
     """Nanoseconds from `90s`, `15m`, `24h`, `7d` or `500ms`."""
     match = _RELATIVE.fullmatch("-" + text.strip())
     if not match:
-        raise TimeOutOfRange(f"{text!r} is no duration: expected a number and one of ms, s, m, h, d, as in 24h")
+        raise TimeOutOfRange(f"{text!r} isn't a duration: expected a number and one of ms, s, m, h, d, as in 24h")
     return _duration(match[1], match[2])
 
 

@@ -154,7 +154,7 @@ def test_convert_plain_records_to_a_series(run, tmp_path):
     run("append", tmp_path / "plain", stdin=b"one\ntwo\n")
     result = run("convert", tmp_path / "plain", tmp_path / "m3", "--to", "m3")
     assert result.code == 6
-    assert "000000001:8 is no datapoint" in result.err
+    assert "000000001:8 isn't a datapoint" in result.err
     words = ("--series", "orders", "--namespace", "shop", "--shard", "7")
     assert run("convert", tmp_path / "plain", tmp_path / "m3", "--to", "m3", *words).code == 0
     found = [entry for _, entry in read_entries(Stream.open(tmp_path / "m3"))]

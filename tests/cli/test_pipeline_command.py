@@ -24,7 +24,7 @@ from .conftest import Run
         (["verfy", "LOG"], "there is no 'verfy': choose from verify, jobs, replay, stats, clean, ingest"),
         (["verify", "LOG", "--as-of", "2026-11-15"], "--as-of is not for pipeline verify, only for replay"),
         (["jobs", "LOG", "table"], "a TARGET is not for pipeline jobs, only for ingest"),
-        (["jobs", "LOG", "--since", "yesterday"], "'yesterday' is no time"),
+        (["jobs", "LOG", "--since", "yesterday"], "'yesterday' isn't a time"),
         (["clean", "LOG"], "clean takes a --rule"),
         (["clean", "LOG", "--rule", "superseded"], "goes with --latest-key or --latest-until"),
         (["clean", "LOG", "--rule", "expired-jobs", "--latest-until", "="], "and no other rule does"),

@@ -143,7 +143,7 @@ def test_records_keep_their_times_also_where_those_go_back(tmp_path):
 def test_other_payloads_become_annotations_of_a_named_series(tmp_path):
     with Stream(tmp_path / "plain", clock=iter(range(7, 99)).__next__).appender() as log:
         log.append_many([b"one", b"\xff"])
-    with pytest.raises(ConvertFailed, match="000000001:8 is no datapoint"):
+    with pytest.raises(ConvertFailed, match="000000001:8 isn't a datapoint"):
         convert(Stream.open(tmp_path / "plain"), tmp_path / "m3", M3())
     assert os.listdir(tmp_path) == ["plain"]
     named = Series(b"orders", shard=4)

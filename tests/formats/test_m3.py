@@ -244,8 +244,8 @@ def test_series_are_equal_by_what_they_say():
         (lambda: Series(b"cpu", tags={b"": b"a"}), ValueError, "has no name"),
         (lambda: Series(b"cpu", tags={b"a": bytes(65_536)}), ValueError, "has 65536 bytes"),
         (lambda: Series(b"cpu", tags=[(b"a", b"")] * 65_536), ValueError, "65536 tags"),
-        (lambda: M3().item(b"cpu", (1, 1.0)), TypeError, "b'cpu' is no series"),  # type: ignore[arg-type]
-        (lambda: M3().item(CPU, 1.0), TypeError, "1.0 is no datapoint"),  # type: ignore[arg-type]
+        (lambda: M3().item(b"cpu", (1, 1.0)), TypeError, "b'cpu' isn't a series"),  # type: ignore[arg-type]
+        (lambda: M3().item(CPU, 1.0), TypeError, "1.0 isn't a datapoint"),  # type: ignore[arg-type]
         (lambda: M3().item(CPU, (1, "3.5")), TypeError, "expected a number"),  # type: ignore[arg-type]
         (lambda: M3().item(CPU, (1, 2**2000)), ValueError, "a double can't hold"),
         (lambda: M3().item(CPU, (1.5, 1.0)), TypeError, "timestamp_ns is 1.5"),  # type: ignore[arg-type]

@@ -223,11 +223,11 @@ def test_the_server_refuses_in_its_own_words(client, queue):
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("no spaces", {}, "no name of a queue"),
-        ("line\r\nadd", {}, "no name of a queue"),
-        ("ok", {"id": "nonsense"}, "no id"),
-        ("ok", {"id": "00000000-0000-1000-8000-000000000000"}, "no random UUID"),
-        ("ok", {"ttr_ms": 1.5}, "no whole number"),
+        ("no spaces", {}, "isn't a queue's name"),
+        ("line\r\nadd", {}, "isn't a queue's name"),
+        ("ok", {"id": "nonsense"}, "isn't an id"),
+        ("ok", {"id": "00000000-0000-1000-8000-000000000000"}, "isn't a random UUID"),
+        ("ok", {"ttr_ms": 1.5}, "isn't a whole number"),
         ("ok", {"payload": "text"}, "a payload is bytes, not str"),
     ],
 )
@@ -277,15 +277,15 @@ def foreign(*answers: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no reply of a job server"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "isn't a reply of a job server"),
         (b"220 mail.example ESMTP\n", "doesn't end with CR LF"),
         (b"+OK 2\r\n", "one was asked for, and 2 came"),
         (b"+OK\r\n", "without a value"),
-        (b"+OK 1\r\n61000000-0001-4000-8000-000000000001 q 1 99999999999\r\n", "no number up to 1048576"),
-        (b"+OK 1\r\nnonsense q 1 0\r\n\r\n", "is no id"),
+        (b"+OK 1\r\n61000000-0001-4000-8000-000000000001 q 1 99999999999\r\n", "isn't a number up to 1048576"),
+        (b"+OK 1\r\nnonsense q 1 0\r\n\r\n", "isn't an id"),
         (b"+OK 1\r\n61000000-0001-4000-8000-000000000001 q 1 2\r\nabcd", "CR LF is missing"),
         (b"x" * LINE_BYTES_MAX, "longer than"),
-        (b"-WHAT\r\n", "no reply of a job server"),
+        (b"-WHAT\r\n", "isn't a reply of a job server"),
     ],
 )
 def test_what_is_no_job_server_is_told_and_not_asked_again(connect, answer, why):

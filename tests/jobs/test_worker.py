@@ -424,7 +424,7 @@ def test_a_worker_is_told_what_is_wrong_with_it_before_it_starts():
         Worker().run()
     with pytest.raises(ValueError, match="concurrency is 0: expected at least 1"):
         Worker(concurrency=0)
-    with pytest.raises(JobRefused, match="no name of a queue"):
+    with pytest.raises(JobRefused, match="isn't a queue's name"):
         Worker({"no name": print})
     worker = Worker({"a": print})
     with pytest.raises(ValueError, match="a function for a already"):

@@ -242,7 +242,7 @@ def test_a_position_past_the_end_is_refused_and_one_in_a_missing_segment_goes_on
         assert next(cursor) == records[3]
     with stream.cursor(start=Position(1, 9)) as cursor, pytest.raises(BadPosition, match="inside of a record"):
         next(cursor)
-    with pytest.raises(BadPosition, match="is no position"):
+    with pytest.raises(BadPosition, match="isn't a position"):
         stream.cursor(start=7)  # type: ignore[arg-type]
     (tmp_path / "log/000000002.log").unlink()
     with stream.cursor(start=Position(2, 8)) as cursor:

@@ -172,7 +172,7 @@ def test_bounds_may_be_of_any_year(tmp_path):
         ({"codec": "json"}, "no codec 'json': expected one of commands, datapoints, messages, records"),
         ({"sinc": "-1m"}, "no option 'sinc': did you mean since"),
         ({"flavour": "x"}, "there are path, codec"),
-        ({"since": "tomorrow"}, "since: 'tomorrow' is no time"),
+        ({"since": "tomorrow"}, "since: 'tomorrow' isn't a time"),
         ({"startingPosition": "here"}, "expected earliest, latest, or a position"),
         ({"onCorruption": "ignore"}, "expected fail, skip or stop"),
         ({"recursive": "perhaps"}, "expected true or false"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ScanOptions(TypedDict, total=False):
-    """What is read of a log."""
+    """Which part of a log is read, and how."""
 
     codec: str
     """How records become rows: `records`, `commands`, `datapoints`, `messages`, or one of your own."""

@@ -60,7 +60,7 @@ class Limits:
     connect_bytes_max: int = 128 << 10
     """The largest CONNECT, including its will."""
     connect_seconds: float = 10.0
-    """From accepting a connection to its CONNECT, including TLS and WebSocket handshakes."""
+    """Seconds from accepting a connection to its CONNECT, including TLS and WebSocket handshakes."""
     linger_seconds: float = 2.0
     """For a client to read why it is disconnected, and to close its side."""
     linger_bytes_max: int = 32 << 20

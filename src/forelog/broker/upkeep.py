@@ -25,7 +25,7 @@ from forelog.serving.heap import Heap
 TICK_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 KNOWN_SECONDS = 5.0
-"""Between two notes of how far the messages of the log are known."""
+"""Seconds between two notes of how far the messages of the log are known."""
 
 
 @dataclass(eq=False, slots=True)

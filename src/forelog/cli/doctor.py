@@ -40,7 +40,7 @@ def parser() -> options.CommandParser:
         "doctor", "Show what forelog runs on: Python, optional packages, and the filesystem of a path."
     )
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", default=".", help="check the filesystem of this path (default: here)"
+        "path", metavar="PATH", nargs="?", default=".", help="check the filesystem of this path (default: .)"
     )
     return parser
 

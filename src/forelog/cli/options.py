@@ -315,7 +315,7 @@ def milliseconds(text: str) -> int:
     """A whole number of milliseconds, at least one."""
     number = count(text)
     if not 0 < number < 2**40:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than none")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds, more than 0")
     return number
 
 

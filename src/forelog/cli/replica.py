@@ -44,7 +44,7 @@ def parser() -> options.CommandParser:
         --tokens FILE            a file with tokens for the logs that patterns name
         --tls-cert FILE          a certificate, with its chain: clients must then use TLS
         --tls-key FILE           its key
-        --tls-client-ca FILE     accept only connections with a certificate of these authorities
+        --tls-client-ca FILE     accept only clients whose certificate one of these authorities signed
         --max-connections N      the most connections that have sent a valid HELLO (default: {CONNECTIONS_MAX})
         --max-waiting N          the most connections that haven't sent it yet (default: {WAITING_MAX})
         --max-waiting-per-address N

@@ -55,7 +55,7 @@ class CopyOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DestinationHealth:
-    """How a copy is doing."""
+    """The health of one copy."""
 
     where: str
     """The address, without its password."""
@@ -82,7 +82,7 @@ class DestinationHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a log is doing."""
+    """The health of a log and of its copies."""
 
     error: str | None
     """The error of the log itself: a failed sync, or an enumeration that raised; None if there is none."""

@@ -83,7 +83,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The identity that these bytes are; struct.error if they are none."""
+        """The identity that `encode` turned into these bytes. Raises struct.error if they aren't one."""
         return cls(*_LAYOUT.unpack(data))
 
     def __str__(self) -> str:

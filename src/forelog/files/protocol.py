@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, Self
 
 BLOCK_BYTES = 4096
-"""What disks write at once, and a page of memory."""
+"""The size of a block of a disk, and of a page of memory."""
 
 
 class File(Protocol):
@@ -152,7 +152,7 @@ class Files(Protocol):
         """Remove a file; one that isn't there is fine. Durable after sync_dir."""
 
     def move_dir(self, source: str, target: str) -> None:
-        """Give a directory another name in one step, one that isn't taken but by an empty directory.
+        """Rename a directory in one step. The new name must be free, or that of an empty directory.
 
         Durable after sync_dir of the directory that has both.
         """

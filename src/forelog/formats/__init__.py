@@ -10,7 +10,7 @@ them with the kernel. It knows nothing of directories, policies or payloads, and
     m3/          M3's commit log: chunks of messages, with series and datapoints in them
     messages/    the messages of a broker: msgpack arrays, in files named by their first message's time
     commands/    the commands in the records of a job server's command log
-    state.py     a state log: captain, with four kinds of records
+    state.py     a state log: captain, with five kinds of records
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ def detect(name: str, head: bytes) -> Format:
         found = named_format(known)
         if found.segment_number(name) is not None and len(head) >= found.header_bytes:
             return found.of_header(head)
-    raise UnknownFormat(f"{name} is no segment of a format that forelog knows (it starts {head[:8].hex(' ')})")
+    raise UnknownFormat(f"{name} isn't a segment of a format that forelog knows (it starts {head[:8].hex(' ')})")

@@ -325,7 +325,7 @@ class Appender:
         return self.active.wait_sealed(timeout)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until there is a spare again, or there can't be one. Then a roll doesn't wait."""
+        """Wait until there is a spare again, and a roll doesn't wait. Also returns if there can't be one."""
         return self.active.wait_ready(timeout)
 
     @property

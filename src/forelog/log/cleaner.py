@@ -52,7 +52,7 @@ class CleanReport:
     """The result of a cleaner's run."""
 
     segments_visited: int = 0
-    """All but the last."""
+    """Segments that were looked at: all but the last."""
     segments_rewritten: int = 0
     """Those that lost some records."""
     segments_removed: int = 0
@@ -88,7 +88,7 @@ class Cleaner:
         self.lock(timeout)
 
     def lock(self, timeout: float | None = None) -> None:
-        """Take the exclusive read lock, waiting for cursors to close. Opening a cleaner does this."""
+        """Take the read lock exclusively. Waits for cursors to close. Opening a cleaner does this."""
         if self._lock is None:
             self._lock = self._directory.read_lock(exclusive=True, timeout=timeout)
 

@@ -99,24 +99,24 @@ class Metrics:
         self._sources: list[weakref.WeakMethod[Source]] = []  # a forgotten appender must not live on here
 
     def add(self, **counts: int) -> None:
-        """Count."""
+        """Add to counters."""
         with self._lock:
             for name, count in counts.items():
                 self._counters[name] += count
 
     def observe(self, name: str, seconds: float) -> None:
-        """Note how long something took."""
+        """Record a duration, in a timing."""
         with self._lock:
             self._timings[name].add(seconds)
 
     def measure(self, name: str, size: int) -> None:
-        """Note how large something was."""
+        """Record a size."""
         with self._lock:
             self._sizes[name].add(size)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Note how long the block takes, also when it raises."""
+        """Record the duration of the `with` block, also when it raises."""
         start = time.perf_counter()
         try:
             yield
@@ -124,12 +124,12 @@ class Metrics:
             self.observe(name, time.perf_counter() - start)
 
     def add_source(self, source: Source) -> None:
-        """Counts that are kept elsewhere, and added at a snapshot: an open appender's own."""
+        """Add a source of counts, such as an open appender. A snapshot adds them to the counters."""
         with self._lock:
             self._sources.append(weakref.WeakMethod(source))
 
     def remove_source(self, source: Source) -> None:
-        """Take a source's last counts over and forget it."""
+        """Add a source's last counts to the counters, and forget the source."""
         reference = weakref.WeakMethod(source)
         with self._lock:
             if reference in self._sources:
@@ -139,7 +139,7 @@ class Metrics:
                         self._counters[name] += count
 
     def snapshot(self) -> dict[str, Any]:
-        """All counters, gauges, timings and sizes now."""
+        """Return all counters, gauges, timings and sizes as of now."""
         with self._lock:
             counters = {**self._counters, **dict.fromkeys(GAUGES, 0)}
             for reference in self._sources:
@@ -157,7 +157,7 @@ class Metrics:
         return {**counters, "timings": timings, "sizes": sizes}
 
     def histograms(self) -> dict[str, tuple[Sequence[float], list[int], float]]:
-        """For each timing (`NAME_seconds`) and size its bounds, the counts between them, and the sum."""
+        """Return the bounds, the counts between them, and the sum of each timing (`NAME_seconds`) and size."""
         with self._lock:
             distributions = {f"{name}_seconds": d for name, d in self._timings.items()} | self._sizes
             return {name: (d.bounds, list(d.buckets), d.total) for name, d in distributions.items()}

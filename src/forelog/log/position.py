@@ -42,7 +42,7 @@ class Position(NamedTuple):
         """The position of a text that str() made, such as `000000007:1048576`."""
         match = _TEXT.fullmatch(text.strip())
         if not match:
-            raise BadPosition(f"{text!r} is no position: expected SEGMENT:OFFSET, as in 000000007:1048576")
+            raise BadPosition(f"{text!r} isn't a position: expected SEGMENT:OFFSET, as in 000000007:1048576")
         return cls(int(match[1]), int(match[2]))
 
 

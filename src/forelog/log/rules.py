@@ -56,7 +56,7 @@ class OlderThan(Rule):
             else:
                 self._age_ns = parse_duration(age)
             if self._age_ns < 0:
-                raise ValueError(f"{age} is no age: expected one such as 24h")
+                raise ValueError(f"{age} isn't an age: expected one such as 24h")
         self._time_ns = in_column(operator.index(time_ns or 0))
 
     def begin(self, directory: Directory, numbers: list[int], now_ns: int) -> None:  # noqa: ARG002
@@ -118,7 +118,7 @@ class KeepLatest(Rule):
 
     The key is a slice of the payload, or what comes before the first byte `until` (all of it, if that
     byte isn't there), or both: what comes before `until` within the slice. A record that ends before its
-    key would begin has none, and stays.
+    key would begin has no key, and stays.
     """
 
     needs_last = True

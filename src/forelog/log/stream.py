@@ -82,7 +82,7 @@ class SegmentInfo:
     first_time_ns: int | None
     """The time of its first record, if it has one."""
     last_time_ns: int | None
-    """The time of its last record, by the index."""
+    """The time of its last record, as the index has it."""
     rewritten: bool
     """Whether cleaning has moved its records."""
 
@@ -238,7 +238,7 @@ class Stream:
         block_rows: int = BLOCK_ROWS,
         timeout: float | None = None,
     ) -> AbstractContextManager[Walk]:
-        """Read the log a block at a time, in a `with` block that holds the read lock and gives a Walk.
+        """Read the log a block at a time, in a `with` block that holds the read lock and yields a Walk.
 
         The bounds are those of `cursor`. Nothing is cleaned away meanwhile.
         """
@@ -396,7 +396,7 @@ def as_position(value: PositionLike) -> Position:
     if isinstance(value, tuple) and len(value) == 2:
         return Position(*value)
     raise BadPosition(
-        f"{value!r} is no position: expected a Position, a pair, or a text such as 000000007:1048576"
+        f"{value!r} isn't a position: expected a Position, a pair, or a text such as 000000007:1048576"
     )
 
 

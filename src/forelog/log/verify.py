@@ -77,7 +77,7 @@ class SegmentReport:
     `damaged`: a map that can't be used, or an index or map that is used and wrong.
     """
     defects: list[Defect] = field(default_factory=list)
-    """The first thousand of them."""
+    """The segment's defects, at most the first thousand."""
     defects_found: int = 0
     """How many places are damaged."""
     defect_bytes: int = 0

@@ -388,8 +388,8 @@ class Walk:
             return False
         if reader.position(place) == self._start and not is_boundary(reader, place):
             raise BadPosition(
-                f"position {self._start} is inside of a record of {reader.path}: positions are what append, "
-                "records and cursors hand out, and belong to one log"
+                f"position {self._start} is inside of a record of {reader.path}: use a position that append, "
+                "a record or a cursor of this log gave you"
             )
         if self._on_corruption == "raise":
             raise self._corrupt(reader, place, reason)

@@ -20,7 +20,7 @@ class Message(NamedTuple):
     time_ns: int
     """When it was written, in nanoseconds since 1970."""
     topic: str
-    """What it is about."""
+    """The topic, such as `plant/7/temp`."""
     payload: bytes
     """What it says."""
     properties: dict[str, Any]

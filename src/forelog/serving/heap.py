@@ -47,7 +47,7 @@ class Heap:
         self._next = -1.0
 
     def tend(self) -> None:
-        """Give back what was freed, if that is much."""
+        """Return freed memory to the system, if there is much of it."""
         begun = self._clock()
         if begun < self._next:
             return

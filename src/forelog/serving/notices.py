@@ -60,7 +60,7 @@ class Notices:
         self._more: dict[tuple[int, str, str], int] = {}
 
     def info(self, event: str, where: str, /, **fields: object) -> None:
-        """Log what is as it should be. `where` is the address without its port: what limits are kept for."""
+        """Log a normal event. `where` is the address without its port; each has a limit of lines."""
         self._log(logging.INFO, event, where, fields)
 
     def warning(self, event: str, where: str, /, **fields: object) -> None:

@@ -64,6 +64,7 @@ def register_codec(codec: Codec) -> None:
 
 
 def codec_names() -> list[str]:
+    """The names of all codecs, in order."""
     return sorted(_codecs)
 
 

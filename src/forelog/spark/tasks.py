@@ -39,7 +39,7 @@ class Task(InputPartition):
 
     piece: Slice | None
     plan: dict[str, Any] | None = field(default=None, compare=False)
-    """What Java has to know of it."""
+    """What Java needs to know about the task."""
     segments: tuple[int, ...] = ()
     """Segments that must still exist when the task reads."""
 

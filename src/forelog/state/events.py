@@ -49,7 +49,7 @@ class Codec(Protocol):
         """Return the event as bytes."""
 
     def decode(self, data: bytes) -> Any:
-        """Return the event that these bytes are."""
+        """Return the event that `encode` turned into these bytes."""
 
 
 class Batch(NamedTuple):
@@ -116,7 +116,7 @@ class EventCodec:
         return self._batches.get(data[1 : 1 + data[0]]) if data else None
 
     def decode(self, data: bytes) -> Any:
-        """The event that these bytes are; BadEvent if they are none."""
+        """The event that `encode` turned into these bytes. Raises BadEvent if they aren't one."""
         if not data:
             raise BadEvent("an event has no bytes")
         end = 1 + data[0]

@@ -247,9 +247,9 @@ class PersistentDict(MutableMapping[K, V]):
     ) -> V:
         """Set a key to what `function` makes of its value, or of the default, and return that.
 
-        KeyError if there is neither. The function returns a new value, and doesn't change the old one. Other
-        writers of the key wait for it; it must not write to the dict itself. An error of the function changes
-        nothing. A key that is there keeps its time unless `ttl` is given.
+        Raises KeyError if the key has no value and there is no default. The function returns a new value, and
+        doesn't change the old one. Other writers of the key wait for it; it must not write to the dict itself. An
+        error of the function changes nothing. A key that is there keeps its time unless `ttl` is given.
         """
         with self._alone(key):
             event = self._event(key)
@@ -265,7 +265,7 @@ class PersistentDict(MutableMapping[K, V]):
         return self.update_with(key, lambda number: number + by, 0, ttl=ttl)  # type: ignore[arg-type]
 
     def compare_and_set(self, key: K, expected: V | Absent, value: V | Absent, *, ttl: Ttl = UNSET) -> bool:
-        """Set a key if it has the expected value, and return whether it had. ABSENT is a key that isn't there."""
+        """Set a key if it has the expected value, and return whether it had. ABSENT stands for no value."""
         with self._alone(key):
             event = self._event(key)
             if (ABSENT if event is None else event[1]) != expected:

@@ -119,7 +119,7 @@ class CrashDisk:
             return _contents(self._model)
 
     def digest(self) -> str:
-        """Equal for disks with equal files."""
+        """A checksum of all files: disks with equal files have the same."""
         summary = hashlib.blake2b(digest_size=16)
         for path, content in sorted(self.contents().items()):
             summary.update(f"{path}\0{len(content)}\0".encode() + content)

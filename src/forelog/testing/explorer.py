@@ -221,7 +221,7 @@ class Explorer:
         return self._known[key]
 
     def sample(self, count: int, *, seed: int | None = None, seconds: float | None = None) -> Report:
-        """So many readers, or as many as take so long, by schedules with any number of switches, by chance."""
+        """Run `count` readers, or as many as fit into `seconds`, by random schedules with many switches."""
         last = self.recording.timeline.last
         end = None if seconds is None else time.monotonic() + seconds
         names = list(self._readers)

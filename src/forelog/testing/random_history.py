@@ -18,7 +18,7 @@ _JOURNAL_BYTES = 8192
 
 
 def random_history(seed: int, actions: int = 12) -> History:
-    """A history of so many actions: appends, refusals, failed syncs, rolls, cleaning, reopening, kills."""
+    """A long history of random actions: appends, refusals, failed syncs, rolls, cleaning, reopening, kills."""
 
     def history(writer: Writer) -> None:
         _Course(writer, random.Random(seed)).run(actions)

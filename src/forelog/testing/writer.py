@@ -136,7 +136,7 @@ class Writer:
         return None
 
     def begin(self, payloads: Iterable[bytes]) -> list[Entry]:
-        """Note that a call is about to append these."""
+        """Note that a call is about to append these payloads."""
         return self.ledger.begin(payloads, self.disk.now(), self._ticks + 1)
 
     def acknowledge(
@@ -159,7 +159,7 @@ class Writer:
 
     @contextmanager
     def full_after(self, byte_count: int) -> Iterator[None]:
-        """In this block the next write to a segment takes so many bytes; then the disk is full."""
+        """In this block the disk is full once the next write to a segment has written `byte_count` bytes."""
         faults = [
             self.disk.fail(to_segment("write", 1), errno.ENOSPC),
             self.disk.write_short(to_segment("write"), byte_count),

@@ -56,7 +56,7 @@ class Wills:
             self._waiting.pop(client_id)[0].cancel()
 
     def due(self, client_id: str) -> None:
-        """Publish the will of a client now, if one waits: its delay is over, or its session has ended."""
+        """Publish the waiting will of a client, if there is one. Its delay is over, or its session has ended."""
         if client_id in self._waiting:
             timer, pending = self._waiting.pop(client_id)
             timer.cancel()

@@ -37,7 +37,7 @@ class Source(Hashable, Protocol):
 
 
 class Inputs:
-    """The clients that are read. `call_soon` is the event loop's."""
+    """Reads the clients that have sent something, in turns. `call_soon` is the event loop's."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Input(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def waits(self) -> bool:
-        """Whether its socket isn't to be read now, for reasons of its own."""
+        """Whether the client has reasons of its own not to be read now."""
         raise NotImplementedError
 
     def pause_input(self) -> None:

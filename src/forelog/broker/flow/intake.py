@@ -87,11 +87,11 @@ class Intake:
         return now
 
     def when_written(self, action: Action) -> None:
-        """Call this once everything that was added so far is in the log."""
+        """Have `action` called once everything that was added so far is in the log."""
         self._when_written.append(action)
 
     def when_failed(self, action: Action) -> None:
-        """Call this if that can't be written."""
+        """Have `action` called if what was added so far can't be written."""
         self._when_failed.append(action)
 
     def write(self) -> Written:

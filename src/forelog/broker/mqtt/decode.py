@@ -135,7 +135,7 @@ def decode(
 def decode_all(
     data: Buffer, version: int = UNKNOWN, *, packet_bytes_max: int = 1 << 20, from_server: bool = False
 ) -> tuple[list[Packet], int]:
-    """All complete packets, and their size together. A CONNECT sets the version of those after it."""
+    """All complete packets, and their total size. Packets after a CONNECT are decoded by its version."""
     packets: list[Packet] = []
     end = 0
     while True:

@@ -73,8 +73,8 @@ def _add_listening(parser: options.CommandParser) -> None:
         --listen-wss HOST:PORT ...  where to serve MQTT over WebSockets and TLS
         --tls-cert FILE             a certificate, with its chain
         --tls-key FILE              its key
-        --tls-client-ca FILE        over TLS, accept only clients with a certificate of these authorities
-        --tls-user-from-cert        the client's certificate names its user, of --users; no password is asked for
+        --tls-client-ca FILE        over TLS, accept only clients whose certificate one of these authorities signed
+        --tls-user-from-cert        the name in a client's certificate is its user, in --users; no password
         --ws-origin ORIGIN ...      pages of this origin may connect, such as https://example.org; * is any.
                                     Pages of this machine always may
     """)

@@ -47,7 +47,7 @@ _FLAGS = f"""
                         (default: 64MiB)
 --tls-cert FILE         a certificate, with its chain: clients must then use TLS
 --tls-key FILE          its key
---tls-client-ca FILE    accept only clients with a certificate of these authorities
+--tls-client-ca FILE    accept only clients whose certificate one of these authorities signed
 --token-file FILE       a file with a token that clients must send: auth TOKEN
 """
 

@@ -12,7 +12,7 @@ from forelog.cli.progress import Progress
 def parser() -> options.CommandParser:
     parser = options.command_parser(
         "backup",
-        "Copy a log to a new directory, as of now, on stable storage and read back. Programs may append\n"
+        "Copy a log as it is now to a new directory. The copy is synced and read back. Programs may append\n"
         "and read meanwhile; cleaners wait. Positions in the copy are those of the log.",
     )
     parser.add_argument("log", metavar="LOG", help="the log's directory")

@@ -34,7 +34,7 @@ def parser() -> options.CommandParser:
         "temporary directory inside DIR, of at most 320 MiB, and removes it.",
     )
     parser.add("""
-        [directory DIR]       a directory on the disk to measure (default: here)
+        [directory DIR]       a directory on the disk to measure (default: .)
         --seconds N           total duration (default: 4)
         --payload-bytes SIZE  size of a payload (default: 100)
     """)

@@ -23,8 +23,8 @@ def parser() -> options.CommandParser:
     )
     parser.add("""
         log LOG                     the log's directory
-        --older-than AGE            drop records older than 24h, 7d, ...
-        --keep-bytes SIZE           drop the oldest segments beyond 10GiB, ...
+        --older-than AGE            drop records older than this, such as 24h or 7d
+        --keep-bytes SIZE           drop the oldest segments beyond this size, such as 10GiB
         --keep-segments N           drop the oldest segments beyond N
         --latest-key START:STOP     keep only the latest record of each key; the key is this part of the payload
         --latest-until BYTE         the key is all before this byte; with --latest-key, within that part

@@ -128,8 +128,8 @@ def _add_choices(parser: options.CommandParser) -> None:
         --fails-are-final                             replay: every fail is final, as in workq
         --limit N                                     how many rows of a table to show (default: 20; replay: all)
         --rule expired-jobs|finished-jobs|superseded  clean: what may be forgotten
-        --finished-for AGE                            clean --rule finished-jobs: how long ago they finished, at
-                                                      least (default: 0s)
+        --finished-for AGE                            clean --rule finished-jobs: only jobs that finished at least
+                                                      this long ago (default: 0s)
         --apply                                       clean: do it; without this, only show what would be dropped
     """)
     options.add_timeout(parser, "for readers to finish (clean)")

@@ -87,7 +87,7 @@ def _latency(ms: float | None) -> str:
 
 
 def replay_lines(chosen: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each job or record, its cells apart by tabs."""
+    """A line for each job or record, its cells separated by tabs."""
     return [_key_line(row) if keyed(chosen) else _job_line(row) for row in rows]
 
 

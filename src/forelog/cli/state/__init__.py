@@ -41,8 +41,8 @@ def subparser(name: str) -> options.CommandParser:
         "state",
         name,
         SUBCOMMANDS,
-        "Times are RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago; they include what was written then;\n"
-        "positions are as printed, 000000007:1048576; they include what comes before.",
+        "A time is RFC 3339 (2026-11-15T18:00:00Z), or -15m for a time ago: the state includes what was written\n"
+        "then. A position is as printed, 000000007:1048576: the state includes what comes before it.",
     )
     _module(name).add_options(parser)
     options.add_timeout(parser, "for a cleaner to finish")

@@ -69,7 +69,7 @@ class Tokens:
 
     @classmethod
     def parse(cls, text: str, source: str = "the tokens") -> Self:
-        """The tokens of a text; `source` names it in errors."""
+        """Parse a text into tokens. `source` names the text in errors."""
         lines = []
         for number, line in enumerate(text.splitlines(), 1):
             words = line.split()

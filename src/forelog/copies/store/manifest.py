@@ -195,7 +195,7 @@ def _canonical(body: Any) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Manifest:
-    """The manifest that these bytes are; BadFrame if it is damaged or contradicts itself."""
+    """The manifest in these bytes. Raises BadFrame if it is damaged or contradicts itself."""
     try:
         body = json.loads(data)
         said = body.pop("sha256")

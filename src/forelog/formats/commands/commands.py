@@ -202,7 +202,7 @@ def parse_id(text: str) -> bytes:
     try:
         return UUID(text).bytes
     except ValueError:
-        raise BadCommand(f"{text!r} is no id: expected a UUID", reason="range") from None
+        raise BadCommand(f"{text!r} isn't an id: expected a UUID", reason="range") from None
 
 
 def format_id(job_id: bytes) -> str:
@@ -287,9 +287,9 @@ def _refusal(view: memoryview, malformed: Malformed) -> BadCommand:
     error, at = malformed.error, malformed.at
     word = ERROR_WORDS[error] or "?"
     if error == EMPTY:
-        return BadCommand("an empty record is no command", reason=word, offset=at)
+        return BadCommand("an empty record isn't a command", reason=word, offset=at)
     if error == BAD_TYPE:
-        message = f"a record of {len(view)} bytes is no command: its type is {view[0]}, expected 1 to 8"
+        message = f"a record of {len(view)} bytes isn't a command: its type is {view[0]}, expected 1 to 8"
         return BadCommand(message, reason=word, offset=at)
     kind = TYPE_WORDS[view[0]] or "?"
     whole = f"{'an' if kind[0] in 'ae' else 'a'} {kind} of {len(view)} bytes"

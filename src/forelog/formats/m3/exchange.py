@@ -115,7 +115,7 @@ def _bytes(value: Any) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise NotADatapoint(f"{value!r} is no text") from None
+            raise NotADatapoint(f"{value!r} isn't a text") from None
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
@@ -146,7 +146,7 @@ def _float(value: Any) -> float:
             return float(struct.unpack(">d", bytes.fromhex(value["bits"]))[0])
         except (ValueError, struct.error):
             pass
-    raise NotADatapoint(f"{value!r} is no value")
+    raise NotADatapoint(f"{value!r} isn't a value")
 
 
 def _whole(fields: dict[str, Any], name: str, bits: int, *, signed: bool = False) -> int:

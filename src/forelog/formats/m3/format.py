@@ -118,11 +118,11 @@ class M3(Headerless):
     ) -> Item:
         """A datapoint to write. It gets the time at which it is written, unless `created_ns` is given."""
         if not isinstance(series, Series):
-            raise TypeError(f"{series!r} is no series: expected Series(b'cpu', ...), then a datapoint")
+            raise TypeError(f"{series!r} isn't a series: expected Series(b'cpu', ...), then a datapoint")
         try:
             timestamp_ns, value = datapoint
         except (TypeError, ValueError):
-            raise TypeError(f"{datapoint!r} is no datapoint: expected Datapoint(timestamp_ns, value)") from None
+            raise TypeError(f"{datapoint!r} isn't a datapoint: expected Datapoint(timestamp_ns, value)") from None
         # Every write comes through here: what is right already is looked at once and not converted.
         if type(timestamp_ns) is not int or not _INT64_MIN <= timestamp_ns <= _INT64_MAX:
             timestamp_ns = _as_int64("timestamp_ns", timestamp_ns)

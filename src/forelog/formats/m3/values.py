@@ -65,7 +65,7 @@ class Series:
 
     @classmethod
     def of_metadata(cls, metadata: bytes) -> Self:
-        """The series of a file's metadata, even if M3 itself would have written it differently."""
+        """The series that metadata in a file describes, even if M3 itself would have written it differently."""
         series = cls.__new__(cls)
         series._set(*m3_parse_metadata(metadata))
         return series

@@ -95,7 +95,7 @@ class Messages(Headerless):
         as it is."""
         if isinstance(topic, tuple):
             if len(topic) != 3 or any(type(part) is not bytes for part in topic):
-                raise TypeError(f"{topic!r:.80} is no message: expected a topic, a payload and properties")
+                raise TypeError(f"{topic!r:.80} isn't a message: expected a topic, a payload and properties")
             return topic
         name = topic.encode() if isinstance(topic, str) else bytes(topic)
         if len(name) > TOPIC_BYTES_MAX:

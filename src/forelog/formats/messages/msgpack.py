@@ -70,7 +70,7 @@ def _pack_container(value: Any, out: bytearray, depth: int) -> None:
         _pack_count(len(value), out, 0x90, 0xDC)
         parts = list(value)
     else:
-        raise TypeError(f"{value!r:.80} has no form in msgpack: expected text, bytes, numbers, lists or dicts")
+        raise TypeError(f"{value!r:.80} can't be in msgpack: expected text, bytes, numbers, lists or dicts")
     for part in parts:
         _pack(part, out, depth)
 
@@ -116,7 +116,7 @@ def unpack(data: bytes) -> Any:
     try:
         value, end = _unpack(data, 0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, RecursionError) as error:
-        raise ValueError(f"this is no msgpack: {error}") from None
+        raise ValueError(f"this isn't msgpack: {error}") from None
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes after the end of a value in msgpack")
     return value

@@ -127,7 +127,7 @@ class AsyncClient:
         return await self.call(requests.result(job_id, wait_ms))
 
     async def inspect_job(self, job_id: UUID | str) -> JobInfo:
-        """All that the server shows of a job."""
+        """Everything that the server reports about a job."""
         return await self.call(requests.inspect_job(job_id))
 
     async def inspect_jobs(self, name: str, offset: int = 0, limit: int = 100) -> list[JobInfo]:

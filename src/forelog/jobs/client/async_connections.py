@@ -51,7 +51,7 @@ class AsyncConnections:
             await connection.close()
 
     async def close(self) -> None:
-        """Close those that are idle, and the others when they are given back."""
+        """Close idle connections now, and the others when they are given back."""
         self.closed = True
         while self._idle:
             await self._idle.pop().close()
@@ -109,7 +109,7 @@ class AsyncConnection:
             await self._writer.drain()
 
     async def reply(self, kind: int, timeout: float) -> Any:
-        """Read the next reply, which is of this kind."""
+        """Read the next reply, which must be of this kind."""
         reader = self._reader
         reader.expect(kind)
         if (reply := reader.take()) is not None:

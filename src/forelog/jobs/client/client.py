@@ -130,7 +130,7 @@ class Client:
         return self.call(requests.result(job_id, wait_ms))
 
     def inspect_job(self, job_id: UUID | str) -> JobInfo:
-        """All that the server shows of a job."""
+        """Everything that the server reports about a job."""
         return self.call(requests.inspect_job(job_id))
 
     def inspect_jobs(self, name: str, offset: int = 0, limit: int = 100) -> list[JobInfo]:

@@ -62,7 +62,7 @@ class Connections:
             self._close_idle()
 
     def close(self) -> None:
-        """Close those that are idle, and the others when they are given back."""
+        """Close idle connections now, and the others when they are given back."""
         self.closed = True
         self._close_idle()
 
@@ -114,7 +114,7 @@ class Connection:
         self._socket.sendall(data)
 
     def reply(self, kind: int, timeout: float) -> Any:
-        """Read the next reply, which is of this kind."""
+        """Read the next reply, which must be of this kind."""
         reader = self._reader
         reader.expect(kind)
         deadline = time.monotonic() + timeout

@@ -36,7 +36,7 @@ class Endpoint:
         if not colon or "]" in port:
             host, port = server, str(PORT)
         if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-            raise JobRefused(f"{server!r:.100} is no address: expected HOST:PORT, as in 127.0.0.1:{PORT}")
+            raise JobRefused(f"{server!r:.100} isn't an address: expected HOST:PORT, as in 127.0.0.1:{PORT}")
         if tls is True:
             import ssl
 

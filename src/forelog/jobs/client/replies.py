@@ -139,10 +139,10 @@ class ReplyReader:
         if line[:1] == b"-":
             return _error(line)
         if line[:4] != b"+OK ":
-            raise BadReply(f"this is no reply of a job server: {_shown(line)}")
+            raise BadReply(f"this isn't a reply of a job server: {_shown(line)}")
         count = _number(line[4:], _THINGS_MAX)
         if kind == DONE:
-            raise BadReply(f"{_shown(line)} is no reply to this command")
+            raise BadReply(f"{_shown(line)} isn't a reply to this command")
         if kind in (LEASED, RESULT):
             if count != 1:
                 raise BadReply(f"one was asked for, and {count} came")
@@ -245,17 +245,17 @@ def _error(line: bytes) -> JobError:
         if why.startswith("Unknown outcome"):
             return ServerFailed(f"whether it was done is unknown: {why}", unknown=True)
         kind = ServerReadOnly if why.startswith("Read only") else ServerFailed
-        return kind(f"the server can't do it now: {why}")
+        return kind(f"the server failed: {why}")
     if code == b"-NOT-FOUND":
         return JobNotFound("the server has no such job or queue")
     if code == b"-TIMEOUT":
         return JobTimeout("nothing came in time")
-    raise BadReply(f"this is no reply of a job server: {_shown(line)}")
+    raise BadReply(f"this isn't a reply of a job server: {_shown(line)}")
 
 
 def _number(word: bytes, most: int = 2**63) -> int:
     if len(word) > 19 or not word.isdigit() or int(word) > most:
-        raise BadReply(f"{_shown(word)} is no number up to {most}")
+        raise BadReply(f"{_shown(word)} isn't a number up to {most}")
     return int(word)
 
 
@@ -267,14 +267,14 @@ def _id(word: bytes) -> UUID:
     try:
         return UUID(word.decode("ascii"))
     except ValueError:
-        raise BadReply(f"{_shown(word)} is no id") from None
+        raise BadReply(f"{_shown(word)} isn't an id") from None
 
 
 def _time(word: bytes) -> int:
     try:
         return parse_time(word.decode("ascii"))
     except (ValueError, ForelogError):
-        raise BadReply(f"{_shown(word)} is no time") from None
+        raise BadReply(f"{_shown(word)} isn't a time") from None
 
 
 def _text(word: bytes) -> str:

@@ -185,7 +185,7 @@ def result(job_id: UUID | str, wait_ms: int = 0) -> Request[Result]:
 
 
 def inspect_job(job_id: UUID | str) -> Request[JobInfo]:
-    """All that the server shows of a job."""
+    """Everything that the server reports about a job."""
     return _inspect(f"job {_known_id(job_id)}", JOBS, _only)
 
 
@@ -288,7 +288,7 @@ def _new_id(given: UUID | str | None) -> UUID:
         return uuid4()
     found = _known_id(given)
     if found.version != 4:
-        raise JobRefused(f"{found} is no random UUID, version 4: uuid.uuid4() makes one", reason="Invalid ID")
+        raise JobRefused(f"{found} isn't a random UUID (version 4): uuid.uuid4() makes one", reason="Invalid ID")
     return found
 
 
@@ -298,20 +298,20 @@ def _known_id(given: UUID | str) -> UUID:
     try:
         return UUID(given)
     except (ValueError, AttributeError, TypeError):
-        raise JobRefused(f"{given!r:.80} is no id: expected a UUID", reason="Invalid ID") from None
+        raise JobRefused(f"{given!r:.80} isn't an id: expected a UUID", reason="Invalid ID") from None
 
 
 def _name(name: str) -> str:
     if not isinstance(name, str) or not is_name(name.encode("utf-8", "surrogateescape")):
         raise JobRefused(
-            f"{name!r:.80} is no name of a queue: expected up to 255 of A-Z a-z 0-9 _ . -", reason="Invalid Name"
+            f"{name!r:.80} isn't a queue's name: expected up to 255 of A-Z a-z 0-9 _ . -", reason="Invalid Name"
         )
     return name
 
 
 def _whole(number: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise JobRefused(f"{number!r:.80} is no whole number, zero or more", reason="Invalid command args")
+        raise JobRefused(f"{number!r:.80} isn't a whole number, 0 or more", reason="Invalid command args")
     return number
 
 

@@ -78,7 +78,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The server, as it shows itself."""
+    """The server, as it describes itself."""
 
     active_clients: int
     """How many clients are connected."""

@@ -52,8 +52,8 @@ CONCURRENCY_MAX = 10_000
 class Worker:
     """Does jobs of the queues that it has functions for, `concurrency` of them at a time.
 
-    If several queues have jobs, those named first go first. `lease_ms` is how long one lease waits, and about
-    how long it takes to stop an idle worker. The other options are those of `Client`.
+    If several queues have jobs, those named first go first. `lease_ms` is how long a request for a job waits;
+    stopping an idle worker takes about as long. The other options are those of `Client`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Worker:
                 thread.join()
 
     async def run_async(self) -> None:
-        """Do jobs in the running event loop, until stopped. Functions that are no coroutines run on threads."""
+        """Do jobs in the running event loop, until stopped. Functions that aren't coroutines run on threads."""
         from forelog.jobs.client.async_client import AsyncClient  # loads asyncio, which threads do not need
         from forelog.jobs.client.tasks import run_tasks
 

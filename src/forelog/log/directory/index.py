@@ -62,7 +62,7 @@ class SegmentIndex:
     physical_bytes: int
     """The size of its file."""
     logical_end: int
-    """The logical offset of its end."""
+    """The logical offset of the segment's end."""
     records: int = 0
     """How many records it has."""
     first_time: int = 0

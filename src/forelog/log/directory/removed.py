@@ -49,7 +49,7 @@ class Removed(NamedTuple):
     """What is known of a removed segment."""
 
     end: int
-    """The logical offset of its end."""
+    """The logical offset of the segment's end."""
     following: int
     """The segment that followed it."""
 

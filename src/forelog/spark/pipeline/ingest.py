@@ -216,7 +216,7 @@ class Ingest:
         self._stop = threading.Event()
 
     def once(self) -> IngestReport:
-        """Up to where the log is now."""
+        """Ingest up to the end that the log has now."""
         started = time.monotonic()
         with self._opened():
             self._catch_up()

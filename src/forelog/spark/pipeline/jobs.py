@@ -214,8 +214,8 @@ def _ms_between(start: Column | str, end: Column | str) -> Column:
 def queue_stats(jobs: DataFrame, *, by_log: bool | None = None) -> DataFrame:
     """A row for each queue: jobs by outcome, percentiles of waiting and running, and rates per minute.
 
-    Percentiles are of jobs that were leased, or that ended; values that occur, to a 10,000th of the rank. Rates
-    are over the time from the queue's first command to its last, at least a minute.
+    Percentiles of waiting are over the jobs that were leased, those of running over the jobs that ended. They are
+    approximate. Rates are over the time from the queue's first command to its last, at least a minute.
     """
     span = F.greatest(_ms_between(F.min("began"), F.max("last_seen")) / 60_000, F.lit(1.0))
     percentiles = [

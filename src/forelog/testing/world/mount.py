@@ -46,7 +46,7 @@ class Mount:
             lock.release()
 
     def begin(self, kind: str, path: str, detail: object = "") -> None:
-        """An operation comes. Raises Stopped if the process has ended, or ends here."""
+        """Begin an operation. Raises Stopped if the process has ended, or ends here."""
         core, user = self._core, self._user
         if self._is_dead:
             raise Stopped
