@@ -40,7 +40,7 @@ TimeLike = int | str | datetime
 def parse_time(value: TimeLike, *, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 from an RFC 3339 text, an aware datetime, `-15m`, or nanoseconds themselves.
 
-    Also from `@SECONDS`, which is what `format_time` makes of years that RFC 3339 hasn't. A time of day needs its
+    Also from `@SECONDS`, which `format_time` writes for years that RFC 3339 can't express. A time of day needs its
     zone, because which one was meant can't be known; a plain date is its start in UTC.
     """
     if isinstance(value, bool):

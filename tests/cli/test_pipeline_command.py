@@ -29,7 +29,7 @@ from .conftest import Run
         (["clean", "LOG", "--rule", "superseded"], "goes with --latest-key or --latest-until"),
         (["clean", "LOG", "--rule", "expired-jobs", "--latest-until", "="], "and no other rule does"),
         (["clean", "LOG", "--rule", "expired-jobs", "--finished-for", "1h"], "goes with --rule finished-jobs"),
-        (["replay", "LOG", "--latest-until", "=", "--fails-are-final"], "--fails-are-final is about jobs"),
+        (["replay", "LOG", "--latest-until", "=", "--fails-are-final"], "--fails-are-final is for jobs"),
         (["ingest", "LOG"], "pipeline ingest needs a TARGET"),
         (["ingest", "LOG", "table", "--every", "10s"], "--every is how often to look with --follow"),
         (["ingest", "LOG", "table", "--table-name", "a.b"], "--table-name go with --table iceberg"),

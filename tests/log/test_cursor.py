@@ -185,7 +185,7 @@ def test_a_folder_with_logs_in_it_tells_of_them(tmp_path):
         log.append(b"x")
     (tmp_path / "kept" / "a file").touch()
     (tmp_path / "kept" / "empty").mkdir()
-    with pytest.raises(LogNotFound, match=r"no segments in .*kept, but in .*kept/messages: say which"):
+    with pytest.raises(LogNotFound, match=r"no segments in .*kept, but in .*kept/messages: open one of these"):
         Stream.open(tmp_path / "kept")
 
 
@@ -221,7 +221,7 @@ def test_a_log_of_another_format_is_neither_read_nor_begun(tmp_path):
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     for path, name in (("metrics", "m3"), ("metrics/commitlogs", "m3"), ("messages", "messages")):
         for use in (lambda stream: stream.cursor(), lambda stream: stream.appender()):
-            with pytest.raises(UnknownFormat, match=f"opened as one of 'captain': say format='{name}'"):
+            with pytest.raises(UnknownFormat, match=f"opened as one of 'captain': pass format='{name}'"):
                 use(Stream(tmp_path / path))
         assert Stream.open(tmp_path / path).format.name == name
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before

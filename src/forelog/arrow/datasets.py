@@ -49,7 +49,9 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return self._passing & expression
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise NotImplementedError("a log has no fragments: use to_table() or to_batches(), and go on with that")
+        raise NotImplementedError(
+            "a log has no fragments: use to_table() or to_batches(), and continue with the result"
+        )
 
     get_fragments = replace_schema = join = join_asof = sort_by = _refuse
     partition_expression = property(_refuse)

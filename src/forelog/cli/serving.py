@@ -63,7 +63,9 @@ def certificates(certificate: str | None, key: str | None, client_ca: str | None
         return Certificates(certificate, key, client_authorities=client_ca)
     except ssl.SSLError as error:
         files = ", ".join(name for name in (certificate, key, client_ca) if name is not None)
-        raise codes.UsageError(f"{files}: no certificate with its key, or no authorities: {error}") from None
+        raise codes.UsageError(
+            f"{files}: not a certificate with its key, or not certificates of authorities: {error}"
+        ) from None
     except OSError as error:
         unreadable = [name for name in (certificate, key, client_ca) if name and not os.access(name, os.R_OK)]
         raise codes.UsageError(f"{', '.join(unreadable or [certificate])}: {error.strerror}") from None

@@ -66,8 +66,8 @@ class EntryWalk:
     ) -> None:
         if not stream.format.holds_entries:
             raise UnknownFormat(
-                f"{stream.path} is a log in the format {stream.format.name}: entries are in logs of the format "
-                "m3, and a cursor reads the others"
+                f"{stream.path} is a log in the format {stream.format.name}: only logs in the format m3 have "
+                "entries. Read this one with a cursor"
             )
         self._stream = stream
         self._bounds = bounds = stream.bounds(start=start, until=until, since=since)

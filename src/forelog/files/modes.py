@@ -25,7 +25,7 @@ import stat
 PRIVATE = 0o600
 """Files that only their user may read and write."""
 SHARED_BY_READERS = "read.lock"
-"""The file that every reader opens: as much as it is open to others, the log is."""
+"""The file that every reader opens. New files of the log get its mode."""
 _RIGHTS = 0o666
 _OWNER = 0o600
 _ATTEMPTS = 16  # another process may make or remove the file at the same moment

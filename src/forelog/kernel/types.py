@@ -131,12 +131,12 @@ class Entries(NamedTuple):
     """int32, one more than entries."""
     annotations: bytes
     offsets: array[int]
-    """Of the chunk in which each entry begins."""
+    """The offset of the chunk in which each entry begins."""
     row: int
-    """The chunk to go on with: `last`, unless a message can't be read."""
+    """The chunk to continue with: `last`, unless a message can't be read."""
     reason: int
     offset: int
-    """Of the chunk in which the message begins that can't be read."""
+    """The offset of the chunk in which the unreadable message begins."""
     place: int
     """Where it begins in that chunk's data."""
     unknown: int
@@ -155,7 +155,7 @@ class Packets(NamedTuple):
     bodies: array[int]
     ends: array[int]
     end: int
-    """Where it stopped, and why; `need` is 0 but for an incomplete packet."""
+    """Where it stopped. `reason` is why; `need` is 0 unless a packet is incomplete."""
     reason: int
     need: int
 

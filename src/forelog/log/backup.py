@@ -44,7 +44,7 @@ class Backup:
     records: int
     """How many records they have."""
     byte_count: int
-    """Of its segments."""
+    """The bytes of its segments."""
     end: Position
     """The position after its last record."""
 

@@ -72,7 +72,7 @@ class SegmentInfo:
     path: str
     """Its file."""
     byte_count: int
-    """The size of its file, as far as it counts."""
+    """How many bytes of its file belong to the log."""
     end: Position
     """The position after its last byte."""
     sealed: bool

@@ -59,7 +59,7 @@ class SegmentReport:
     path: str
     """Its file."""
     byte_count: int = 0
-    """The size of its file, as far as it counts."""
+    """How many bytes of its file belong to the log."""
     records: int = 0
     """How many records can be read."""
     first_time_ns: int | None = None
@@ -71,9 +71,9 @@ class SegmentReport:
     rewritten: bool = False
     """Whether cleaning has moved its records."""
     index: IndexState = "none"
-    """Of a rewritten segment it is the map. `none`: the last segment and one without records need none.
+    """The state of its index, or of its map if it was rewritten. `none`: there is none, and none is needed.
 
-    `unusable`: half written, damaged, or of other bytes, so that nobody uses it, and only time is lost by that.
+    `unusable`: half written, damaged, or of other bytes, so it isn't used. Searching is slower, and nothing else.
     `damaged`: a map that can't be used, or an index or map that is used and wrong.
     """
     defects: list[Defect] = field(default_factory=list)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 
 CHARS_MAX = 200
-"""Of a value; what is longer is cut, and its length is shown."""
+"""Characters of a value. A longer one is cut, and its length is shown."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+#$@%*,\[\]-]+")
 _SUMMARIES_MAX = 20
 """Lines for one event at the end of a window; what is left is summed up in one more."""

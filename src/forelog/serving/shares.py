@@ -119,7 +119,7 @@ class Quota:
         return True
 
     def add(self, owner: str, size: int) -> None:
-        """Note that an owner has so much more, or less, whether or not it may."""
+        """Count what an owner has more, or less, without asking whether it may."""
         left = self._sums.get(owner, 0) + size
         self.total += size
         if left:

@@ -17,7 +17,7 @@ import ssl
 from typing import Any
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; those of 1.3 are all of today."""
+"""The ciphers of TLS 1.2 that are allowed. All those of TLS 1.3 are."""
 _PLAIN = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",

@@ -75,7 +75,7 @@ def resumed(pickled: bytes, segment: int, offset: int) -> Task:
 
 
 def must_stay(tasks: Sequence[Task]) -> list[Task]:
-    """The same tasks, which fail if a segment of theirs is removed before they have read it."""
+    """These tasks, changed to fail if a segment of theirs is removed before they have read it."""
     listed: dict[str, list[int]] = {}
     for task in tasks:
         piece = task.piece
@@ -90,7 +90,7 @@ def must_stay(tasks: Sequence[Task]) -> list[Task]:
 
 
 def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[Task]:
-    """A task for each slice, and one at least: Spark calls the reader of no task, too."""
+    """A task for each slice. At least one, because Spark calls the reader without a task, too."""
     if not options.java:
         return [Task(piece) for piece in slices] or [Task(None)]
     logs: dict[str, _Files] = {}

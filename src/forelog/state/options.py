@@ -31,7 +31,7 @@ class LogOptions(OpenOptions, total=False):
 
 
 class DictOptions(LogOptions, total=False):
-    """All options of a PersistentDict but for its types."""
+    """All options of a PersistentDict except its types."""
 
     ttl: float | None
     clock: Callable[[], int] | None

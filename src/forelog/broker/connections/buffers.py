@@ -15,7 +15,7 @@ from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
 CHECK_SECONDS = 0.1
-"""Between two counts of what waits for all sockets."""
+"""Seconds between two counts of what waits for all sockets."""
 
 
 class Buffering(Protocol):

@@ -77,7 +77,7 @@ class Slices:
         self.start(owner, _once(what))
 
     def later(self, owner: Hashable, what: Callable[[], None]) -> None:
-        """Call this, as one step, after the client's earlier work."""
+        """Have `what` called, as one step, after the client's earlier work."""
         self.add(owner, _once(what))
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:

@@ -182,4 +182,6 @@ def check(chosen: argparse.Namespace) -> None:
     if chosen.finished_for is not None and chosen.rule != "finished-jobs":
         raise codes.UsageError("--finished-for goes with --rule finished-jobs")
     if keyed and chosen.fails_are_final:
-        raise codes.UsageError("--fails-are-final is about jobs, and --latest-key and --latest-until about keys")
+        raise codes.UsageError(
+            "--fails-are-final is for jobs, and --latest-key and --latest-until for keys: give one or the other"
+        )

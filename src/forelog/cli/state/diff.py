@@ -39,7 +39,7 @@ def add_options(parser: options.CommandParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Show the differences. The exit code is 1 if there are any."""
     if chosen.other is None and chosen.as_of is None:
-        raise codes.UsageError("a log doesn't differ from itself: name another one, or a time by --as-of")
+        raise codes.UsageError("a log doesn't differ from itself: give another log, or a time with --as-of")
     before, plain_before = _state(chosen.log, chosen.as_of, chosen.timeout)
     after, plain_after = _state(chosen.other or chosen.log, chosen.and_when, chosen.timeout)
     is_dict = plain_before and plain_after

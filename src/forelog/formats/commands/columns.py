@@ -4,7 +4,7 @@
 column        type                 what
 ============  ===================  =====================================================================
 command       string               add, schedule, complete, fail, delete, expire, start-attempt or
-                                   timeout-attempt; null for a record that is no command
+                                   timeout-attempt; null for a record that isn't a command
 id            string               the job's UUID
 name          string               its queue; bytes that are no UTF-8 are replaced
 ttr_ms        int64                how long a lease may take
@@ -16,7 +16,7 @@ job_payload   binary               the job's payload
 result        binary               of a complete or fail
 scheduled     timestamp[us, UTC]   when the job is due; null for one that is due at once
 created       timestamp[us, UTC]   when the job was created
-error         string               why a record is no command: empty, type, truncated, number, range, time
+error         string               why a record isn't a command: empty, type, truncated, number, range, time
                                    or trailing; null for one that is
 ============  ===================  =====================================================================
 

@@ -65,7 +65,7 @@ class ReplyReader:
         """How many bytes of the reply were read so far."""
 
     def expect(self, kind: int) -> None:
-        """The next reply is of this kind."""
+        """Set the kind of the next reply."""
         self._taken = 0
         self._reply = None
         self._parsing = self._parse(kind)

@@ -46,7 +46,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int
     """How often it may be leased; 0 for no limit."""
     max_fails: int
-    """The fail that is the last one. By default the first one is."""
+    """How many fails end the job. By default the first one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Request(Generic[T]):
     kind: int
     """The kind of reply to expect."""
     make: Callable[[Any], T]
-    """Makes the value of a reply that is no error."""
+    """Makes the value of a reply that isn't an error."""
     wait_seconds: float = 0.0
     """How long the server may wait with its reply."""
     repeatable: bool = False

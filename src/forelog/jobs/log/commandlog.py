@@ -55,7 +55,7 @@ class Restored:
     conflicts: int
     """Commands that were skipped because they contradict earlier ones."""
     bad: int
-    """Records that were skipped because they are no commands."""
+    """Records that were skipped because they aren't commands."""
     torn_path: str | None
     """The file with the bytes of a torn tail, if one was cut off."""
 

@@ -41,7 +41,7 @@ def read_commands(
 ) -> Iterator[tuple[Position, int, Command | BadCommand]]:
     """The commands of a log, each with its position and its record's time. The bounds are those of `Stream.scan`.
 
-    A record that is no command comes as the BadCommand that says why: the caller decides whether to stop there.
+    Instead of a record that isn't a command comes a BadCommand that says why: the caller decides whether to stop.
     """
     blocks = stream.blocks(start=start, until=until, since=since, on_corruption=on_corruption, timeout=timeout)
     for block in blocks:

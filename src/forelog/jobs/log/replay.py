@@ -100,7 +100,7 @@ class Replay:
         """The first thousand conflicts."""
         self.conflict_count = 0
         self.bad_count = 0
-        """Records in blocks that are no commands."""
+        """Records in blocks that aren't commands."""
         self._now_ns = now_ns
 
     @property

@@ -133,7 +133,7 @@ class Clients:
         self._closing = True
 
     async def dismiss(self, seconds: float) -> None:
-        """Close all connections once their replies are sent, or after so many seconds."""
+        """Close all connections once their replies are sent, or after `seconds`."""
         self.notices.close()
         deadline = time.monotonic() + seconds
         for connection in list(self._connections):

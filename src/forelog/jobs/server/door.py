@@ -39,7 +39,7 @@ class Door(Generic[T]):
         return len(self._since)
 
     def enter(self, connection: T, address: str) -> T | None:
-        """A connection has come. Returns the one that has to go for it, if any."""
+        """Note a new connection. Returns the connection that must be closed to make room, if any."""
         self._since[connection] = self._clock()
         self._places.set(connection, address, 1)
         return self._places.surplus()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forelog.jobs.server.clients import Clients
 
 REPLY_BYTES_MAX = 2 << 20
-"""Of payloads in one reply: with more, it has fewer jobs than were asked for."""
+"""Bytes of payloads in one reply: with more, it has fewer jobs than were asked for."""
 _OFFSET_MAX = 2**32 - 1
 _LIMIT_MAX = 100
 _QUICK_JOBS_MAX = 1000

@@ -34,7 +34,7 @@ def find_log(files: Files, path: str) -> Directory:
     if numbers:
         return probe
     if inside := _logs_inside(files, path):  # as in what a broker keeps
-        raise LogNotFound(f"there are no segments in {path}, but in {' and in '.join(inside)}: say which")
+        raise LogNotFound(f"there are no segments in {path}, but in {' and in '.join(inside)}: open one of these")
     raise LogNotFound(
         f"there are no segments in {path}: expected files such as 000000001.log, commitlog-0-0.db or "
         "20261115T183000.123456789Z.dat"

@@ -81,8 +81,8 @@ class Directory:
         if other is not None:
             raise UnknownFormat(
                 f"{other[1]} is a log of the format {other[0].name!r}, and it was opened as one of "
-                f"{self.format.name!r}: say format={other[0].name!r}, or read it with Stream.open({self.path!r}), "
-                "which takes what is there"
+                f"{self.format.name!r}: pass format={other[0].name!r}, or use Stream.open({self.path!r}), which "
+                "finds out the format"
             )
         if not to_append and APPEND_LOCK not in names:
             raise LogNotFound(f"there is no log in the directory {self.path}: an appender would make one")

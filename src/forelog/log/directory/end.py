@@ -64,7 +64,7 @@ class End(NamedTuple):
     """The content of an end mark."""
 
     sequence: int
-    """How often it was changed, but for the offsets."""
+    """How often it was changed, without changes of the offsets alone."""
     segment: int
     """The segment that is appended to; 0 if there is none, or if the mark is of another boot."""
     committed: int

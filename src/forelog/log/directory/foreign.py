@@ -80,6 +80,6 @@ def check_position(position: Position, index: SegmentIndex | None, path: str, he
     if index.runs[0] <= position.offset <= index.logical_end:
         return position
     raise BadPosition(
-        f"position {position} can't be told: another program has rewritten {path} since it was given out. "
+        f"position {position} is lost: another program has rewritten {path} since it was given out. "
         f"Start at {Position(position.segment, 0)} to read what is left of this segment, or in a later one"
     )

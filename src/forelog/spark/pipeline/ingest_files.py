@@ -108,7 +108,7 @@ def write_pieces(shape: Shape, task: WriteTask) -> Written:
 
 
 def write_piece(shape: Shape, one: Piece, parts: _Parts, defects: list[Defect]) -> bool:
-    """Whether all of it was still there."""
+    """Write the rows of a slice. Returns whether all of its segments were still there."""
     directory = one.piece.log.stream().directory
     with directory.read_lock():
         if not set(one.segments) <= set(directory.numbers()):

@@ -23,7 +23,7 @@ SERIES_MAX = len(_COLORS)
 """Lines in a plot; the plot says how many more were left out."""
 ROWS_MAX = 1000
 DOTS_MAX = 2000
-"""Of one series; of more, every second one is drawn, or every third, and so on."""
+"""Dots of one series. If there are more, every second one is drawn, or every third, and so on."""
 _TIMES_MAX = 8
 
 _STYLE = """
@@ -100,7 +100,7 @@ class Report:
         marks: Mapping[str, float] | None = None,
         decades: bool = False,
     ) -> None:
-        """The same, with a dot for each value; with `decades` each step of the scale is ten times the last."""
+        """Values over time, as dots. With `decades` each step of the scale is ten times the last."""
         self._add_plot(title, series, _dots, note, marks or {}, decades=decades)
 
     def _add_plot(
