@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,44 @@ def test_old_files_go_and_at_least_so_many_bytes_stay(tmp_path, caplog):
         first = late.receive(30).payload[:6]
         assert first > b"000000"
         assert caplog.records == []
+
+
+def test_a_file_from_before_a_restart_is_read_for_what_was_written_before_it(tmp_path):
+    limits = Limits(tail_bytes_max=1)
+    with local(tmp_path / "log", file_bytes=10_000, limits=limits) as here:
+        fill(here.client(), 1, "early")
+    with local(tmp_path / "log", file_bytes=10_000, limits=limits) as here:
+        fill(here.client(), 50, "late")
+        until(lambda: list((tmp_path / "log" / "messages").glob("*.topics")))
+        reader = here.client()
+        reader.subscribe(["$replay/all/early"])
+        assert reader.receive(30).topic == "early"
+
+
+def test_the_last_file_is_not_read_for_topics_that_it_does_not_have(tmp_path, monkeypatch):
+    with local(tmp_path / "log", limits=Limits(tail_bytes_max=1)) as here:
+        fill(here.client(), 20)
+        read = []
+        monkeypatch.setattr(here.broker.history, "_stream", Watched(here.broker.stream, read))
+        for wanted in ("b", "a"):
+            reader = here.client()
+            reader.subscribe([f"$replay/all/{wanted}"])
+            until(lambda: here.do(lambda: all(cursor.live for cursor in here.broker.presence.cursors())))
+            assert bool(read) == (wanted == "a")
+
+
+class Watched:
+    """A stream that notes each reading."""
+
+    def __init__(self, stream: Stream, read: list[bool]) -> None:
+        self._stream, self._read = stream, read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def blocks(self, **options: Any) -> Any:
+        self._read.append(True)
+        return self._stream.blocks(**options)
 
 
 def test_what_a_session_still_needs_stays_and_it_is_told_who_needs_it(tmp_path, caplog):

@@ -54,8 +54,8 @@ class History:
         """The end of the log."""
         self.delivering: Position | None = None
         """The first message that isn't delivered to all live cursors yet; None if there is none."""
-        self._segment = 0
-        self._topics: set[bytes] | None = set()
+        self._current: tuple[int, set[bytes] | None] = (0, None)
+        """The file that is written to, and its topics; None if there are too many, or if some aren't known."""
         self._topics_bytes = self._lists_bytes = 0
         self._lists_bytes_max = lists_bytes_max
         self._lists: dict[int, list[bytes] | None] = {}
@@ -73,17 +73,19 @@ class History:
         self._tail_bytes += batch.weight
         while self._tail_bytes > self._tail_bytes_max and len(self._tail) > 1:
             self._tail_bytes -= self._tail.popleft().weight
-        self.end = Position(batch.segment, batch.end)
-        if batch.segment != self._segment:
+        if batch.segment != self._current[0]:
             self._finish_list()
-            self._segment, self._topics, self._topics_bytes = batch.segment, set(), 0
-        if self._topics is not None:
+            is_begun = self.end.segment == batch.segment and self.end.offset > 0  # before a restart
+            self._current, self._topics_bytes = (batch.segment, None if is_begun else set()), 0
+        topics = self._current[1]
+        if topics is not None:
             for topic in batch.topics[1]:
-                if topic not in self._topics:
-                    self._topics.add(topic)
+                if topic not in topics:
+                    topics.add(topic)
                     self._topics_bytes += len(topic)
-            if len(self._topics) > TOPICS_MAX or self._topics_bytes > _TOPICS_BYTES_MAX:
-                self._topics = None
+            if len(topics) > TOPICS_MAX or self._topics_bytes > _TOPICS_BYTES_MAX:
+                self._current = batch.segment, None
+        self.end = Position(batch.segment, batch.end)  # last: other threads read its topics up to here
 
     def recent(self, position: Position) -> MessageBatch | None:
         """The batch that contains a position or follows it, if it is in memory."""
@@ -139,6 +141,9 @@ class History:
             if topics is None or wants(topics):
                 return max(position, Position(number, 0))
             position = Position(number + 1, 0)
+        segment, current = self._current
+        if segment == limit.segment and current is not None and not wants(list(current)):
+            return limit
         return position
 
     def _list_of(self, number: int) -> list[bytes] | None:
@@ -158,7 +163,9 @@ class History:
         path = self._list_path(number)
         found = self._files.stat(path)
         segment_bytes = self._stream.segment_bytes(number)
-        if found is None or found[0] > _TOPICS_BYTES_MAX or segment_bytes is None:
+        if segment_bytes is None:
+            return []  # the file was removed, or got the name of its first message
+        if found is None or found[0] > _TOPICS_BYTES_MAX:
             return None
         try:
             file = self._files.open_read(path)
@@ -183,8 +190,9 @@ class History:
 
     def _finish_list(self) -> None:
         """Write the list of the finished file. Without a list the file is read, which is only slower."""
-        if self._topics and self._segment:
-            self._executor.submit(self._write_list, self._segment, sorted(self._topics))
+        segment, topics = self._current
+        if topics:
+            self._executor.submit(self._write_list, segment, sorted(topics))
 
     def _write_list(self, number: int, topics: list[bytes]) -> None:
         try:
