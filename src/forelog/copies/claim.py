@@ -24,6 +24,7 @@ from forelog.copies.shipping import Owner, holds
 from forelog.copies.snapshot import Resume
 from forelog.copies.transfers import Transfer
 from forelog.errors import ReplicaError, Superseded
+from forelog.log.directory.place import if_there
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.stream import Stream
 
@@ -138,11 +139,5 @@ class Claim:
 
 def _is_rewritten(stream: Stream, number: int) -> bool:
     """Whether a segment was cleaned by hand, so that its bytes have moved."""
-    try:
-        reader = SegmentReader(stream.directory, number)
-    except FileNotFoundError:
-        return True
-    try:
-        return reader.rewritten
-    finally:
-        reader.close()
+    with if_there(SegmentReader, stream.directory, number) as reader:
+        return reader is None or reader.rewritten

@@ -21,7 +21,7 @@ from forelog.copies.lineage import Lineage
 from forelog.copies.snapshot import Resume, Snapshot
 from forelog.copies.transfers import Transfer, Transfers
 from forelog.formats import Block
-from forelog.log.directory.place import tail_before
+from forelog.log.directory.place import if_there, tail_before
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
@@ -245,13 +245,7 @@ def _is_gone(view: View, at: Position) -> bool:
 
 def holds(stream: Stream, end: Resume) -> bool | None:
     """Whether a log has the same bytes before a position; None if it doesn't have the segment."""
-    try:
-        file = stream.directory.open_segment(end.position.segment)
-    except FileNotFoundError:
-        return None
-    try:
-        if file.size() < end.position.offset:
-            return False
+    with if_there(stream.directory.open_segment, end.position.segment) as file:
+        if file is None or file.size() < end.position.offset:
+            return None if file is None else False
         return tail_before(file, end.position.offset).endswith(end.tail)
-    finally:
-        file.close()

@@ -19,10 +19,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from forelog.errors import CorruptRecord, TargetTaken
-from forelog.files import File, Files, OSFiles, built_beside, write_all
+from forelog.files import Files, OSFiles, built_beside, write_all
 from forelog.files.modes import PRIVATE
 from forelog.log.directory.directory import Directory
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Watermark, read_own_from
 from forelog.log.position import Position
@@ -88,11 +88,9 @@ def _copy_segments(directory: Directory, copy: Directory, progress: Progress | N
     total = sum(found[0] for found in sizes.values() if found is not None)
     done, end = 0, Position(0, 0)
     for number in numbers:
-        try:
-            reader = SegmentReader(directory, number)
-        except FileNotFoundError:
-            continue  # an empty one, whose place another one has taken
-        try:
+        with if_there(SegmentReader, directory, number) as reader:
+            if reader is None:
+                continue  # an empty one, whose place another one has taken
             with closing(copy.files.open_append(copy.segment_path(number))) as file:
                 for place in range(0, reader.size, _COPY_BYTES):
                     write_all(file, _exactly(reader, min(_COPY_BYTES, reader.size - place), place))
@@ -105,8 +103,6 @@ def _copy_segments(directory: Directory, copy: Directory, progress: Progress | N
                 )
             done += reader.size
             end = Position(number, reader.end())
-        finally:
-            reader.close()
     if progress is not None:
         progress(total, total)
     return end
@@ -127,13 +123,9 @@ def _exactly(reader: SegmentReader, count: int, place: int) -> bytes:
 
 
 def _copy_file(files: Files, source: str, target_files: Files, target: str) -> None:
-    before: File = files.open_read(source)
-    try:
-        with closing(target_files.open_append(target)) as after:
-            write_all(after, read_exactly(before, before.size(), 0))
-            after.sync()
-    finally:
-        before.close()
+    with closing(files.open_read(source)) as before, closing(target_files.open_append(target)) as after:
+        write_all(after, read_exactly(before, before.size(), 0))
+        after.sync()
 
 
 def _mark(directory: Directory, copy: Directory, end: Position) -> None:
@@ -150,14 +142,9 @@ def _mark(directory: Directory, copy: Directory, end: Position) -> None:
 
 def _read_back(copy: Directory, end: Position) -> tuple[int, int, int]:
     """Count the copy's segments, records and bytes. Damage raises, as in any reader."""
-    walk = Walk(copy)
-    records = 0
-    try:
-        for block in walk:
-            records += block.last - block.first
+    with closing(Walk(copy)) as walk:
+        records = sum(block.last - block.first for block in walk)
         torn = walk.torn
-    finally:
-        walk.close()
     if torn is not None and torn.byte_count:
         raise CorruptRecord(
             f"the log ends in half a record: {torn}. Opening it to append cuts that off",

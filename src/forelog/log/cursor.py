@@ -18,6 +18,7 @@ b'three'
 
 from __future__ import annotations
 
+import contextlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -313,16 +314,13 @@ class Cursor:
             stop = end if self._until is None else min(self._until, end)
             first = max(start, Position(number, 0))
             for low, high in reversed(chunk_bounds(self._directory, number, first, stop)):
-                walk = self._new_walk(low, high)
-                self._walk = walk
-                try:
+                with contextlib.closing(self._new_walk(low, high)) as walk:
+                    self._walk = walk
                     rows = [
                         record
                         for block in walk
                         for record in records_of(block, self._directory.format.exact_time, frames=self._frames)
                     ]
-                finally:
-                    walk.close()
                 if rows:
                     self._path = self._directory.segment_path(number)
                     rows.reverse()

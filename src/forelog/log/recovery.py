@@ -248,14 +248,12 @@ def _ascends(directory: Directory, numbers: list[int]) -> bool:
         return False
     walk = Walk(directory, start=Position(numbers[0], 0) if numbers else LOG_START, on_corruption="skip")
     after = TIME_MIN
-    try:
+    with contextlib.closing(walk):
         for block in walk:
             if not kernel.ascends(block.scan.times, after):
                 return False
             after = block.scan.times[-1]
         return True
-    finally:
-        walk.close()
 
 
 def _can_follow(time_ns: int) -> bool:
@@ -352,7 +350,7 @@ def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Re
     """Fill the index, and return the physical offset after the last good record."""
     walk = Walk(directory, start=Position(number, 0), on_corruption="stop")
     checker = directory.format.checker()
-    try:
+    with contextlib.closing(walk):
         end = directory.format.header_bytes
         for block in walk:
             index.add(block.offsets, block.scan.times)
@@ -366,8 +364,6 @@ def _scan_last(directory: Directory, number: int, index: IndexBuilder, found: Re
         elif checker is not None and checker.end < end:
             end = _cut_unfinished(directory, number, checker.end, found, mark)
         return end
-    finally:
-        walk.close()
 
 
 def _scan_committed(

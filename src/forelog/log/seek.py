@@ -15,7 +15,7 @@ from forelog.formats import Format, Scan
 from forelog.kernel.types import END, FOUND, TIME_MAX, TIME_MIN, TRUNCATED
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import read_end
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import read_mark, read_own_from
 from forelog.log.position import Position
@@ -168,14 +168,8 @@ def _halve(directory: Directory, numbers: list[int], time_ns: int) -> int:
 
 
 def _first_time(directory: Directory, number: int) -> int | None:
-    try:
-        reader = SegmentReader(directory, number)
-    except FileNotFoundError:
-        return None
-    try:
-        return reader.first_time()
-    finally:
-        reader.close()
+    with if_there(SegmentReader, directory, number) as reader:
+        return None if reader is None else reader.first_time()
 
 
 def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
@@ -241,11 +235,9 @@ def chunk_bounds(
     directory: Directory, number: int, first: Position, stop: Position
 ) -> list[tuple[Position, Position]]:
     """Ranges of about a megabyte that cover a segment from `first` to `stop`, each at record boundaries."""
-    try:
-        reader = SegmentReader(directory, number)
-    except FileNotFoundError:
-        return []
-    try:
+    with if_there(SegmentReader, directory, number) as reader:
+        if reader is None:
+            return []
         bounds = [first]
         place = reader.physical(first.offset)
         size = reader.size if stop.segment != number else min(reader.size, reader.physical(stop.offset))
@@ -255,6 +247,4 @@ def chunk_bounds(
             bounds.append(reader.position(place))
         # Not what is appended from now on, or a reader that goes back would chase the end.
         stop = max(min(stop, reader.position(reader.size)), bounds[-1])
-    finally:
-        reader.close()
     return list(zip(bounds, [*bounds[1:], stop], strict=True))

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -33,6 +33,7 @@ from forelog.log.cursor import Cursor
 from forelog.log.damage import BLOCK_ROWS
 from forelog.log.directory.detection import find_log
 from forelog.log.directory.directory import Directory
+from forelog.log.directory.place import if_there
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
@@ -265,7 +266,7 @@ class Stream:
         since: TimeLike | None = None,
         on_corruption: OnCorruption = "raise",
         timeout: float | None = None,
-    ) -> Iterator[Block]:
+    ) -> Generator[Block, None, None]:
         """Iterate over the log a block at a time, as `reading` does. Each block is valid until the next is
         asked for."""
         with self.reading(
@@ -317,11 +318,9 @@ class Stream:
         numbers = self.directory.numbers()
         infos = []
         for number in numbers:
-            try:
-                reader = SegmentReader(self.directory, number)
-            except FileNotFoundError:
-                continue
-            try:
+            with if_there(SegmentReader, self.directory, number) as reader:
+                if reader is None:
+                    continue
                 index = reader.index
                 infos.append(
                     SegmentInfo(
@@ -336,8 +335,6 @@ class Stream:
                         rewritten=reader.rewritten,
                     )
                 )
-            finally:
-                reader.close()
         return infos
 
     def end(self) -> Position:

@@ -273,7 +273,7 @@ def check_segment(
         numbers=numbers,
     )
     columns = _Columns(directory, report)
-    try:
+    with contextlib.closing(walk):
         for block in walk:
             columns.add(block)
             if progress is not None:
@@ -281,8 +281,6 @@ def check_segment(
         report.defects = [defect for defect in walk.defects if defect.reason != BAD_MAP]
         maps_damaged = len(walk.defects) - len(report.defects)
         report.torn = walk.torn
-    finally:
-        walk.close()
     counts = metrics.snapshot()
     report.defects_found = counts["defects_skipped"] - maps_damaged
     report.defect_bytes = counts["defect_bytes_skipped"]

@@ -5,6 +5,7 @@ They need no Spark session, but some need the packages of an extra. Without thes
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -147,7 +148,7 @@ def ingest(sight: Sight) -> None:
     plan = Plan(codec=_codec_name(sight), slice_bytes=64)
     shape, standing = shape_of(plan), continuity_of(plan)
     positions: dict[str, Position] = {}
-    try:
+    with contextlib.closing(standing):
         while True:
             table, pieces = _Table(), new_pieces(plan, [_log_of(sight)], positions, standing)
             if not all(write_piece(shape, piece, table, []) for piece in pieces):  # type: ignore[arg-type]
@@ -158,8 +159,6 @@ def ingest(sight: Sight) -> None:
                 positions["log"] = pieces[-1].after
             if not sight.pause():
                 return
-    finally:
-        standing.close()
 
 
 class _Table:
@@ -331,7 +330,5 @@ def copy(sight: Sight) -> None:
 
     first = source.view()
     sight.from_position = first.snapshot.begin if first else None
-    try:
+    with contextlib.closing(target):
         _ship(sight, target, read_copy)
-    finally:
-        target.close()

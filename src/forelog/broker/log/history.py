@@ -109,24 +109,18 @@ class History:
         position = self._skip(wants, position, limit)
         if position >= limit:
             return None, limit
-        blocks = self._stream.blocks(start=position, until=limit, on_corruption="skip")
-        try:
+        with contextlib.closing(self._stream.blocks(start=position, until=limit, on_corruption="skip")) as blocks:
             block = next(blocks, None)
             if block is None:
                 return None, limit
             batch = MessageBatch.of_block(block)
             return batch, Position(batch.segment, batch.end)
-        finally:
-            blocks.close()  # type: ignore[attr-defined]
 
     def read_from(self, position: Position) -> MessageBatch | None:
         """The messages from a position on, as many as one read returns."""
-        blocks = self._stream.blocks(start=position, on_corruption="skip")
-        try:
+        with contextlib.closing(self._stream.blocks(start=position, on_corruption="skip")) as blocks:
             block = next(blocks, None)
             return None if block is None else MessageBatch.of_block(block)
-        finally:
-            blocks.close()  # type: ignore[attr-defined]
 
     def position_of(self, time_ns: int) -> Position:
         """The position of the first message at or after a time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import operator
 import shutil
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
     start, stop = Position(info.number, 0), Position(info.number + 1, 0)
     walk = Walk(stream.directory, start=start, stop=stop, on_corruption="skip")
     records = 0
-    try:
+    with contextlib.closing(walk):
         for block in walk:
             scan = block.scan
             records += len(scan.times)
@@ -121,8 +122,6 @@ def _read_segment(stream: Stream, info: SegmentInfo, stats: _Stats) -> _Segment:
         segment.records = records
         stats.defects += len(walk.defects)
         stats.defect_bytes += sum(defect.byte_count for defect in walk.defects)
-    finally:
-        walk.close()
     return segment
 
 

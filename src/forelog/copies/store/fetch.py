@@ -66,7 +66,7 @@ def fetch(
         raise ReplicaError(f"{os.fspath(path)} is there already and not empty: fetching makes a new log")
     bucket = Bucket(where, storage_options)
     bucket.open()
-    try:
+    with contextlib.closing(bucket):
         for attempt in range(1, ATTEMPTS + 1):
             manifest = _newest(bucket)
             try:
@@ -77,8 +77,6 @@ def fetch(
                 logger.info("%s was replaced while it was read: reading it again", bucket.where)
             else:
                 break
-    finally:
-        bucket.close()
     return Fetched(
         os.fspath(path), manifest.name, manifest.identity, manifest.snapshot, manifest.position, manifest.length
     )

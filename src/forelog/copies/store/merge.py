@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from forelog import kernel
 from forelog.copies.store.manifest import Part
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import Stream
 
@@ -52,14 +52,10 @@ def _first_of_run(parts: list[Part], start: int, stop: int, part_bytes: int) -> 
 
 def _read(parts: list[Part], stream: Stream) -> bytes | None:
     """The bytes of the parts, read from the log; None if the log doesn't have them any more."""
-    try:
-        file = stream.directory.open_segment(parts[0].segment)
-    except FileNotFoundError:
-        return None
-    try:
+    with if_there(stream.directory.open_segment, parts[0].segment) as file:
+        if file is None:
+            return None
         data = read_exactly(file, sum(part.length for part in parts), parts[0].offset)
-    finally:
-        file.close()
     at = 0
     for part in parts:
         if kernel.crc32c(memoryview(data)[at : at + part.length]) != part.crc32c:

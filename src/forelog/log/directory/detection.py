@@ -11,7 +11,7 @@ from forelog.errors import LogNotFound
 from forelog.files import Files
 from forelog.formats import Format, detect, named_format
 from forelog.log.directory.directory import Directory, segments_elsewhere
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 
 _FOLDERS_LOOKED_AT = 100
 _HEADERS_COMPARED = 16
@@ -53,15 +53,10 @@ def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
 def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
     """The first bytes of each segment that is still there: a cleaner may have taken some since all were listed."""
     for number in numbers:
-        try:
-            file = directory.open_segment(number)
-        except FileNotFoundError:
-            continue
-        try:
-            head = read_exactly(file, 16, 0)
-        finally:
-            file.close()
-        yield number, head
+        with if_there(directory.open_segment, number) as file:
+            head = None if file is None else read_exactly(file, 16, 0)
+        if head is not None:
+            yield number, head
 
 
 def _logs_inside(files: Files, path: str) -> list[str]:

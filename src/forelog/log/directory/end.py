@@ -134,7 +134,7 @@ def read_end(directory: Place) -> End:
     file = _open(directory)
     if file is None:
         return NO_END
-    try:
+    with contextlib.closing(file):
         boot, end = boot_digest(directory.files.boot_id()), _NOT_YET
         for _ in range(_LOOKS_MAX):
             before, end = end, _look(file, boot)
@@ -142,8 +142,6 @@ def read_end(directory: Place) -> End:
                 return end
         # The appender was stopped while it changed the segment. Nothing is being written then: the files count.
         return End(end.sequence, 0, 0, 0)
-    finally:
-        file.close()
 
 
 def _open(directory: Place) -> File | None:
@@ -186,10 +184,8 @@ def visible_bytes(directory: Place, number: int, file: File) -> int:
         mark = _open(directory)
         if mark is None:
             return size
-    try:
+    with contextlib.closing(mark):
         return _visible_bytes(mark, boot_digest(directory.files.boot_id()), number, file)
-    finally:
-        mark.close()
 
 
 def _visible_bytes(mark: File, boot: bytes, number: int, file: File) -> int:

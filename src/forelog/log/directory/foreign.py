@@ -17,7 +17,7 @@ from forelog.errors import BadPosition
 from forelog.files import File
 from forelog.log.directory.end import read_end
 from forelog.log.directory.index import SegmentIndex, decode_index
-from forelog.log.directory.place import Place
+from forelog.log.directory.place import Place, if_there, read_exactly
 from forelog.log.directory.watermark import read_mark
 from forelog.log.position import Position
 
@@ -54,15 +54,8 @@ def _known_end(directory: Place, number: int, size: int) -> tuple[int, int] | No
 def _logical_end(directory: Place, number: int, size: int) -> int:
     """Where a segment of this size ended, by its index or map."""
     for path in (directory.map_path(number, size), directory.index_path(number, size)):
-        try:
-            file = directory.files.open_read(path)
-        except FileNotFoundError:
-            continue
-        try:
-            buffer = bytearray(file.size())
-            index = decode_index(bytes(buffer[: file.read_into(memoryview(buffer), 0)]))
-        finally:
-            file.close()
+        with if_there(directory.files.open_read, path) as file:
+            index = None if file is None else decode_index(read_exactly(file, file.size(), 0))
         if index is not None:
             return index.logical_end
     return size

@@ -41,6 +41,7 @@ from itertools import pairwise
 from forelog import kernel
 from forelog.files import Files, removed_on_failure, write_all
 from forelog.kernel.types import TIME_MAX, TIME_MIN
+from forelog.log.directory.place import if_there, read_exactly
 
 MARK_BYTES = 65_536
 """A mark for the first record at or past each multiple of this."""
@@ -200,19 +201,10 @@ def _runs_fit(logical: array[int], physical: array[int], logical_end: int, physi
 
 def read_index(files: Files, path: str, segment: int, physical_bytes: int, tail: bytes) -> SegmentIndex | None:
     """The index at `path`, if it belongs to a segment with this number, size and last four bytes."""
-    try:
-        file = files.open_read(path)
-    except FileNotFoundError:
-        return None
-    try:
-        size = file.size()
-        if size > _INDEX_BYTES_MAX:
+    with if_there(files.open_read, path) as file:
+        if file is None or file.size() > _INDEX_BYTES_MAX:
             return None
-        buffer = bytearray(size)
-        count = file.read_into(memoryview(buffer), 0)
-    finally:
-        file.close()
-    index = decode_index(bytes(buffer[:count]))
+        index = decode_index(read_exactly(file, file.size(), 0))
     if index is None or (index.segment, index.physical_bytes, index.tail) != (segment, physical_bytes, tail):
         return None
     return index
@@ -224,12 +216,10 @@ def was_a_map(files: Files, path: str) -> bool:
         file = files.open_read(path)
     except OSError:
         return False
-    try:
-        head = bytearray(_LAYOUT.size)
-        if file.read_into(memoryview(head), 0) < len(head):
-            return False
-    finally:
-        file.close()
+    with closing(file):
+        head = read_exactly(file, _LAYOUT.size, 0)
+    if len(head) < _LAYOUT.size:
+        return False
     magic, version, _, physical, logical, _, _, _, _, runs, _ = _LAYOUT.unpack(head)
     return bool(magic == b"CLIX" and version == 1 and runs > 0 and logical > physical)
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from forelog import kernel
 from forelog.files import BLOCK_BYTES, File
 from forelog.log.directory.directory import Directory
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.directory.segment import SegmentReader
 
 logger = logging.getLogger("forelog")
@@ -203,15 +203,11 @@ def put_away(directory: Directory, kept: str | None = None) -> None:
 
 def read_journal(directory: Directory) -> list[Extent]:
     """The extents in the journal of a log, in order; none if there is no journal."""
-    try:
-        file = directory.files.open_read(journal_path(directory))
-    except FileNotFoundError:
-        return []
-    try:
+    with if_there(directory.files.open_read, journal_path(directory)) as file:
+        if file is None:
+            return []
         file.drop_cache()
         return list(_extents(read_exactly(file, min(file.size(), JOURNAL_BYTES_MAX), 0)))
-    finally:
-        file.close()
 
 
 def _extents(data: bytes) -> Iterator[Extent]:

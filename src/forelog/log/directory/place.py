@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, Protocol, TypeVar
 
 from forelog.files import File, Files
 from forelog.formats import Format
+
+P = ParamSpec("P")
+
+
+class Closable(Protocol):
+    """A file, or what reads one."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+T = TypeVar("T", bound=Closable)
 
 TAIL_BYTES = 64
 """Before a place: enough to see that two logs have been the same up to there."""
@@ -30,6 +44,20 @@ class Place(Protocol):
     def indexed_sizes(self) -> dict[int, int]:
         """For each segment that has or had an index or a map: the largest size of the segment that these are
         for."""
+
+
+@contextlib.contextmanager
+def if_there(opener: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Iterator[T | None]:
+    """What `opener` opens, which is closed when the block ends; None if there is no such file."""
+    try:
+        opened = opener(*args, **kwargs)
+    except FileNotFoundError:
+        opened = None
+    if opened is None:
+        yield None
+        return
+    with contextlib.closing(opened):
+        yield opened
 
 
 def read_exactly(file: File, count: int, offset: int) -> bytes:

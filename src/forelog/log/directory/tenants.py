@@ -36,7 +36,7 @@ from forelog.formats import FORMATS, Format, named_format
 from forelog.formats.captain import MAGIC, VERSION
 from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.directory.directory import Directory
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import if_there, read_exactly
 
 Kind = Literal["log", "broker", "m3", "copies", "slot", "replica", "objects", "table", "batches"]
 
@@ -102,14 +102,8 @@ def log_of(files: Files, path: str) -> Tenant | None:
 def _signed_log(directory: Directory, numbers: list[int]) -> Tenant:
     """A log whose segments have headers, by the first complete header."""
     for number in numbers[:_HEADERS_LOOKED_AT]:
-        try:
-            file = directory.open_segment(number)
-        except FileNotFoundError:
-            continue
-        try:
-            head = read_exactly(file, directory.format.header_bytes, 0)
-        finally:
-            file.close()
+        with if_there(directory.open_segment, number) as file:
+            head = b"" if file is None else read_exactly(file, directory.format.header_bytes, 0)
         if len(head) == directory.format.header_bytes and any(head):
             return described(directory.format.of_header(head))
     return described(directory.format)

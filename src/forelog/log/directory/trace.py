@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from forelog import kernel
 from forelog.log.directory.directory import Directory
-from forelog.log.directory.place import tail_before
+from forelog.log.directory.place import if_there, tail_before
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.position import Position
 
@@ -31,19 +31,15 @@ def trace(directory: Directory, position: Position) -> str | None:
     """
     if position.offset <= directory.format.header_bytes:
         return None
-    try:
-        reader = SegmentReader(directory, position.segment)
-    except FileNotFoundError:
-        return None
-    try:
+    with if_there(SegmentReader, directory, position.segment) as reader:
+        if reader is None:
+            return None
         if reader.rewritten:
             by_another = reader.index is not None and reader.index.foreign_end
             return _CUT if by_another else None
         if reader.file.size() < position.offset:
             return _CUT
         return f"{kernel.crc32c(tail_before(reader.file, position.offset)):08x}"
-    finally:
-        reader.close()
 
 
 def agrees(directory: Directory, position: Position, known: str | None) -> bool:

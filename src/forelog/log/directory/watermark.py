@@ -37,7 +37,7 @@ from forelog import kernel
 from forelog.errors import LockTimeout
 from forelog.files import File
 from forelog.log.directory.end import boot_digest
-from forelog.log.directory.place import Place, read_exactly
+from forelog.log.directory.place import Place, if_there, read_exactly
 
 logger = logging.getLogger("forelog")
 
@@ -85,9 +85,7 @@ def _decode(data: bytes) -> Mark | None:
 def _read_marks(file: File, path: str, segment_max: int) -> list[Mark]:
     marks = []
     for place in (_FIRST, _SECOND):
-        buffer = bytearray(_BYTES)
-        count = file.read_into(memoryview(buffer), place)
-        mark = _decode(bytes(buffer[:count]))
+        mark = _decode(read_exactly(file, _BYTES, place))
         if mark is not None and mark.plausible(segment_max):
             marks.append(mark)
         elif mark is not None:
@@ -110,26 +108,15 @@ def _latest(marks: list[Mark]) -> Mark | None:
 def read_mark(directory: Place) -> Mark | None:
     """The valid mark of a log; None if it has none, as in logs that another program wrote."""
     path = f"{directory.path}/{NAME}"
-    try:
-        file = directory.files.open_read(path)
-    except FileNotFoundError:
-        return None  # any other error is raised: damage must not pass for a torn tail because of it
-    try:
-        return _latest(_read_marks(file, path, directory.format.segment_number_max))
-    finally:
-        file.close()
+    # Any error but a missing file is raised: damage must not pass for a torn tail because of it.
+    with if_there(directory.files.open_read, path) as file:
+        return None if file is None else _latest(_read_marks(file, path, directory.format.segment_number_max))
 
 
 def read_own_from(directory: Place) -> int | None:
     """The segment from which on forelog wrote every record, in the order of time; None if that isn't known."""
-    try:
-        file = directory.files.open_read(f"{directory.path}/{NAME}")
-    except FileNotFoundError:
-        return None
-    try:
-        return _read_own_from(file)
-    finally:
-        file.close()
+    with if_there(directory.files.open_read, f"{directory.path}/{NAME}") as file:
+        return None if file is None else _read_own_from(file)
 
 
 def _read_own_from(file: File) -> int | None:
