@@ -24,7 +24,7 @@ COUNTS = {
     "4.13.2": 1, "6.0.0": 4,
 }  # fmt: skip
 
-CLIENT = "the client's to keep"
+CLIENT = "a rule for clients, not for brokers"
 NEVER = "doesn't arise: the broker never sends it"
 ABLE = "doesn't arise: the broker can do everything that it is about"
 AUTH = "doesn't arise: there is no authentication in several steps"
