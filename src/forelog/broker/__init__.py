@@ -1,6 +1,6 @@
 """Publish and subscribe over MQTT, with a log as memory: a subscriber that was away misses no message.
 
-The rooms, each importing only from those before it:
+The packages, each importing only from those before it:
 
     mqtt/         the protocol, without I/O
     access/       which clients may come in, and what they may publish and read

@@ -1,4 +1,4 @@
-"""The broker: builds its parts from their rooms, starts them and stops them.
+"""The broker: builds its parts, starts them and stops them.
 
 Everything happens on one event loop, in turns (`flow.turns`). Only old messages and retention are read on threads.
 """

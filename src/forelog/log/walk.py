@@ -1,4 +1,4 @@
-"""The bulk path: read segments as columns, block by block.
+"""The bulk path under all reading: segments as columns, block by block.
 
 Cursors, scans, cleaning, verification and recovery all read through a `Walk`. It opens segments in order,
 reads them in blocks, has the kernel turn each block into columns, and hands those out. It decides what a

@@ -8,7 +8,7 @@
     items.py         the events of a dict
     table.py         the items of a dict in memory, and when they expire
     transaction.py   changes of several keys as one record, and the locks of writers
-    unset.py         what stands for nothing where None is a value
+    unset.py         what means "no value" and "no argument" where None is a value
     mapping.py       PersistentDict: a dict that does all of this by itself
     aio.py           its methods that write, for tasks
     reader.py        a state log read without its app: generations, and events as far as their bytes tell

@@ -1,4 +1,4 @@
-"""What stands for nothing where None is a value."""
+"""What means "no value" and "no argument" where None is a value."""
 
 from __future__ import annotations
 

@@ -13,5 +13,5 @@
     aliases.py     topic aliases
 
 Plain messages in bulk aren't decoded to packets: the kernel's `Inbox` turns them into bytes for the log. Sessions,
-wills, retained messages and everything that needs a clock or a socket are in other rooms.
+wills, retained messages and everything that needs a clock or a socket are in other packages.
 """
