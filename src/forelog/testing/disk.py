@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -42,18 +43,16 @@ class Operation(NamedTuple):
 SECTOR_BYTES_MAX = 1 << 20
 
 
+@dataclass(eq=False, slots=True)
 class Fault:
     """A fault that is injected while it is active."""
 
-    def __init__(
-        self, when: Callable[[Operation], bool], number: int = 0, short_bytes: int | None = None, lie: bool = False
-    ) -> None:
-        self.when = when
-        self.number = number
-        self.short_bytes = short_bytes
-        self.lie = lie
-        self.active = True
-        self.hits = 0
+    when: Callable[[Operation], bool]
+    number: int = 0
+    short_bytes: int | None = None
+    lie: bool = False
+    active: bool = field(default=True, init=False)
+    hits: int = field(default=0, init=False)
 
     def stop(self) -> None:
         """End the fault."""

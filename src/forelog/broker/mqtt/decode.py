@@ -13,6 +13,7 @@ forelog.errors.BadPacket: PUBLISH ends within its properties (0x81)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from forelog import kernel
 from forelog.broker.mqtt.packets import (
@@ -63,20 +64,16 @@ _FLAGS = {PacketType.PUBREL: 2, PacketType.SUBSCRIBE: 2, PacketType.UNSUBSCRIBE:
 _MINIMUM_OF_BYTES = (0, 0, 1 << 7, 1 << 14, 1 << 21)
 
 
+@dataclass(eq=False, slots=True)
 class _Packet:
     """A packet that is being decoded."""
 
-    __slots__ = ("body", "flags", "from_server", "kind", "properties_bytes_max", "version")
-
-    def __init__(
-        self, body: Body, kind: PacketType, flags: int, version: int, from_server: bool, properties_bytes_max: int
-    ) -> None:
-        self.body = body
-        self.kind = kind
-        self.flags = flags
-        self.version = version
-        self.from_server = from_server
-        self.properties_bytes_max = properties_bytes_max
+    body: Body
+    kind: PacketType
+    flags: int
+    version: int
+    from_server: bool
+    properties_bytes_max: int
 
     def properties(self, kind: PacketType | None = None) -> Properties:
         if self.version < MQTT_5_0:

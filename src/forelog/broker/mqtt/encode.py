@@ -11,6 +11,7 @@ A packet that breaks a rule raises BadPacket here, before the other side would c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from forelog import kernel
@@ -55,14 +56,12 @@ _PUBLISH_BYTES_MORE = 8
 """Bytes of a PUBLISH besides its topic, properties and payload, at most."""
 
 
+@dataclass(eq=False, slots=True)
 class _Side:
     """The version of the connection, and the side that sends."""
 
-    __slots__ = ("from_server", "version")
-
-    def __init__(self, version: int, from_server: bool) -> None:
-        self.version = version
-        self.from_server = from_server
+    version: int
+    from_server: bool
 
     def properties(self, packet: Any, kind: PacketType | None = None) -> bytes:
         if self.version < MQTT_5_0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from forelog.files import File, Lock, Shared, Watch
@@ -25,6 +26,26 @@ class User(Steps, Protocol):
     @property
     def label(self) -> str:
         """Its machine's name and its own."""
+
+
+def _step(kind: str) -> Callable[..., Any]:
+    """An operation of the disk, as a step of the process."""
+
+    def operation(mount: Mount, path: str, *rest: Any) -> Any:
+        mount.begin(kind, path)
+        return getattr(mount._disk, kind)(path, *rest)
+
+    return operation
+
+
+def _opening(kind: str) -> Callable[..., File]:
+    """An operation of the disk that opens a file, as a step of the process."""
+    opened = _step(kind)
+
+    def operation(mount: Mount, path: str, *rest: Any) -> File:
+        return _MountedFile(mount, path, opened(mount, path, *rest))
+
+    return operation
 
 
 class Mount:
@@ -61,37 +82,17 @@ class Mount:
 
     # -- the files protocol
 
-    def make_dir(self, path: str) -> None:
-        self.begin("make_dir", path)
-        self._disk.make_dir(path)
-
-    def list_dir(self, path: str) -> list[str]:
-        self.begin("list_dir", path)
-        return self._disk.list_dir(path)
-
-    def changed(self, path: str) -> object | None:
-        self.begin("changed", path)
-        return self._disk.changed(path)
-
-    def sync_dir(self, path: str) -> None:
-        self.begin("sync_dir", path)
-        self._disk.sync_dir(path)
-
-    def open_read(self, path: str) -> File:
-        self.begin("open_read", path)
-        return _MountedFile(self, path, self._disk.open_read(path))
-
-    def open_append(self, path: str) -> File:
-        self.begin("open_append", path)
-        return _MountedFile(self, path, self._disk.open_append(path))
-
-    def open_new(self, path: str, mode: int) -> File:
-        self.begin("open_new", path)
-        return _MountedFile(self, path, self._disk.open_new(path, mode))
-
-    def open_update(self, path: str) -> File:
-        self.begin("open_update", path)
-        return _MountedFile(self, path, self._disk.open_update(path))
+    make_dir = _step("make_dir")
+    list_dir = _step("list_dir")
+    changed = _step("changed")
+    sync_dir = _step("sync_dir")
+    remove = _step("remove")
+    remove_dir = _step("remove_dir")
+    stat = _step("stat")
+    open_read = _opening("open_read")
+    open_append = _opening("open_append")
+    open_new = _opening("open_new")
+    open_update = _opening("open_update")
 
     def open_shared(self, path: str, count: int) -> Shared:
         self.begin("open_shared", path)
@@ -101,21 +102,9 @@ class Mount:
         self.begin("rename", source, os.path.basename(target))
         self._disk.rename(source, target)
 
-    def remove(self, path: str) -> None:
-        self.begin("remove", path)
-        self._disk.remove(path)
-
     def move_dir(self, source: str, target: str) -> None:
         self.begin("move_dir", source, target)
         self._disk.move_dir(source, target)
-
-    def remove_dir(self, path: str) -> None:
-        self.begin("remove_dir", path)
-        self._disk.remove_dir(path)
-
-    def stat(self, path: str) -> tuple[int, object] | None:
-        self.begin("stat", path)
-        return self._disk.stat(path)
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:  # noqa: ARG002
         """Taken, or not: the holder could not release it while this one waits."""
