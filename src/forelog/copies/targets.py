@@ -77,37 +77,45 @@ class DirectoryTarget:
 class LinkTarget:
     """The other end of an open connection."""
 
-    def __init__(self, link: Link, resume: Resume | None, *, synced: bool) -> None:
+    def __init__(self, link: Link | None, resume: Resume | None, *, synced: bool, where: str = "") -> None:
         self._link = link
         self._resume = resume
         self._synced = synced
+        self._where = where
         self.transfer = Transfer()
+
+    @property
+    def _open(self) -> Link:
+        if self._link is None:
+            raise ReplicaError(f"{self._where}: not connected")
+        return self._link
 
     def connect(self) -> Resume | None:
         return self._resume
 
     def restart(self, position: Position) -> None:  # noqa: ARG002
-        self._link.send(Kind.RESTART)
+        self._open.send(Kind.RESTART)
 
     def send(self, chunk: Chunk) -> None:
         room = FRAME_BYTES_MAX - 64
         if len(chunk.data) > room:
             raise BadFrame(f"the record at {chunk.position} has more than {room:,} bytes, the most of a frame")
-        self._link.send_data(chunk.position, chunk.data)
+        self._open.send_data(chunk.position, chunk.data)
 
     def flush(self) -> Resume:
-        self._link.send(Kind.FLUSH, bytes((self._synced,)))
-        return parse_ack(self._link.expect(Kind.ACK))
+        self._open.send(Kind.FLUSH, bytes((self._synced,)))
+        return parse_ack(self._open.expect(Kind.ACK))
 
     def commit(self, snapshot: Snapshot) -> None:
-        self._link.send_committed(snapshot)
-        self._link.expect(Kind.ACK)
+        self._open.send_committed(snapshot)
+        self._open.expect(Kind.ACK)
 
     def close(self) -> None:
-        self._link.close()
+        if self._link is not None:
+            self._link.close()
 
 
-class ServerTarget:
+class ServerTarget(LinkTarget):
     """A replica server."""
 
     def __init__(
@@ -120,14 +128,13 @@ class ServerTarget:
         tls: ssl.SSLContext | bool | None,
     ) -> None:
         need_msgspec()
+        super().__init__(None, None, synced=synced, where=str(address))
         self._address = address
         self._owner = owner
-        self._synced = synced
         self._token = as_token(token)
         self._tls = as_tls(tls)
-        self._target: LinkTarget | None = None
-        self.transfer = owner.transfers.new(str(address))
-        self._claim = Claim(owner, str(address), self.transfer)
+        self.transfer = owner.transfers.new(self._where)
+        self._claim = Claim(owner, self._where, self.transfer)
 
     def connect(self) -> Resume | None:
         link = connect(self._address, self._tls)
@@ -144,7 +151,7 @@ class ServerTarget:
         except BaseException:
             link.close()
             raise
-        self._target = LinkTarget(link, resume, synced=self._synced)
+        self._link = link
         return resume
 
     def _make_claims(self, link: Link) -> Fields:
@@ -159,25 +166,3 @@ class ServerTarget:
                 raise
             link.send_fields(Kind.CLAIM, continues=continues)
         return Fields(link.who, frame.body)
-
-    def restart(self, position: Position) -> None:
-        self._open.restart(position)
-
-    def send(self, chunk: Chunk) -> None:
-        self._open.send(chunk)
-
-    def flush(self) -> Resume:
-        return self._open.flush()
-
-    def commit(self, snapshot: Snapshot) -> None:
-        self._open.commit(snapshot)
-
-    def close(self) -> None:
-        if self._target is not None:
-            self._target.close()
-
-    @property
-    def _open(self) -> LinkTarget:
-        if self._target is None:
-            raise ReplicaError(f"{self._address}: not connected")
-        return self._target

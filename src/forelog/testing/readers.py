@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from forelog.errors import MissingExtra
 from forelog.log import verify as verification
 from forelog.log.cursor import Cursor
+from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.position import Position
 from forelog.log.stream import SegmentInfo, Stream
 from forelog.testing.disk import CrashDisk
@@ -40,7 +41,8 @@ def has_arrow() -> bool:
 # -- cursors
 
 
-def _see_all(sight: Sight, cursor: Cursor) -> None:
+def see_all(sight: Sight, cursor: Cursor) -> None:
+    """Read to the end."""
     with cursor:
         for record in cursor:
             sight.see(record)
@@ -49,7 +51,7 @@ def _see_all(sight: Sight, cursor: Cursor) -> None:
 @reader
 def cursor(sight: Sight) -> None:
     """From the first record to the last."""
-    _see_all(sight, sight.stream().cursor())
+    see_all(sight, sight.stream().cursor())
 
 
 @reader
@@ -58,7 +60,7 @@ def position(sight: Sight) -> None:
     known = sight.ledger.readable(sight.moment)
     if known:
         sight.from_position = known[len(known) // 2].position
-        _see_all(sight, sight.stream().cursor(start=sight.from_position))
+        see_all(sight, sight.stream().cursor(start=sight.from_position))
 
 
 @reader
@@ -68,7 +70,7 @@ def since(sight: Sight) -> None:
     if known:
         middle = known[len(known) // 2]
         sight.from_number = sight.ledger.unit(middle)[0].number
-        _see_all(sight, sight.stream().cursor(since=middle.since_ns))
+        see_all(sight, sight.stream().cursor(since=middle.since_ns))
 
 
 @reader
@@ -121,7 +123,7 @@ def end(sight: Sight) -> None:
     sight.from_position = place
     while sight.pause():
         sight.anew()
-        _see_all(sight, stream.cursor(start=place))
+        see_all(sight, stream.cursor(start=place))
 
 
 def check_end(sight: Sight, place: Position) -> None:
@@ -199,18 +201,14 @@ def backup(sight: Sight) -> None:
     """Copies the listed segments with the files beside them, then reads the copy."""
     stream, copy = sight.stream(), CrashDisk()
     copy.make_dir(sight.path)
-    held = sight.disk.lock(f"{sight.path}/read.lock", exclusive=False, timeout=None)
-    try:
+    with sight.disk.lock(f"{sight.path}/read.lock", exclusive=False, timeout=None):
         for info in stream.segments():
             for path in (info.path, f"{info.path.removesuffix('.log')}.{info.byte_count}.map"):
-                data = _bytes_of(sight, path, info.byte_count if path == info.path else 1 << 20)
-                if data is not None:
-                    copy.open_append(path).write(data)
-    finally:
-        held.release()
-    with Stream(sight.path, format=sight.format, files=copy).cursor() as cursor:
-        for record in cursor:
-            sight.see(record)
+                limit = info.byte_count if path == info.path else 1 << 20
+                with if_there(sight.disk.open_read, path) as file:
+                    if file is not None:
+                        copy.open_append(path).write(read_exactly(file, min(limit, file.size()), 0))
+    see_all(sight, Stream(sight.path, format=sight.format, files=copy).cursor())
 
 
 @reader
@@ -224,20 +222,7 @@ def stream_backup(sight: Sight) -> None:
         target = f"{folder}/copy"
         os.mkdir(target)
         back_up(target)
-        with Stream(target, format=sight.format).cursor() as cursor:
-            for record in cursor:
-                sight.see(record)
-
-
-def _bytes_of(sight: Sight, path: str, limit: int) -> bytes | None:
-    try:
-        file = sight.disk.open_read(path)
-    except FileNotFoundError:
-        return None
-    buffer = bytearray(min(limit, file.size()))
-    count = file.read_into(memoryview(buffer), 0)
-    file.close()
-    return bytes(buffer[:count])
+        see_all(sight, Stream(target, format=sight.format).cursor())
 
 
 @reader

@@ -29,6 +29,7 @@ from forelog.log.stream import Stream
 from forelog.messages.reader import MessageLogReader
 from forelog.testing.disk import CrashDisk
 from forelog.testing.ledger import NEVER
+from forelog.testing.readers import see_all
 from forelog.testing.registry import reader
 from forelog.testing.sight import Sight, opened
 
@@ -323,9 +324,7 @@ def copy(sight: Sight) -> None:
         slot = whole_slot("copy", files)
         if slot is not None:
             sight.anew()
-            with Stream(slot, format=STATE_FORMAT, files=files).cursor() as cursor:
-                for record in cursor:
-                    sight.see(record)
+            see_all(sight, Stream(slot, format=STATE_FORMAT, files=files).cursor())
         return sight.pause()
 
     first = source.view()
