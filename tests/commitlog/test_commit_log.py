@@ -537,6 +537,6 @@ def test_metrics_tell_of_queue_batches_and_rotations_also_to_prometheus():
             thread.join()
     assert 'forelog_queue_length{log="test"} 3.0' in text
     assert 'forelog_rotations_total{log="test"} 1.0' in text
-    assert 'forelog_batch_writes_bucket{le="16",log="test"} 1.0' in text
-    assert 'forelog_batch_writes_bucket{le="64",log="test"} 2.0' in text
+    assert 'forelog_batch_writes_bucket{le="16",log="test"} 0.0' in text
+    assert 'forelog_batch_writes_bucket{le="64",log="test"} 1.0' in text
     assert 'forelog_sync_seconds_count{log="test"}' in text

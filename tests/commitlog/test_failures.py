@@ -14,7 +14,7 @@ import pytest
 
 from forelog import Stream
 from forelog.commitlog import CommitLog, read_entries
-from forelog.commitlog.log import Control
+from forelog.commitlog.writes import Control
 from forelog.errors import AppenderFailed, ForelogError, WriteFailed
 from forelog.files import Files
 from forelog.formats import Format
@@ -235,7 +235,7 @@ def test_a_writer_that_dies_leaves_no_producer_hanging(strategy, death):
     def work(name: int) -> None:
         for serial in range(100):
             try:
-                log.write(b"%d %d" % (name, serial))
+                log.write_batch([b"%d %d" % (name, serial)])
             except (ForelogError, RuntimeError, death, TypeError):
                 pass
         ended.append(name)

@@ -89,7 +89,7 @@ def test_a_lone_writer_waits_for_nobody():
     assert commit._thread is None, "no thread of its own is needed"
 
 
-def test_the_main_thread_never_leads():
+def test_the_main_thread_never_leads_a_round():
     leaders: list[str] = []
 
     def note(requests: list[Request]) -> None:

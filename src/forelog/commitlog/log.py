@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import enum
 import errno
 import logging
 import os
@@ -36,9 +35,11 @@ from weakref import WeakSet
 
 from forelog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
 from forelog.commitlog.failure import FailurePolicy, OnFailure, Reaction
+from forelog.commitlog.writes import Control, Strategy, Write
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
 from forelog.files import Files, OSFiles
 from forelog.formats import Format, FormatName, named_format
+from forelog.kernel import LoneWriter
 from forelog.log.appender import BATCH_BYTES_MAX, Appender, Payload
 from forelog.log.commit import ROUND_BYTES_MAX, GroupCommit, Request
 from forelog.log.directory.tenants import refuse_others
@@ -60,15 +61,6 @@ FLUSH_INTERVAL_MS = 1000
 _NEVER = BYTES_MAX
 
 
-class Strategy(enum.StrEnum):
-    """When a write returns."""
-
-    WAIT = "wait"
-    """When it is on stable storage."""
-    BEHIND = "behind"
-    """When it is queued; it is written at once, and synced by size and by interval."""
-
-
 class Options(TypedDict, total=False):
     """The options of a CommitLog that its files don't have."""
 
@@ -84,21 +76,6 @@ class Options(TypedDict, total=False):
     timeout: float | None
     clock: Callable[[], int] | None
     mode: int | None
-
-
-class Control(enum.Enum):
-    """A request in the queue that isn't a write."""
-
-    ROTATE = enum.auto()
-    FLUSH = enum.auto()
-
-
-class Write(Request[Any]):
-    """An entry of the queue: writes, or a control."""
-
-    control: Control | None = None
-    synced = False
-    """Whether it is settled only by a sync."""
 
 
 _opened: WeakSet[CommitLog] = WeakSet()
@@ -180,6 +157,7 @@ class CommitLog:
             queue_max_bytes=queue_max_bytes,
             queue_timeout=queue_timeout,
         )
+        self._lone = self._lone_writer()
         self.metrics.add_source(self._gauges)
         self._unsynced_writes = 0
         self._rotating = threading.Lock()
@@ -235,8 +213,16 @@ class CommitLog:
         Under `wait` it returns the write's position, once the write is on stable storage. Under `behind` it
         returns None, once the write is queued.
         """
-        positions = self._put(self.write_of(*args, **kwargs))
-        return None if positions is None else positions[0]
+        if not self._waits:
+            self._put(self.write_of(*args, **kwargs))
+            return None
+        item = self._format.item(*args, **kwargs)
+        if self._format.item_bytes(item) > BATCH_BYTES_MAX:
+            self._made([item], self._format.item_bytes(item))  # raises
+        if self._error is not None:
+            self._check_usable()
+        position: Position = self._lone.append(item)
+        return position
 
     def write_batch(self, items: Iterable[Any]) -> Sequence[Position] | None:
         """Write items that stay together. An item is a payload, or a tuple (series, datapoint[, unit,
@@ -337,6 +323,24 @@ class CommitLog:
 
     # -- the writer: one thread at a time
 
+    def _lone_writer(self) -> LoneWriter:
+        """For the producer that has no company, and waits."""
+        return self._appender.lone_writer(
+            self.commit.queue, self._write_among, "write", sizes="batch_writes", failed=self._note_failed
+        )
+
+    def _write_among(self, item: Any) -> Position:
+        """Write an item together with others, or in the rare cases."""
+        positions: Positions = self.commit.submit(self._made([item], self._format.item_bytes(item)))
+        return positions[0]
+
+    def _note_failed(self, error: Exception) -> None:
+        """The policy's reaction to the error of a lone writer, which still keeps others from writing."""
+        if self._error is None and not self._reaction.goes_on(self.path, error):
+            self._error = error
+        if self._appender.failed is not None and self._error is None:
+            self._reopen()
+
     def _write_round(self, requests: list[Request[Any]]) -> None:
         """Write what producers handed in, in runs between controls; then sync once for all that wait."""
         writes = cast(list[Write], requests)
@@ -407,6 +411,7 @@ class CommitLog:
             with contextlib.suppress(ForelogError, OSError):
                 self._appender.close()
             self._appender = self._open(timeout=0)  # another process may have been waiting for it
+            self._lone = self._lone_writer()
         except (ForelogError, OSError) as error:
             logger.error("%s: couldn't be reopened: %s", self.path, error)
 

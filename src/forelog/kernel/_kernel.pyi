@@ -218,6 +218,32 @@ class AppendCore:
     write: Callable[[bytes | memoryview], int]
     descriptor: int
     """What `write` writes to. Unless it is -1 the core writes to it by itself, without a call of `write`."""
+    alone: bool
+    """Whether a LoneWriter may append and sync; otherwise the appender has more to do."""
+    synced: int
+    """Up to where the segment is on stable storage, or in the journal."""
+    settled: int
+    """Up to where it is on stable storage itself."""
+    syncs: int
+    journal_syncs: int
+    sync: Callable[[], None]
+    """Syncs the segment, where there is no descriptor."""
+    cover: Callable[[int, int, int], bool] | None
+    """Syncs bytes of a segment in the journal: `cover(segment, start, end)`. False if there is no room."""
+    restart: Callable[[int], None] | None
+    """Begins the journal again, once a segment was synced itself."""
+    note: Callable[[int, int], None] | None
+    """Writes a mark of what is synced, where there is no descriptor for it."""
+    fail: Callable[[OSError], Any]
+    """Raises for a sync that failed."""
+    mark_at: int
+    mark_bytes: int
+    timing: Distribution | None
+    """How long syncs take."""
+    one_timing: Distribution | None
+    """How long append() takes, by sample: where a mark is due."""
+    many_timing: Distribution | None
+    """How long append_many() takes, likewise."""
     def __init__(
         self,
         encode: Callable[[Any, int], bytes] | None,
@@ -230,8 +256,52 @@ class AppendCore:
     def locked(self) -> bool:
         """Whether the lock is held."""
 
+    @property
+    def held(self) -> bool:
+        """Whether the calling thread holds the lock, or that for syncing."""
+
+    @property
+    def sync_lock(self) -> OwnedLock:
+        """Held by whoever syncs. Taken after the core's own lock, never before."""
+
+    @property
+    def sync_error(self) -> OSError | None:
+        """The error of a sync, after which nothing more may be appended."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
+    def disown(self) -> None:
+        """In a forked child: append nothing more, and lock nothing more."""
+
+    def begin(self, segment: int, offset: int, marks: array[int], mark_at: int) -> None:
+        """Continue in a segment that is synced up to its end.
+
+        `marks` gets pairs of offset and time for the segment's index: of the first record at or past `mark_at`,
+        and of the first in each `mark_bytes` after it.
+        """
+
+    def mark_batch(self, starts: array[int], base: int, time_ns: int) -> None:
+        """Note the marks that are due among records of one time, which start at `base` plus `starts`."""
+
+    def share_mark(self, descriptor: int, mark: bytes, place: int) -> None:
+        """Write marks of what is synced to this descriptor: `mark`, with the segment, the offset and the checksum
+        replaced. With -1, `note` is called instead."""
+
+    def note_synced(self, segment: int, offset: int) -> None:
+        """Write a mark, unless there is a later one. The caller holds the lock for syncing."""
+
+    def finish_sync(self, segment: int, end: int, settled: bool) -> None:
+        """Count a sync, publish the end, and write a mark if the segment itself was synced.
+
+        The caller holds the lock for syncing.
+        """
+
+    def fail_sync(self, error: OSError) -> None:
+        """Remember the error of a sync, and append nothing more."""
+
+    def unshare(self) -> None:
+        """Publish and note nothing more."""
+
     def stamp(self) -> int:
         """The time for a record that is written now: at least `step_ns` later than that of the last one."""
 
@@ -256,18 +326,102 @@ class AppendCore:
         Returns None and does nothing if they would reach `rest_at`, exceed `frame_bytes_max`, or aren't captain's.
         """
 
+class LoneWriter:
+    """Appends and syncs in one step while nobody else uses `queue`.
+
+    It takes the lead of the queue, so others who come meanwhile enter the queue and one of them leads next. While
+    there is company, or something special is due, it calls `among(payload)`. `failed(error)` is called while it
+    still leads. `timing` and `sizes` count its writes.
+    """
+
+    def __init__(
+        self,
+        core: AppendCore,
+        queue: BoundedQueue,
+        among: Callable[[Any], Any],
+        timing: Distribution,
+        sizes: Distribution | None = None,
+        failed: Callable[[Exception], object] | None = None,
+    ) -> None: ...
+    def append(self, payload: Any) -> Any:
+        """Append a record. Returns its position once it is on stable storage, or what `among` returns."""
+
+    def append_many(self, payloads: Sequence[Any]) -> tuple[int, int, array[int]] | None:
+        """Append captain records, as AppendCore.append_many() does, and sync them. None if it can't."""
+
+class Distribution:
+    """A count, a sum, a maximum, and a histogram. Each call is one step to all threads."""
+
+    bounds: tuple[float, ...]
+    count: int
+    total: float
+    most: float
+    def __init__(self, bounds: Sequence[float]) -> None: ...
+    def add(self, value: float) -> None:
+        """Count a value."""
+
+    @property
+    def buckets(self) -> list[int]:
+        """How many values were up to each bound and above the one before, and how many above all."""
+
+class OwnedLock:
+    """A lock that its thread can take again. A thread that waits for it can't be interrupted."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the calling thread holds it."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class BoundedQueue:
-    """A queue that is bounded by writes and by bytes. Each call is one step to all threads.
+    """A queue that is bounded by writes and by bytes, and who commits what is in it. Each call is one step to all
+    threads, and no signal handler runs in it.
 
     An entry has `items`, its writes, and `byte_count`. An entry without writes always enters. Any entry enters an
     empty queue, even if it is larger than all of it.
+
+    The leader is the entry whose thread commits; the queue itself for a thread of the queue's own, which `wake()`
+    wakes; or None. An entry's thread can lead if the entry has a `gate` where it waits, and isn't `is_main`. To
+    make it the leader its gate is taken away and opened.
     """
 
     writes_max: int
     bytes_max: int
     writes: int
     bytes: int
-    def __init__(self, writes_max: int, bytes_max: int) -> None: ...
+    crowd: int
+    """How many use the queue together, as far as is known. Only with 0 may a LoneWriter lead."""
+    committing: int
+    """The thread that commits; 0 for none."""
+    def __init__(self, writes_max: int, bytes_max: int, wake: Callable[[], object] | None = None) -> None: ...
+    @property
+    def leader(self) -> Any:
+        """Who leads."""
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether the calling thread commits."""
+
+    def enter(self, entry: Any, gate: Gate | None = None) -> bool:
+        """Put an entry at the end, and have the first one lead if nobody does.
+
+        Returns False if there is no room for it, or if the queue refuses all. `gate` is opened when there may be
+        room.
+        """
+
+    def pass_on(self) -> None:
+        """End the lead: the first in the queue leads, or nobody."""
+
+    def rest(self, gate: Gate) -> bool:
+        """Whether nobody leads and nothing is queued. If not, `gate` is opened when that is so."""
+
+    def leave(self, entry: Any) -> Gate | None:
+        """Take an entry's gate: its thread doesn't wait any more. The entry stays, and someone leads."""
+
+    def refuse(self) -> None:
+        """Let nothing more in."""
+
     def __len__(self) -> int: ...
     def push(self, entry: Any) -> bool:
         """Put an entry at the end. Returns False if there is no room for it."""
@@ -287,11 +441,14 @@ class Gate:
     def open(self) -> None:
         """Release the thread that waits here, or the one that will."""
 
-    def wait(self, line: deque[Gate]) -> None:
+    def wait(self, line: deque[Gate] = ...) -> None:
         """Open the first gate of a line, if there is one, and wait.
 
         No interrupt can come in between, and the interpreter's lock is given up first.
         """
+
+    def wait_for(self, seconds: float) -> bool:
+        """Wait at most so long. Returns whether the gate was opened."""
 
 def open_first(line: deque[Gate]) -> None:
     """Take the first gate out of a line, if there is one, and open it."""

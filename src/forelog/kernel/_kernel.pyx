@@ -9,8 +9,10 @@ This file has what all others use: bytes, checksums, buffers. They are included 
                 columns    what is done with columns of records: gather, mask, compact, map, keys
                 hash       a keyed hash, for keys that come from strangers
                 append     an append while nothing special is due
-                queue      a bounded queue that is entered without a lock
+                alone      the same with its sync, for a writer that has no company
+                queue      a bounded queue that is entered without a lock, and who commits what is in it
                 gate       where a thread waits for another one
+                figures    how often and how long
     m3/         chunks     chunks of M3's commit log: scan, hop, find, and messages put into them
                 fields     what messages are made of
                 series     the metadata of a series
@@ -34,7 +36,7 @@ its buffer, or allocate more than they take.
 """
 
 cimport cython
-from cpython.array cimport array, clone, resize
+from cpython.array cimport array, clone, resize, resize_smart
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -214,9 +216,11 @@ include "log/captain.pxi"
 include "log/hash.pxi"
 include "log/columns.pxi"
 include "messages/msgpack.pxi"
+include "log/gate.pxi"
+include "log/figures.pxi"
 include "log/append.pxi"
 include "log/queue.pxi"
-include "log/gate.pxi"
+include "log/alone.pxi"
 include "m3/chunks.pxi"
 include "m3/encode.pxi"
 include "m3/fields.pxi"

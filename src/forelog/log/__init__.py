@@ -8,7 +8,7 @@ metrics.py     counters and timings
 
 writing
 appender.py    Appender: sync policies, and what happens when the disk fails
-active.py      the segment that is appended to: synced, sealed, replaced by the next
+active.py      the segment that is appended to: written, synced, sealed, replaced by the next
 commit.py      group commit: many writers, one write and one sync
 recovery.py    opening to append after anything
 aio.py         what needs asyncio

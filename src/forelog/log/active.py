@@ -1,9 +1,12 @@
-"""The segment that is appended to: synced, sealed, and replaced by the next.
+"""The segment that is appended to: written, synced, sealed, and replaced by the next.
 
 There are three locks, taken in this order. A writer holds the core, the appender's lock. The sync lock is held to
 sync or close a segment, and the tail lock to read or replace the tail together with its offset. A signal handler
 may interrupt a sync of its own thread and sync again: the core refuses that, the other two locks can be taken
 twice.
+
+The core itself syncs too, for a writer without company (kernel.LoneWriter), with the core and the sync lock
+held. So the core has the figures that both need: how far the segment was synced, and what was noted of that.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import errno
 import logging
 import threading
+from array import array
 from typing import NoReturn
 
 from forelog.errors import AppenderFailed, WriteFailed
@@ -19,7 +23,7 @@ from forelog.files import File
 from forelog.kernel import AppendCore
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import EndMark
-from forelog.log.directory.index import IndexBuilder, write_index
+from forelog.log.directory.index import MARK_BYTES, IndexBuilder, write_index
 from forelog.log.directory.journal import Journal, open_journal
 from forelog.log.directory.place import read_exactly
 from forelog.log.directory.spare import Spare, spare_path
@@ -28,6 +32,8 @@ from forelog.log.directory.watermark import Watermark
 from forelog.log.metrics import Metrics
 
 logger = logging.getLogger("forelog")
+
+_HEAD_BYTES = 16  # what a record's time is in
 
 
 class ActiveSegment:
@@ -54,9 +60,8 @@ class ActiveSegment:
         self._end = end
         self._waits = waits
         self._segment_bytes = segment_bytes
-        self._sync_lock = threading.RLock()
+        self._sync_lock = core.sync_lock
         self._tail_lock = threading.RLock()
-        self._noted = (0, 0)
         self._sealing: int | None = None
         self._records_before = 0
         self._bytes_before = 0
@@ -66,27 +71,35 @@ class ActiveSegment:
         """Whether a caller has got the error."""
         self.was_cut = False
         """Whether a write was cut off: then nothing more goes into this segment."""
+        core.mark_bytes = MARK_BYTES
         self._use(tail)
         core.share_end(end.shared, waits)
+        core.share_mark(*watermark.place())
+        core.note = self._note_mark
+        core.fail = self._sync_failed
+        core.timing = metrics.timing("sync")
+        core.one_timing, core.many_timing = metrics.timing("append"), metrics.timing("append_many")
         self._journal: Journal | None = open_journal(directory, journal_bytes) if journal_bytes else None
+        if self._journal is not None:
+            core.cover = self._cover
+            core.restart = self._journal.begin
         self.spare = Spare(directory) if spare else None
         """What keeps the next segment open, if asked to."""
         metrics.add_source(self.counts)
+        core.alone = True
 
     def _use(self, tail: Tail) -> None:
         core = self._core
         with self._tail_lock:
             self.tail = tail
             self.encoder = self._directory.format.encoder(tail.number)
-            self.synced_offset = tail.offset
-            self._settled_offset = tail.offset  # the same, not counting what only the journal has
-            core.segment = tail.number
-            core.offset = tail.offset
+            core.begin(tail.number, tail.offset, tail.index.marks, tail.index.next_mark)
             core.time_ns = tail.time_ns
             if self._directory.format.numbered_by_time:
                 core.time_ns = max(tail.time_ns, tail.number - 1)  # no record before a segment's number
             core.records = 0
             core.write = tail.file.write
+            core.sync = tail.file.sync
             core.descriptor = tail.file.descriptor()
             self.was_cut = False
             core.rest_at = self.next_rest()
@@ -96,7 +109,7 @@ class ActiveSegment:
         """The offset up to which the core appends alone, without this class."""
         if self._directory.format.encode is None or self.was_cut:
             return -1
-        return min(self._segment_bytes, self.tail.index.next_mark)
+        return self._segment_bytes
 
     @property
     def path(self) -> str:
@@ -110,18 +123,22 @@ class ActiveSegment:
 
     def unsynced_bytes(self) -> int:
         with self._tail_lock:
-            return self._core.offset - self.synced_offset
+            return self._core.offset - self._core.synced
 
     def counts(self) -> dict[str, int]:
         return {
             "records_appended": self._records_before + self._core.records,
             "bytes_appended": self._bytes_before + self._core.offset - self.tail.offset,
+            "syncs": self._core.syncs,
+            "journal_syncs": self._core.journal_syncs,
         }
 
     # -- failing and closing
 
     def check(self) -> None:
         """Raise if it has failed."""
+        if self.error is None and self._core.sync_error is not None:  # an interrupt came before it was noted
+            self._note_failure(self._core.sync_error, f"{self.path}: sync failed")
         if self.error is not None:
             self.told = True
             raise AppenderFailed(*self.error.args) from self.error
@@ -137,19 +154,29 @@ class ActiveSegment:
             "until the log is reopened, which recovers what is really there",
         )
         self._core.rest_at = -1
+        self._core.alone = False
         logger.error("%s", self.error)
         return self.error
+
+    def _sync_failed(self, error: OSError) -> NoReturn:
+        """Record a failed sync. The core has taken note of it, in case that an interrupt comes first."""
+        if self.error is None:
+            self._metrics.add(syncs_failed=1)
+            self.fail(error, f"{self.path}: sync failed")
+        self.check()
+        raise self.error
 
     def disown(self, error: AppenderFailed) -> None:
         """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
         self.error = error
-        self._core.rest_at = -1
+        self._core.disown()
         self.spare = None
 
     def close(self, *, in_order: bool) -> None:
         """Release the files. `in_order` says that everything has been synced."""
         if in_order:
-            self._note_mark(self.tail.number, self._core.offset, closed=True)
+            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+                self._watermark.note(self.tail.number, self._core.offset, closed=True)
         if self.spare is not None:
             self.spare.close()
         if self._journal is not None:
@@ -157,10 +184,60 @@ class ActiveSegment:
                 self._journal.close(remove=in_order)
         self._metrics.remove_source(self.counts)
         self._core.descriptor = -1
-        self._core.share_end(None)
+        self._core.unshare()
         self._end.close(in_order=in_order)
         self.tail.file.close()
         self._watermark.close()
+
+    # -- writing, with the core held
+
+    def write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
+        """Write encoded records, all of them or none. Returns where they start."""
+        core, encoder = self._core, self.encoder
+        size, offset, index = len(data), core.offset, self.tail.index
+        # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
+        core.rest_at, core.torn = -1, True
+        core.intend(offset + size)
+        try:
+            written = core.write(data)
+        except OSError as error:
+            self.undo(data, 0, error)
+        else:
+            if written != size:
+                self.undo(data, written, None)
+        encoder.accept()
+        core.advance(size, len(starts), last_ns)
+        if core.offset > core.mark_at:
+            if first_ns == last_ns:
+                core.mark_batch(starts, offset, first_ns)
+            else:
+                exact_time, index.next_mark = self._directory.format.exact_time, core.mark_at
+                index.mark_rows(starts, offset, lambda start: exact_time(bytes(data[start : start + _HEAD_BYTES])))
+                core.mark_at = index.next_mark
+        core.rest_at = self.next_rest()
+        return offset
+
+    def undo(self, data: bytes | memoryview, written: int, error: OSError | None) -> None:
+        """Complete a short write. If that fails, cut off what was written, and raise."""
+        view = memoryview(data)
+        while error is None and written < len(view):
+            try:
+                count = self._core.write(view[written:])
+            except OSError as failure:
+                error = failure
+            else:
+                written += count
+                if count == 0:
+                    error = OSError(errno.EIO, "the disk takes no more bytes")
+        if error is None:
+            return
+        self._metrics.add(writes_failed=1)
+        self.cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
+        raise WriteFailed(
+            error.errno,
+            f"{error.strerror or error}: nothing was appended, the log is as before",
+            self.path,
+        ) from error
 
     # -- cutting and syncing
 
@@ -195,8 +272,8 @@ class ActiveSegment:
             self.spare.wait_named()  # nothing is safe before what came before it is
         with self._sync_lock:
             with self._tail_lock:
-                tail, synced = self.tail, self.synced_offset
-                done = self._settled_offset if settle else synced
+                tail, synced = self.tail, self._core.synced
+                done = self._core.settled if settle else synced
                 end = self._core.offset  # what has been written meanwhile is covered too
                 if self.spare is not None and not self.spare.named:
                     return False
@@ -205,38 +282,25 @@ class ActiveSegment:
                 return True
             try:
                 with self._metrics.timed("sync"):
-                    settled = settle or not self._sync_journal(tail, synced, end)
+                    settled = settle or not self._cover(tail.number, synced, end)
                     if settled:
                         tail.file.sync()
             except OSError as error:
-                self._metrics.add(syncs_failed=1)
-                self.fail(error, f"{self._directory.segment_path(tail.number)}: sync failed")
-            self._metrics.add(syncs=1)
-            if self._waits:
-                self._end.commit(tail.number, end)
-            with self._tail_lock:
-                if self.tail is tail:
-                    self.synced_offset = max(end, self.synced_offset)
-                    if settled:
-                        self._settled_offset = self.synced_offset
-            if settled:
-                self._note_mark(tail.number, end)
-                if self._journal is not None:
-                    self._journal.begin(tail.number)
+                self._core.fail_sync(error)
+                self._sync_failed(error)
+            if settled and self._journal is not None:
+                self._journal.begin(tail.number)
+            self._core.finish_sync(tail.number, end, settled)
             return True
 
-    def _sync_journal(self, tail: Tail, start: int, end: int) -> bool:
+    def _cover(self, number: int, start: int, end: int) -> bool:
         """Sync what was written since the last sync in the journal, if there is one and it has room."""
-        if self._journal is None or not self._journal.cover(tail.file, tail.number, start, end):
-            return False
-        self._metrics.add(journal_syncs=1)
-        return True
+        return self._journal is not None and self._journal.cover(self.tail.file, number, start, end)
 
-    def _note_mark(self, number: int, offset: int, *, closed: bool = False) -> None:
-        if (number, offset) >= self._noted:
-            self._noted = (number, offset)
-            with contextlib.suppress(OSError):  # a mark that is too low is still a true one
-                self._watermark.note(number, offset, closed=closed)
+    def _note_mark(self, number: int, offset: int) -> None:
+        """Write a mark, where the core can't do so by itself."""
+        with contextlib.suppress(OSError):  # a mark that is too low is still a true one
+            self._watermark.note(number, offset)
 
     def wait_sealed(self, timeout: float | None) -> bool:
         """Wait until all earlier segments are sealed and the tail has its name. Returns False after `timeout`."""
@@ -286,7 +350,7 @@ class ActiveSegment:
         with self._sync_lock:
             old = self.tail
             self._use(tail)
-            self._note_mark(tail.number, tail.offset)
+            self._core.note_synced(tail.number, tail.offset)
             old.file.close()
         # Not renamed: a reader of the old one would take what comes for records of the old number.
         with contextlib.suppress(OSError):  # one that is empty and stays behind does no harm
@@ -300,7 +364,7 @@ class ActiveSegment:
             old = self.tail
             self._write_index(old, self._finish_index())
             self._use(tail)
-            self._note_mark(tail.number, tail.offset)
+            self._core.note_synced(tail.number, tail.offset)
             old.file.close()
 
     def _create(self, number: int) -> Tail:
@@ -318,6 +382,7 @@ class ActiveSegment:
     def _swap(self, file: File, number: int) -> None:
         """Continue in the spare at once. The segment before it is sealed in the background."""
         core, old = self._core, self.tail
+        core.alone = False  # nothing is safe before what came before it is
         check_number(self._directory, number)
         index = self._finish_index()
         tail = Tail(number, file, self._directory.format.header_bytes, IndexBuilder(number), 0, core.time_ns)
@@ -344,7 +409,8 @@ class ActiveSegment:
             self._note_failure(error, f"{directory.segment_path(old.number)}: sealing failed")
         else:
             with self._sync_lock:
-                self._note_mark(tail.number, tail.offset)
+                self._core.note_synced(tail.number, tail.offset)
+            self._core.alone = True
             self._write_index(old, index)
         with self._sync_lock:
             old.file.close()

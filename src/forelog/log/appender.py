@@ -29,13 +29,14 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 from weakref import WeakSet
 
 from forelog import kernel
 from forelog.bounds import TIMER_MS_MAX, check_whole
-from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge, WriteFailed
-from forelog.kernel.types import TIME_MAX
+from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
+from forelog.kernel import BoundedQueue, LoneWriter
+from forelog.kernel.types import REENTERED, TIME_MAX
 from forelog.log.active import ActiveSegment
 from forelog.log.commit import GroupCommit, Request
 from forelog.log.directory.directory import Directory
@@ -112,7 +113,9 @@ class Appender:
         self._segment_bytes = segment_bytes
         self._batch_bytes_max = batch_bytes_max
         self._closed = False
-        self._core = kernel.AppendCore(directory.format.encode, self._undo, self._append_resting, Position, clock)
+        self._core = kernel.AppendCore(
+            directory.format.encode, lambda *write: self.active.undo(*write), self._append_resting, Position, clock
+        )
         self._core.frame_bytes_max = batch_bytes_max
         self._core.step_ns = int(directory.format.numbered_by_time)
         self._clock = clock
@@ -120,8 +123,13 @@ class Appender:
         if self._policy is SyncPolicy.ALWAYS:
             self._commit = GroupCommit(self._commit_round)
         self._open(timeout, journal_bytes=journal_bytes, spare=spare)
+        # The same without a Python frame, until something special is due, or company comes under `always`.
+        self._lone: LoneWriter | None = None
         if self._commit is None:
-            self.append = self._core.append  # type: ignore[method-assign] # the same, without a Python frame
+            self.append = self._core.append  # type: ignore[method-assign]
+        else:
+            self._lone = self.lone_writer(self._commit.queue, self._append_among, "append")
+            self.append = self._lone.append  # type: ignore[method-assign]
         self._stop_interval = threading.Event()
         self._interval_thread: threading.Thread | None = None
         if self._policy is SyncPolicy.INTERVAL:
@@ -203,16 +211,25 @@ class Appender:
 
     def append(self, payload: Payload) -> Position:
         """Append one record and return its position, once it is as safe as the sync policy says."""
-        if self._commit is not None:
-            fmt = self._directory.format
-            item = fmt.item(payload)
-            request = self._request((item,), fmt.item_bytes(item))
-            request.alone = True
-            return cast(Position, self._commit.submit(request))
-        return cast(Position, self._core.append(payload))
+        return cast(Position, self._core.append(payload) if self._lone is None else self._lone.append(payload))
+
+    def _append_among(self, payload: Payload) -> Position:
+        """Append and sync together with others, or in the rare cases."""
+        fmt = self._directory.format
+        item = fmt.item(payload)
+        request = self._request((item,), fmt.item_bytes(item))
+        request.alone = True
+        return cast(Position, self._group().submit(request))
+
+    def _group(self) -> GroupCommit[Positions | Position]:
+        if self._core.held:
+            raise RuntimeError(REENTERED)  # a signal handler: its round would wait for what this thread holds
+        if self._commit is None:
+            raise self._closed_error()
+        return self._commit
 
     def _append_resting(self, payload: Payload) -> Position:
-        """Append in the rare cases: at a full segment, at a mark of the index, or after a close or a failure."""
+        """Append in the rare cases: at a full segment, or after a close or a failure."""
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch((payload,))
@@ -226,11 +243,12 @@ class Appender:
         the middle. After a power loss the log may have the first of them, in order.
         """
         batch = payloads if isinstance(payloads, list | tuple) else list(payloads)
-        if self._commit is not None:
-            return cast(Positions, self._commit.submit(self._request_of(batch)))
-        found = self._core.append_many(batch)
+        found = self._core.append_many(batch) if self._lone is None else self._lone.append_many(batch)
         if found is not None:
             return Positions(*found)
+        if self._lone is not None:
+            request = self._request_of(batch)
+            return cast(Positions, self._group().submit(request))
         start = time.perf_counter()
         with self._core:
             positions = self._write_batch(batch)
@@ -267,7 +285,7 @@ class Appender:
                     f"other, the first at the start, of {earliest} or later"
                 )
             self._begin_batch(first_ns)
-            positions = Positions(core.segment, self._write(data, starts, first_ns, last_ns), starts)
+            positions = Positions(core.segment, self.active.write(data, starts, first_ns, last_ns), starts)
             segment, end = core.segment, core.offset
         if self._policy is SyncPolicy.ALWAYS:
             self.active.sync_to(segment, end)
@@ -300,6 +318,30 @@ class Appender:
         from forelog.log import aio
 
         await aio.in_thread(self.sync)
+
+    def lone_writer(
+        self,
+        queue: BoundedQueue,
+        among: Callable[[Any], Any],
+        timing: str,
+        *,
+        sizes: str | None = None,
+        failed: Callable[[Exception], object] | None = None,
+    ) -> LoneWriter:
+        """A writer that appends and syncs by itself while nobody else uses `queue`.
+
+        Otherwise it calls `among(payload)`. `timing` and `sizes` are what it counts as in the metrics. `failed` is
+        called with an error, before anyone else may write.
+        """
+        metrics = self._metrics
+        return LoneWriter(
+            self._core,
+            queue,
+            among,
+            metrics.timing(timing),
+            None if sizes is None else metrics.size(sizes),
+            failed,
+        )
 
     def roll(self) -> Position:
         """Seal the current segment and start the next, unless it is empty. Returns where the next record goes.
@@ -378,7 +420,7 @@ class Appender:
         data, starts = encoder.encode_many(payloads, now)
         if not checked:
             self._check_size(len(data), len(starts))
-        offset = self._write(data, starts, now, now + (len(payloads) - 1) * core.step_ns)
+        offset = self.active.write(data, starts, now, now + (len(payloads) - 1) * core.step_ns)
         return Positions(core.segment, offset, encoder.places())
 
     def _check_size(self, size: int, records: int) -> None:
@@ -405,53 +447,6 @@ class Appender:
         elif not filled and core.segment != now:
             self.active.renumber(now)
         return now
-
-    def _write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
-        """Write encoded records, all of them or none. Returns where they start."""
-        core, encoder = self._core, self.active.encoder
-        size, offset, index = len(data), core.offset, self.active.tail.index
-        # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
-        core.rest_at, core.torn = -1, True
-        core.intend(offset + size)
-        try:
-            written = core.write(data)
-        except OSError as error:
-            self._undo(data, 0, error)
-        else:
-            if written != size:
-                self._undo(data, written, None)
-        encoder.accept()
-        core.advance(size, len(starts), last_ns)
-        if core.offset > index.next_mark:
-            if first_ns == last_ns:
-                index.mark_batch(starts, offset, first_ns)
-            else:
-                exact_time = self._directory.format.exact_time
-                index.mark_rows(starts, offset, lambda start: exact_time(bytes(data[start : start + _HEAD_BYTES])))
-        core.rest_at = self.active.next_rest()
-        return offset
-
-    def _undo(self, data: bytes | memoryview, written: int, error: OSError | None) -> None:
-        """Complete a short write. If that fails, cut off what was written, and raise."""
-        view = memoryview(data)
-        while error is None and written < len(view):
-            try:
-                count = self._core.write(view[written:])
-            except OSError as failure:
-                error = failure
-            else:
-                written += count
-                if count == 0:
-                    error = OSError(errno.EIO, "the disk takes no more bytes")
-        if error is None:
-            return
-        self._metrics.add(writes_failed=1)
-        self.active.cut_back(self._core.offset, f"a failed write ({error.strerror or error})")
-        raise WriteFailed(
-            error.errno,
-            f"{error.strerror or error}: nothing was appended, the log is as before",
-            self.active.path,
-        ) from error
 
     def _check_usable(self) -> None:
         self.active.check()

@@ -3,12 +3,17 @@
 A writer puts a request into a queue and waits. One of the waiting writers leads: it takes the whole queue, has it
 written and synced in one go, and releases all others with their results. Requests that arrive meanwhile make up
 the next round, which one of them leads and which starts at once. Under load one sync serves as many writers as
-there are; a single writer waits for nobody.
+there are.
+
+A writer without company doesn't need any of this: `kernel.LoneWriter` leads, writes, syncs and passes the lead on
+in one compiled call. Whoever came meanwhile is in the queue and leads the next round. While there is company, as
+far as the last round shows, everyone uses the queue.
 
 A thread waits at a gate, which is a lock of its own. A task gets its result delivered. Some writers only leave
 their request and continue. If no writer's thread can lead, a thread of the commit itself does. The main thread
-never leads, because Python may interrupt it between any two steps, which would leave everyone's round half
-done.
+never leads a round, because Python may interrupt it between any two steps, which would leave everyone's round half
+done. Entering the queue, finding a leader, and passing the lead on are single steps, which nothing interrupts: so
+nobody holds a lock that an interrupt could leave behind.
 
 The queue is bounded, by writes and by bytes: a writer that finds it full waits for room, or is refused.
 
@@ -77,8 +82,8 @@ class GroupCommit(Generic[T]):
     """Shares rounds of `commit` among threads and tasks.
 
     `commit(requests)` makes all requests durable and sets each one's result or error, or raises: then every
-    request of the round gets that error. Exactly one thread leads at a time. A thread that finds no leader
-    takes the lead. Later the leader passes it on, under the mutex.
+    request of the round gets that error. Exactly one thread leads at a time. The queue knows which one, as each of
+    its methods is a single step.
 
     `queue_timeout` is how many seconds a writer waits for room in a full queue; None means for ever.
     """
@@ -92,42 +97,36 @@ class GroupCommit(Generic[T]):
         queue_timeout: float | None = None,
     ) -> None:
         self._commit = commit
-        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes)
+        wake: SimpleQueue[None] = SimpleQueue()  # in C: an interrupt can't leave it locked
+        self._wake = wake
+        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes, lambda: wake.put(None))
         self._queue_timeout = queue_timeout
-        self._mutex = threading.RLock()  # reentrant only so that a thread can find out that it holds it
-        self._room = threading.Condition(self._mutex)
-        self._waiting_for_room = 0
-        self._leader: Request[T] | GroupCommit[T] | None = None
-        """The request whose thread leads; this object itself for the commit's own thread; None for nobody."""
-        self._committing = 0
-        """The thread that is inside of `commit`."""
         self._line: deque[Gate] = deque()
         """The gates of those whose requests are settled, not opened yet."""
         self._lined_up = 0
         """How many there were when the last round ended."""
         self._seconds = 0.0
         """How long the last round took."""
-        self._crowd = 0
-        """How many requests were in the last round or waited for the next when it ended."""
         self._thread: threading.Thread | None = None
-        self._serving = False
-        self._wake: SimpleQueue[None] = SimpleQueue()  # in C: an interrupt can't leave it locked
+        self._serving = threading.Lock()
+        """Taken, for ever, by the one thread that serves."""
         self._refusal: Exception | None = None
 
     def submit(self, request: Request[T]) -> T:
         """Wait until a round that began after this call has settled the request."""
         self._refuse_reentry()
         request.is_main = threading.current_thread() is threading.main_thread()
+        if request.is_main:
+            self._start_thread()
         request.gate = gate = kernel.Gate()
+        queue = self.queue
         try:
             self._enter(request)
-            if self._leader is None:
-                self._take_lead(self if request.is_main else request, request)
-            if self._leader is not request:
+            if queue.leader is not request:
                 self._wait(gate)
             else:
                 self._open_next()
-            while self._leader is request:  # a full round may leave the leader's own request for the next
+            while queue.leader is request:  # a full round may leave the leader's own request for the next
                 self._round(request)
         except BaseException:  # an interrupt: never leave the others without a leader, or without results
             self._step_down(request)
@@ -142,80 +141,62 @@ class GroupCommit(Generic[T]):
         Returns False if the queue is full and the caller can't wait for room.
         """
         self._refuse_reentry()
-        if not self._enter(request, wait=wait):
-            return False
-        if self._leader is None:
-            self._take_lead(self, request)
-        return True
+        self._start_thread()
+        return self._enter(request, wait=wait)
 
     def close(self, refusal: Exception) -> None:
         """Refuse new requests, settle earlier ones, and end the commit's own thread."""
-        with self._mutex:
-            self._refusal = refusal
-            self._room.notify_all()
-            if self.is_committing():
-                return  # called from inside of a commit, which ends soon
-            if self._leader is None:
-                self._pass_on()  # what an interrupted thread has left
-            self._room.wait_for(lambda: self._leader is None and not len(self.queue))
-            thread = self._thread
-        if thread is not None:
+        self._refusal = refusal
+        self.queue.refuse()
+        if self.is_committing():
+            return  # called from inside of a commit, which ends soon
+        if len(self.queue):
+            self._start_thread()  # for what an interrupted thread has left
+        while not self.queue.rest(gate := kernel.Gate()):
+            gate.wait()
+        if self._thread is not None:
             self._wake.put(None)
-            thread.join()
+            self._thread.join()
 
     def is_committing(self) -> bool:
         """Whether the calling thread is inside of `commit`."""
-        return self._committing == threading.get_ident()
+        return self.queue.is_committing
 
     # -- entering
 
     def _refuse_reentry(self) -> None:
         """Raise if this thread is already committing. A handler or clock that appends would wait for its own
         thread."""
-        if self._committing == threading.get_ident() or self._mutex._is_owned():  # type: ignore[attr-defined]
+        if self.queue.is_committing:
             raise RuntimeError(REENTERED)
 
     def _enter(self, request: Request[T], *, wait: bool = True) -> bool:
-        """Put the request into the queue, mostly without the mutex, so that writers don't wait for each other."""
+        """Put the request into the queue. If nobody leads, its thread leads from here on, or the commit's own."""
         self._check_open()
-        if not self.queue.push(request):
-            if not wait:
-                return False
+        if self.queue.enter(request):
+            return True
+        self._check_open()
+        if wait:
             self._wait_for_room(request)
-        if self._refusal is not None and self._withdraw(request):
-            self._check_open()
-        return True
+        return wait
 
     def _check_open(self) -> None:
         if self._refusal is not None:
             raise self._refusal
 
     def _wait_for_room(self, request: Request[T]) -> None:
-        with self._mutex:
-            self._waiting_for_room += 1
-            try:
-                room = self._room.wait_for(
-                    lambda: self._refusal is not None or self.queue.push(request), self._queue_timeout
-                )
-            finally:
-                self._waiting_for_room -= 1
+        timeout = self._queue_timeout
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self.queue.enter(request, gate := kernel.Gate()):
             self._check_open()
-        if not room:
-            raise QueueFull(
-                f"the queue is full: {self.queue.writes} writes of {self.queue.writes_max}, {self.queue.bytes} "
-                f"bytes of {self.queue.bytes_max} (waited {self._queue_timeout:g} s). The disk is slower than "
-                "the writers: write less, in larger batches, or give the queue more room"
-            )
-
-    def _withdraw(self, request: Request[T]) -> bool:
-        """Take back a request that came after closing began.
-
-        Returns False if a leader has already taken the request: then it came in time.
-        """
-        with self._mutex:
-            withdrawn = self.queue.remove(request)
-            self._room.notify_all()
-            return withdrawn
+            if end is None:
+                gate.wait()
+            elif not gate.wait_for(end - time.monotonic()):
+                raise QueueFull(
+                    f"the queue is full: {self.queue.writes} writes of {self.queue.writes_max}, "
+                    f"{self.queue.bytes} bytes of {self.queue.bytes_max} (waited {timeout:g} s). The disk is "
+                    "slower than the writers: write less, in larger batches, or give the queue more room"
+                )
 
     # -- waiting
 
@@ -224,7 +205,7 @@ class GroupCommit(Generic[T]):
         try:
             gate.wait(self._line)
         finally:
-            if self._leader is None:
+            if self.queue.leader is None:
                 self._open_next()
 
     def _open_next(self) -> None:
@@ -233,66 +214,45 @@ class GroupCommit(Generic[T]):
 
     def _step_down(self, request: Request[T]) -> None:
         """After an interrupt, settle the current round and pass the lead on."""
-        with self._mutex:
-            gate, request.gate = request.gate, None
-            try:
-                self._line.remove(gate)  # type: ignore[arg-type]
-            except (ValueError, IndexError):
-                self._open_next()  # each thread that comes through a gate opens the next
-            requests = list(request.under_way)
-            if self._leader is request:
-                self._committing = 0
-                _settle(requests, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
-                self._pass_on()
-                self._release(requests)
-            elif self._leader is None:
-                self._pass_on()
+        self._start_thread()
+        gate = self.queue.leave(request)
+        try:
+            self._line.remove(gate)  # type: ignore[arg-type]
+        except (ValueError, IndexError):
+            self._open_next()  # each thread that comes through a gate opens the next
+        requests = list(request.under_way)
+        if self.queue.leader is request:
+            _settle(requests, RuntimeError("the thread that led this commit was interrupted: outcome unknown"))
+            self.queue.pass_on()
+            self._release(requests)
         self._deliver(requests)
 
     # -- leading
 
-    def _take_lead(self, leader: Request[T] | GroupCommit[T], request: Request[T]) -> None:
-        """Lead if nobody does and the request still needs it."""
-        with self._mutex:
-            if self._leader is None and not request.settled:
-                if leader is request:
-                    self._leader, request.gate = request, None
-                else:
-                    self._lead_by_thread()
-
-    def _lead_by_thread(self) -> None:
+    def _start_thread(self) -> None:
+        """Start the commit's own thread, for those that can't lead."""
         if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="forelog-commit", daemon=True)
-            thread.start()
-            self._thread = thread
-        self._leader = self
-        self._wake.put(None)
+            threading.Thread(target=self._serve, name="forelog-commit", daemon=True).start()
 
     def _serve(self) -> None:
-        with self._mutex:
-            if self._serving:
-                return  # an interrupted thread had started another one before
-            self._serving = True
+        if not self._serving.acquire(blocking=False):
+            return  # another thread, or one that was interrupted, had started one before
+        self._thread = threading.current_thread()
         own: Request[T] = Request((), 0)
-        while True:
+        while self._refusal is None or self.queue.leader is not None:
             self._wake.get()
-            while self._leader is self:
+            while self.queue.leader is self.queue:
                 try:
                     self._round(own)
                 except BaseException:  # the round has this error; the others still need a leader
                     logger.exception("a commit was interrupted")
-            with self._mutex:
-                if self._refusal is not None and self._leader is None:
-                    return
 
     def _round(self, own: Request[T]) -> None:
         """Commit everything that is queued, release its writers, and pass the lead on when that is due."""
         self._wait_for_crowd()
-        with self._mutex:
-            own.under_way = requests = self.queue.take(ROUND_REQUESTS_MAX, ROUND_BYTES_MAX)
-            self._committing = threading.get_ident()
-            if self._waiting_for_room:
-                self._room.notify_all()
+        queue = self.queue
+        own.under_way = requests = queue.take(ROUND_REQUESTS_MAX, ROUND_BYTES_MAX)
+        queue.committing = threading.get_ident()
         error: Exception | None = None
         interrupt: BaseException | None = None
         begun = time.perf_counter()
@@ -306,12 +266,11 @@ class GroupCommit(Generic[T]):
             error = RuntimeError("the thread that led this commit was interrupted: its outcome is unknown")
         self._seconds = time.perf_counter() - begun
         _settle(requests, error)
-        with self._mutex:
-            self._committing = 0
-            self._count_crowd(requests)
-            if own.settled or interrupt is not None or self._leader is self:
-                self._pass_on()
-            self._release(requests)
+        queue.committing = 0
+        self._count_crowd(requests, own)
+        if own.settled or interrupt is not None or queue.leader is queue:
+            queue.pass_on()
+        self._release(requests)
         self._deliver(requests)
         own.under_way = ()
         if interrupt is not None:
@@ -322,30 +281,17 @@ class GroupCommit(Generic[T]):
 
         Otherwise writers split into two halves that wait for each other, and each sync serves only one half.
         """
-        if self._seconds >= _SLOW_SECONDS and len(self.queue) < self._crowd:
+        if self._seconds >= _SLOW_SECONDS and len(self.queue) < self.queue.crowd:
             patience = self._seconds / 4
             end = time.perf_counter() + patience
-            while len(self.queue) < self._crowd and time.perf_counter() < end:
+            while len(self.queue) < self.queue.crowd and time.perf_counter() < end:
                 time.sleep(patience / 8)
 
-    def _count_crowd(self, requests: Sequence[Request[T]]) -> None:
+    def _count_crowd(self, requests: Sequence[Request[T]], own: Request[T]) -> None:
+        """Count those who were in this round or wait for the next, if the round's leader had company."""
         waiting = sum(1 for request in requests if request.gate is not None or request.deliver is not None)
-        self._crowd = waiting + 1 + len(self.queue) if waiting else 0
-
-    def _pass_on(self) -> None:
-        """Pass the lead to the first writer in the queue, if its thread waits. Otherwise to the commit's own
-        thread, or to nobody."""
-        while (request := self.queue.first()) is None:
-            self._leader = None
-            # A writer looks for a leader after it has entered: it finds none and leads, or is seen here.
-            if not len(self.queue):
-                self._room.notify_all()  # close() waits for this
-                return
-        if request.gate is not None and not request.is_main:
-            gate, request.gate, self._leader = request.gate, None, request
-            gate.open()
-        elif self._leader is not self:
-            self._lead_by_thread()
+        crowd = waiting + own.settled + len(self.queue)
+        self.queue.crowd = crowd if waiting and crowd > 1 else 0
 
     def _deliver(self, requests: Sequence[Request[T]]) -> None:
         groups: dict[Callable[[list[Request[T]]], None], list[Request[T]]] = {}
@@ -358,7 +304,7 @@ class GroupCommit(Generic[T]):
     def _release(self, requests: Sequence[Request[T]]) -> None:
         """Queue the waiting threads of a settled round, and open the first gates unless others are being
         opened."""
-        goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self._leader is not None
+        goes_on = self._lined_up - len(self._line) >= _OPENED_MIN and self.queue.leader is not None
         if not goes_on:
             self._open(len(self._line))
         for request in requests:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from forelog.errors import MissingExtra
+from forelog.kernel import Distribution
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -69,25 +69,6 @@ SIZES = {
 }
 
 
-class Distribution:
-    """A count, a sum, a maximum, and a histogram."""
-
-    __slots__ = ("bounds", "buckets", "count", "most", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.count = 0
-        self.total = 0.0
-        self.most = 0.0
-        self.buckets = [0] * (len(bounds) + 1)
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        self.most = max(self.most, value)
-        self.buckets[bisect_left(self.bounds, value)] += 1
-
-
 class Metrics:
     """The counters and timings of one stream, in this process."""
 
@@ -108,6 +89,14 @@ class Metrics:
         """Record a duration, in a timing."""
         with self._lock:
             self._timings[name].add(seconds)
+
+    def timing(self, name: str) -> Distribution:
+        """A timing, to add to where no Python may run."""
+        return self._timings[name]
+
+    def size(self, name: str) -> Distribution:
+        """A size, likewise."""
+        return self._sizes[name]
 
     def measure(self, name: str, size: int) -> None:
         """Record a size."""
@@ -160,7 +149,7 @@ class Metrics:
         """Return the bounds, the counts between them, and the sum of each timing (`NAME_seconds`) and size."""
         with self._lock:
             distributions = {f"{name}_seconds": d for name, d in self._timings.items()} | self._sizes
-            return {name: (d.bounds, list(d.buckets), d.total) for name, d in distributions.items()}
+            return {name: (d.bounds, d.buckets, d.total) for name, d in distributions.items()}
 
 
 def prometheus_collector(metrics: Metrics, *, log: str) -> Collector:

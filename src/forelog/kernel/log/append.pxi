@@ -4,17 +4,10 @@ from operator import index as _index
 
 _EXPECTED_TIME = "expected a time in the years 1678 to 2261. Set it right; nothing was written"
 
-cdef extern from "time.h" nogil:
-    ctypedef long time_t
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int CLOCK_REALTIME
-    int clock_gettime(int clock, timespec *now)
-
-
 cdef extern from "unistd.h" nogil:
     ssize_t write(int descriptor, const void *data, size_t size)
+    ssize_t pwrite(int descriptor, const void *data, size_t size, long offset)
+    int fdatasync(int descriptor)
 
 
 cdef extern from "pythread.h" nogil:
@@ -32,6 +25,9 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
+    #ifdef __APPLE__
+    int fdatasync(int descriptor);  /* it is there, but in no header */
+    #endif
     static inline void store_word(uint64_t *place, uint64_t value) {
         __atomic_store_n(place, value, __ATOMIC_RELEASE);
     }
@@ -67,19 +63,32 @@ def read_clock(clock):
 cdef enum:
     END_COMMITTED = 5  # words of an end mark: log/directory/end.py
     END_INTENDED = 6
+    NOTE_BYTES = 56  # a mark of what is synced: log/directory/watermark.py
+    NOTE_SEGMENT = 16
+    NOTE_OFFSET = 24
+    NOTE_CRC = 52
 
 
 cdef class AppendCore:
     """Stamp, encode, write and count a record, under a lock: an append while nothing special is due."""
     cdef cython.pymutex mutex
     cdef unsigned long owner
-    cdef public bint torn
+    cdef public bint torn, alone
     cdef public int64_t segment, offset, rest_at, time_ns, step_ns, records, frame_bytes_max
-    cdef public object write
+    cdef public int64_t synced, settled, syncs, journal_syncs, mark_at, mark_bytes
+    cdef public object write, sync, cover, restart, note, fail
+    cdef public Distribution timing, one_timing, many_timing
+    cdef array marks
     cdef public int descriptor
+    cdef readonly OwnedLock sync_lock
+    cdef readonly object sync_error
     cdef object encode, clock, undo, rest, kind
-    cdef bint captain, waits
+    cdef bint captain, waits, disowned
     cdef object shared
+    cdef int64_t committed, noted_segment, noted_offset
+    cdef int note_descriptor
+    cdef int64_t note_place
+    cdef unsigned char noted[NOTE_BYTES]
     cdef uint64_t[::1] words
     cdef uint64_t *end_words
 
@@ -94,23 +103,38 @@ cdef class AppendCore:
         self.clock = clock
         self.rest_at = -1
         self.descriptor = -1
-        self.frame_bytes_max = INT64_MAX
+        self.note_descriptor = -1
+        self.frame_bytes_max = self.mark_at = INT64_MAX
+        self.mark_bytes = 1
+        self.sync_lock = OwnedLock()
 
     @property
     def locked(self):
         return self.owner != 0
 
+    @property
+    def held(self):
+        return self.owner == PyThread_get_thread_ident() or self.sync_lock.held
+
+    def disown(self):
+        self.disowned = True
+        self.rest_at = -1
+        self.alone = False
+
     cdef int acquire(self) except -1:
         cdef unsigned long own = PyThread_get_thread_ident()
-        if self.owner == own:
+        if self.disowned:
+            return 0  # the parent's thread that held the lock isn't here to release it
+        if self.owner == own or self.sync_lock.owner == own:  # a signal handler, in the middle of a call
             raise RuntimeError(REENTERED)
         self.mutex.acquire()
         self.owner = own
         return 0
 
     cdef void release(self) noexcept:
-        self.owner = 0
-        self.mutex.release()
+        if not self.disowned:
+            self.owner = 0
+            self.mutex.release()
 
     def __enter__(self):
         self.acquire()
@@ -178,6 +202,126 @@ cdef class AppendCore:
     cdef inline int settle(self) except -1:
         return 0 if self.waits else self.tell(END_COMMITTED, self.offset)
 
+    def unshare(self):
+        self.share_end(None)
+        self.note_descriptor = -1
+        self.note = None
+
+    def begin(self, int64_t segment, int64_t offset, array marks, int64_t mark_at):
+        check_column(marks)
+        self.segment = segment
+        self.offset = self.synced = self.settled = self.committed = offset
+        self.marks = marks
+        self.mark_at = mark_at
+
+    cdef int mark_one(self, int64_t offset, int64_t time_ns) except -1:
+        cdef Py_ssize_t count = len(self.marks)
+        resize_smart(self.marks, count + 2)
+        items(self.marks)[count] = offset
+        items(self.marks)[count + 1] = time_ns
+        self.mark_at = (offset // self.mark_bytes + 1) * self.mark_bytes
+        return 0
+
+    cpdef int mark_batch(self, array starts, int64_t base, int64_t time_ns) except -1:
+        cdef Py_ssize_t row
+        cdef int64_t *start = items(starts)
+        if self.marks is not None:
+            for row in range(len(starts)):
+                if base + start[row] >= self.mark_at:
+                    self.mark_one(base + start[row], time_ns)
+        return 0
+
+    cdef int count_one(self, int64_t now, int64_t size) except -1:
+        """Count a record that was written."""
+        if self.offset >= self.mark_at:
+            self.mark_one(self.offset, now)
+        self.time_ns = now
+        self.offset += size
+        self.records += 1
+        return self.settle()
+
+    def share_mark(self, int descriptor, bytes mark, int64_t place):
+        if PyBytes_GET_SIZE(mark) != NOTE_BYTES:
+            raise ValueError(f"a mark of {len(mark)} bytes: expected {NOTE_BYTES}")
+        memcpy(self.noted, PyBytes_AS_STRING(mark), NOTE_BYTES)
+        self.note_place = place
+        self.note_descriptor = descriptor
+
+    def note_synced(self, int64_t segment, int64_t offset):
+        cdef ssize_t count
+        if segment < self.noted_segment or (segment == self.noted_segment and offset < self.noted_offset):
+            return
+        self.noted_segment = segment
+        self.noted_offset = offset
+        if self.note_descriptor < 0:
+            if self.note is not None:
+                self.note(segment, offset)
+            return
+        store_u64(self.noted + NOTE_SEGMENT, segment)
+        store_u64(self.noted + NOTE_OFFSET, offset)
+        store_u32(self.noted + NOTE_CRC, crc32c_update(0, self.noted, NOTE_CRC))
+        # One that can't be written is too low, and still true.
+        pwrite(self.note_descriptor, self.noted, NOTE_BYTES, self.note_place)
+
+    def finish_sync(self, int64_t segment, int64_t end, bint settled):
+        self.syncs += 1
+        self.journal_syncs += not settled
+        if segment == self.segment:
+            if self.waits and end > self.committed:
+                self.tell(END_COMMITTED, end)
+                self.committed = end
+            if end > self.synced:
+                self.synced = end
+            if settled and end > self.settled:
+                self.settled = end
+        if settled:
+            self.note_synced(segment, end)
+
+    cdef int sync_alone(self) except -1:
+        """Put everything that was written on stable storage. The caller holds the lock."""
+        cdef int64_t segment = self.segment, start, end = self.offset
+        cdef double begun
+        cdef bint settled = True
+        cdef int failed = 0
+        self.sync_lock.take()
+        try:
+            if self.sync_error is not None:
+                self.fail(self.sync_error)
+            start = self.synced
+            if start >= end:
+                return 0
+            begun = monotonic_seconds()
+            try:
+                if self.cover is not None and self.cover(segment, start, end):
+                    settled = False  # or the journal is full, and begins again below
+                elif self.descriptor < 0:
+                    self.sync()
+                else:
+                    with nogil:
+                        failed = fdatasync(self.descriptor)
+                        while failed and errno == EINTR:
+                            failed = fdatasync(self.descriptor)
+                    if failed:
+                        PyErr_SetFromErrno(OSError)
+            except OSError as error:
+                self.fail_sync(error)
+                self.fail(error)
+            if self.timing is not None:
+                self.timing.put(monotonic_seconds() - begun)
+            if settled and self.restart is not None:
+                self.restart(segment)
+            self.finish_sync(segment, end, settled)
+            return 0
+        finally:
+            self.sync_lock.give()
+
+    def fail_sync(self, error):
+        """No interrupt can come between an error of a sync and this."""
+        if self.sync_error is None:
+            self.sync_error = error
+        self.rest_at = -1
+        self.alone = False
+
     cdef int put(self, bytes frame) except -1:
         """Write the whole frame. If this raises, none of it is left in the file."""
         cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
@@ -207,33 +351,62 @@ cdef class AppendCore:
     def append(self, payload):
         cdef int64_t offset, now
         cdef bytes frame
+        cdef double begun = 0
         self.acquire()
         try:
             offset = self.offset
             if offset < self.rest_at:
+                if offset >= self.mark_at and self.one_timing is not None:
+                    begun = monotonic_seconds()
                 now = self.now()
                 frame = self.frame_of(payload, now)
                 if PyBytes_GET_SIZE(frame) <= self.frame_bytes_max:
                     self.put(frame)
-                    self.time_ns = now
-                    self.offset = offset + PyBytes_GET_SIZE(frame)
-                    self.records += 1
-                    self.settle()
+                    self.count_one(now, PyBytes_GET_SIZE(frame))
+                    if begun:
+                        self.one_timing.put(monotonic_seconds() - begun)
                     return new_pair(self.kind, self.segment, offset)
         finally:
             self.release()
         return self.rest(payload)
 
+    cdef object append_synced(self, payload):
+        """Append a record and sync it. None, with nothing done, if that takes more than this."""
+        cdef int64_t offset, now
+        cdef bytes frame
+        self.acquire()
+        try:
+            offset = self.offset
+            if not self.alone or offset >= self.rest_at:
+                return None
+            now = self.now()
+            frame = self.frame_of(payload, now)
+            if PyBytes_GET_SIZE(frame) > self.frame_bytes_max:
+                return None
+            self.put(frame)
+            self.count_one(now, PyBytes_GET_SIZE(frame))
+            self.sync_alone()
+            return new_pair(self.kind, self.segment, offset)
+        finally:
+            self.release()
+
+    cdef object append_many_synced(self, payloads):
+        return self.put_many(payloads, True)
+
     def append_many(self, payloads):
+        return self.put_many(payloads, False)
+
+    cdef object put_many(self, payloads, bint synced):
         cdef int64_t offset, now, size
         cdef list given
+        cdef double begun = 0
         if not self.captain or not payloads:
             return None
         given = as_bytes(payloads)
         self.acquire()
         try:
             offset = self.offset
-            if offset >= self.rest_at:
+            if offset >= self.rest_at or (synced and not self.alone):
                 return None
             size = records_bytes(given)
             if size > self.frame_bytes_max or offset + size > self.rest_at:
@@ -242,11 +415,19 @@ cdef class AppendCore:
             data, starts = captain_encode_many(given, now)
             if PyBytes_GET_SIZE(data) != size:
                 return None  # the caller's clock has changed the caller's list
+            if offset + size > self.mark_at and not synced and self.many_timing is not None:
+                begun = monotonic_seconds()
             self.put(data)
+            if offset + size > self.mark_at:
+                self.mark_batch(starts, offset, now)
             self.time_ns = now
             self.offset = offset + size
             self.records += len(<array>starts)
             self.settle()
+            if synced:
+                self.sync_alone()
+            elif begun:
+                self.many_timing.put(monotonic_seconds() - begun)
             return self.segment, offset, starts
         finally:
             self.release()

@@ -86,7 +86,6 @@ class EndMark:
         """What the last appender has left."""
         self.shared = directory.files.open_shared(f"{directory.path}/{NAME}", WORDS)
         self._sequence = self.found.sequence
-        self._segment = self._committed = 0
         if not self.found.segment:
             self.move(0, 0)  # before it is said to be of this boot
         self._set(_MAGIC, _MAGIC_BYTES)
@@ -108,17 +107,10 @@ class EndMark:
             (_LAST, self._sequence),
         ):
             self.shared.store(index, value)
-        self._segment, self._committed = segment, offset
 
     def intend(self, offset: int) -> None:
         """Publish where the write that is about to begin will end."""
         self.shared.store(END_INTENDED, checked_offset(offset))
-
-    def commit(self, segment: int, offset: int) -> None:
-        """Publish that the segment ends at `offset`, if it is still the one that is appended to."""
-        if segment == self._segment and offset > self._committed:
-            self._committed = offset
-            self.shared.store(END_COMMITTED, checked_offset(offset))
 
     def close(self, *, in_order: bool) -> None:
         """Close it. `in_order` says that readers may read everything in the files."""

@@ -268,13 +268,9 @@ class IndexBuilder:
             self.mark(offsets[row], times[row])
             row = bisect_left(offsets, self.next_mark, row)
 
-    def mark_batch(self, starts: array[int], base: int, time_ns: int) -> None:
-        """Note the marks that are due among records of one time, which start at `base` plus `starts`."""
-        self.mark_rows(starts, base, lambda _: time_ns)
-
     def mark_rows(self, starts: array[int], base: int, time_of: Callable[[int], int]) -> None:
-        """Do what mark_batch() does for records with a time each. `time_of` returns the time of the record at a
-        start."""
+        """Note the marks that are due among records that start at `base` plus `starts`. `time_of` returns the time
+        of the record at a start."""
         row = bisect_left(starts, self.next_mark - base)
         while row < len(starts):
             self.mark(base + starts[row], time_of(starts[row]))

@@ -173,6 +173,11 @@ class Watermark:
         """Note that everything before `offset` has been synced."""
         self._file.write_at(_encode(Mark(self._opening, segment, offset, self.boot, closed)), _SECOND)
 
+    def place(self) -> tuple[int, bytes, int]:
+        """Where notes go, for a frequent writer: a descriptor or -1, a mark like those, and its offset in the
+        file."""
+        return self._file.descriptor(), _encode(Mark(self._opening, 0, 0, self.boot, False)), _SECOND
+
     def note_own_from(self, segment: int) -> None:
         """Note that forelog wrote every record from this segment on. The note is on disk when this returns."""
         body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
