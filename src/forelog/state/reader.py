@@ -73,7 +73,7 @@ def open_source(source: PathLike) -> Stream:
     """Open the state log in a directory, or the whole copy in a directory of copies."""
     stream = Stream.open(directory_of(os.fspath(source)))
     if (stream.format.signature or (0,))[0] != FORMAT.magic:
-        raise UnknownFormat(f"{source} is not a state log: its format is {stream.format}")
+        raise UnknownFormat(f"{source} isn't a state log, but a log of another program or face")
     return stream
 
 
