@@ -135,7 +135,7 @@ def long_filters(site: Site) -> None:
     durable_works(site)
 
 
-@attack("broker long-filters-passing", memory_mib=96, left_mib=48)
+@attack("broker long-filters-passing", memory_mib=512, left_mib=48)  # half of what all sessions may take
 def long_filters_passing(site: Site) -> None:
     """The same from 100 clients whose sessions end with their connections, 2 MiB of filters each."""
     some = site.mqtt_many(100, "lp")

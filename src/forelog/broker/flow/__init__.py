@@ -7,6 +7,7 @@ The modules:
     routes.py       Routes: live cursors by topic
     delivery.py     Delivery: new messages to live cursors
     catchup.py      CatchUp: older messages to cursors that are behind
+    reads.py        Reads: who reads from disk now
     retained.py     RetainedDelivery: retained messages to new subscribers
     sender.py       Sender: messages as packets to one client
     translation.py  a message of the log as a PUBLISH packet, and back

@@ -1,20 +1,23 @@
 """Delivers older messages to cursors that are behind, until they are live again.
 
 The cursors of a client take turns, a part of a batch each, in slices that leave time for all other clients. What
-isn't in memory any more is read from disk on another thread, for one cursor of a client at a time.
+isn't in memory any more is read from disk on another thread, for one cursor of a client at a time, and for a
+limited number of clients. The groups that have the same first member take turns as if they were one client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import Executor
 from heapq import heappop, heappush
 
 from forelog import kernel
+from forelog.broker.flow.reads import Reads
 from forelog.broker.flow.sender import Sender
 from forelog.broker.flow.slices import Slices
 from forelog.broker.flow.translation import packet_of
@@ -54,32 +57,37 @@ class CatchUp:
         self._executor = executor
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reads = Reads()
 
     def pump(self, owner: Session | Group) -> None:
         """Read for the cursors of a client, or for a group, as far as there is room."""
         if not owner.pumping:
             owner.pumping = True
-            self._slices.start(owner, self._pumping(owner))
+            self._slices.start(_turn_of(owner), self._pumping(owner))
 
     def resume(self, cursor: Cursor) -> None:
         """Read for the owner of a cursor, soon."""
         owner = cursor if isinstance(cursor, Group) else cursor.session
         if owner is not None and not owner.pumping:
             owner.pumping = True
-            self._slices.add(owner, self._pumping(owner))
+            self._slices.add(_turn_of(owner), self._pumping(owner))
 
     def _pumping(
-        self, owner: Session | Group, cursor: Cursor | None = None, batch: MessageBatch | None = None
+        self,
+        owner: Session | Group,
+        cursor: Cursor | None = None,
+        batch: MessageBatch | None = None,
+        reader: Hashable = None,
     ) -> Iterator[None]:
-        """Steps, each a part of a batch. A batch that was read from disk for a cursor comes first."""
-        is_read = False
+        """Steps, each a part of a batch. A batch that `reader` has read from disk for a cursor comes first."""
+        turn = _turn_of(owner)
+        read: Callable[[Hashable], Coroutine[None, None, None]] | None = None
         try:
             while cursor is not None or (cursor := self._next(owner)) is not None:
                 if not self._sender.has_taker(cursor):
                     return
                 if isinstance(cursor, Group) and cursor.returned:
-                    is_read = True
-                    self._later(self._read_returned(cursor))
+                    read = functools.partial(self._read_returned, cursor)
                     return
                 if cursor.next >= self._history.end:
                     cursor.go_live(self._history.end)
@@ -87,8 +95,7 @@ class CatchUp:
                     if batch is None:
                         batch = self._history.recent(cursor.next)
                     if batch is None:
-                        is_read = True
-                        self._later(self._read(owner, cursor))
+                        read = functools.partial(self._read, owner, cursor)
                         return
                     if not self._read_on(cursor, batch):
                         return
@@ -97,8 +104,13 @@ class CatchUp:
                         continue  # use up what was read for it before another cursor's turn
                 cursor = batch = None
         finally:
-            if not is_read:
+            batch = None
+            if reader is not None:
+                self._reads.end(reader)
+            if read is None:
                 owner.pumping = False
+            else:
+                self._reads.begin(turn, lambda: self._later(read(turn)))
 
     def _next(self, owner: Session | Group) -> Cursor | None:
         """The cursor whose turn it is."""
@@ -138,7 +150,7 @@ class CatchUp:
         is_whole = last - first == len(batch)
         some = range(len(topics)) if is_whole else sorted(set(codes[first:last]))
         wanted: dict[Verdict, bytearray] = {}
-        for code in some:
+        for code in cursor.candidates(topics, some):
             verdict = cursor.verdict(topics[code], place)
             if verdict is not None:
                 if verdict not in wanted:
@@ -161,7 +173,7 @@ class CatchUp:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read(self, owner: Session | Group, cursor: Cursor) -> None:
+    async def _read(self, owner: Session | Group, cursor: Cursor, reader: Hashable) -> None:
         """Read the next messages of a cursor from disk, then go on."""
         batch: MessageBatch | None = None
         try:
@@ -174,17 +186,19 @@ class CatchUp:
             elif batch is None:
                 cursor.next = max(after, position)
         except Exception as error:
+            self._reads.end(reader)
             owner.pumping = False
             logger.exception("broker: the messages of a subscriber can't be read from the log: %s", error)
             session = cursor.session
             if session is not None and session.connection is not None:
                 session.connection.fail(error)
             return
-        self._slices.start(owner, self._pumping(owner, cursor if batch is not None else None, batch))
+        work = self._pumping(owner, cursor if batch is not None else None, batch, reader)
+        self._slices.start(_turn_of(owner), work)
 
     # -- messages that members left unacknowledged
 
-    async def _read_returned(self, group: Group) -> None:
+    async def _read_returned(self, group: Group, reader: Hashable) -> None:
         """Send messages that members left unacknowledged to other members."""
         count = 0
         try:
@@ -210,6 +224,7 @@ class CatchUp:
                 "broker: messages that members of %s left unacknowledged can't be read", text(group.key)
             )
         finally:
+            self._reads.end(reader)
             group.pumping = False
         if not group.live and self._sender.has_taker(group):
             self.pump(group)
@@ -273,6 +288,11 @@ class CatchUp:
         except Exception as error:
             self._sender.drop(session.client_id, message.topic, error)
             return None
+
+
+def _turn_of(owner: Session | Group) -> Hashable:
+    """Whose turn it is when there is work for a client, or for a group."""
+    return ("groups", next(iter(owner.members), None)) if isinstance(owner, Group) else owner
 
 
 def _client_id(cursor: Cursor) -> str:

@@ -11,7 +11,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Executor
 
 from forelog.broker.log.batch import MessageBatch
@@ -25,10 +25,10 @@ logger = logging.getLogger("forelog")
 TOPICS_MAX = 10_000
 """Topics in the list of a file. A file with more has no list."""
 _TOPICS_BYTES_MAX = 4 << 20
-_LIST_BYTES, _ENTRY_BYTES = 300, 50
+_LIST_BYTES, _ENTRY_BYTES = 300, 110
 """Memory that a list takes, and each topic in it, besides the topics' own bytes."""
 
-Wants = Callable[[list[bytes]], bool]
+Wants = Callable[[Set[bytes]], bool]
 """Whether a subscriber may want any of some topics."""
 
 
@@ -58,7 +58,7 @@ class History:
         """The file that is written to, and its topics; None if there are too many, or if some aren't known."""
         self._topics_bytes = self._lists_bytes = 0
         self._lists_bytes_max = lists_bytes_max
-        self._lists: dict[int, list[bytes] | None] = {}
+        self._lists: dict[int, Set[bytes] | None] = {}
 
     @property
     def delivered(self) -> Position:
@@ -136,11 +136,11 @@ class History:
                 return max(position, Position(number, 0))
             position = Position(number + 1, 0)
         segment, current = self._current
-        if segment == limit.segment and current is not None and not wants(list(current)):
+        if segment == limit.segment and current is not None and not wants(current):
             return limit
         return position
 
-    def _list_of(self, number: int) -> list[bytes] | None:
+    def _list_of(self, number: int) -> Set[bytes] | None:
         if number not in self._lists:
             found = self._read_list(number)
             size = _LIST_BYTES + sum(_ENTRY_BYTES + len(topic) for topic in found or ())
@@ -153,12 +153,12 @@ class History:
             return found
         return self._lists.get(number)
 
-    def _read_list(self, number: int) -> list[bytes] | None:
+    def _read_list(self, number: int) -> Set[bytes] | None:
         path = self._list_path(number)
         found = self._files.stat(path)
         segment_bytes = self._stream.segment_bytes(number)
         if segment_bytes is None:
-            return []  # the file was removed, or got the name of its first message
+            return frozenset()  # the file was removed, or got the name of its first message
         if found is None or found[0] > _TOPICS_BYTES_MAX:
             return None
         try:
@@ -170,7 +170,7 @@ class History:
             content = json.loads(read_exactly(file, found[0], 0))
             if content["bytes"] != segment_bytes:
                 return None  # the file has changed since the list was written
-            return [topic.encode() for topic in content["topics"]]
+            return frozenset(topic.encode() for topic in content["topics"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("%s is damaged and isn't used: %s", path, error)
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +25,9 @@ from forelog.broker.mqtt.shapes import Shapes
 from forelog.broker.notices import Visit
 from forelog.log.position import Position
 
-_CACHE_MAX = 1024
+_CACHE_MAX, _GROUP_CACHE_MAX = 1024, 64
+"""Topics whose verdicts are cached for a client that reads on, and for a group."""
+_FEW_SUBS = 64
 _CACHED_BYTES_MAX = 256
 """The longest topic, with its identifiers, whose verdict is cached."""
 
@@ -120,7 +122,7 @@ class Cursor:
             return self._cache[topic]
         found = self._judge(topic, position)
         if len(topic) + (0 if found is None else len(found.properties)) <= _CACHED_BYTES_MAX:
-            most = _CACHE_MAX if self.session is None else _CACHE_MAX // len(self.session.cursors)
+            most = _GROUP_CACHE_MAX if self.session is None else _CACHE_MAX // len(self.session.cursors)
             if len(self._cache) >= most:  # a limit on all cursors of a client together
                 self._cache.clear()
             self._cache[topic] = found
@@ -132,6 +134,13 @@ class Cursor:
             return None
         found = [self.subs[name] for name in self._shapes.matching(text) if name in self.subs]
         return judge([sub for sub in found if sub.since <= position])
+
+    def candidates(self, topics: list[bytes], codes: Sequence[int]) -> Sequence[int]:
+        """Those of some topics, given by their numbers, that a subscription may match."""
+        if len(self._shapes) or len(self.subs) > _FEW_SUBS:
+            return codes
+        names = {name.encode() for name in self.subs}
+        return [code for code in codes if topics[code] in names]
 
     def judge_again(self) -> None:
         """Forget verdicts, because the rights of the client have changed."""
@@ -165,10 +174,12 @@ class Cursor:
         if self.session is not None:
             self.session.behind.pop(self, None)
 
-    def wants(self, topics: list[bytes]) -> bool:
-        """Whether a subscription matches any of these topics."""
+    def wants(self, topics: Set[bytes]) -> bool:
+        """Whether a subscription matches any of these topics. Safe from any thread."""
         subs, shapes = self.subs, self._shapes
-        return any(name in subs for topic in topics for name in shapes.matching(topic.decode()))
+        if not len(shapes) and len(subs) <= len(topics):
+            return any(name.encode() in topics for name in tuple(subs))
+        return any(name in subs for topic in tuple(topics) for name in shapes.matching(topic.decode()))
 
 
 class Sent(NamedTuple):
