@@ -200,7 +200,7 @@ def test_what_a_session_still_needs_stays_and_it_is_told_who_needs_it(tmp_path, 
         assert "the session of away is" in told[0]
         back = here.client(client_id="away", session_expiry=1000)
         assert [back.receive(30).payload[:6] for _ in range(200)] == [b"%06d" % i for i in range(200)]
-        until(lambda: here.do(lambda: here.broker.retention.needed())[0] is None)
+        until(lambda: here.wait_for(here.broker.retention.needed())[0] is None)
         assert here.wait_for(here.broker.retention.look()).removed
 
 
@@ -213,7 +213,7 @@ def test_what_a_group_still_needs_stays(tmp_path):
         until(lambda: here.do(lambda: here.broker.store.sessions["away"].connection is None))
         fill(here.client())
         assert here.wait_for(here.broker.retention.look()).removed == []
-        assert "group" in here.do(here.broker.retention.needed)[1]
+        assert "group" in here.wait_for(here.broker.retention.needed())[1]
 
 
 def test_if_told_so_it_goes_all_the_same_and_that_is_said(tmp_path, caplog):

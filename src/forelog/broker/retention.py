@@ -64,7 +64,7 @@ class Retention:
 
     async def look(self) -> Retained | None:
         """Remove old files now. Returns what was removed and what had to stay; None without limits on messages."""
-        position, reader = await self._needed()
+        position, reader = await self.needed()
         done = await asyncio.to_thread(self._look, position)
         await self.measure()
         if done is None:
@@ -80,17 +80,11 @@ class Retention:
         self._warned = warned
         return done
 
-    def needed(self) -> tuple[Position | None, str]:
-        """The first position that a session or group still needs, and its name; None if nothing is needed."""
-        looking = self._looking()
-        while True:
-            try:
-                next(looking)
-            except StopIteration as found:
-                return found.value  # type: ignore[no-any-return]
+    async def needed(self) -> tuple[Position | None, str]:
+        """The first position that a session or group still needs, and its name; None if nothing is needed.
 
-    async def _needed(self) -> tuple[Position | None, str]:
-        """`needed` with pauses. Positions only move forward meanwhile, so nothing that is needed is missed."""
+        It looks with pauses. Positions only move forward meanwhile, so nothing that is needed is missed.
+        """
         looking = self._looking()
         while True:
             try:

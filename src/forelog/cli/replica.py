@@ -20,6 +20,7 @@ from forelog.copies.server.server import (
     ReplicaServer,
 )
 from forelog.copies.wire import PORT
+from forelog.serving.addresses import is_loopback, shown
 
 
 def parser() -> options.CommandParser:
@@ -91,7 +92,7 @@ def run(chosen: Any) -> int:
     token = serving.token(chosen.token_file)
     host, port = chosen.listen
     known = token is not None or chosen.tokens is not None or chosen.tls_client_ca is not None
-    if not known and not serving.is_loopback(host):
+    if not known and not is_loopback(host):
         say(f"anyone who reaches {host} can write copies and read them: see --tokens and --tls-cert")
     signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -114,7 +115,7 @@ def run(chosen: Any) -> int:
         mode=chosen.mode,
     )
     with server:
-        say(f"keeping copies at {serving.shown(*server.address)}, in {chosen.dir}")
+        say(f"keeping copies at {shown(*server.address)}, in {chosen.dir}")
         sys.stderr.flush()
         while signals.get() == signal.SIGHUP:
             serving.reload_all(

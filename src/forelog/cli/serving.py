@@ -32,11 +32,6 @@ def address(port: int) -> Callable[[str], tuple[str, int]]:
     return parse
 
 
-def shown(host: str, port: int) -> str:
-    """An address as a person writes it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def token(path: str | None) -> bytes | None:
     """The token in a file."""
     if path is None:
@@ -97,11 +92,6 @@ def client_tls(authorities: str | None, certificate: str | None = None, key: str
         raise codes.UsageError(f"{what} has no certificates: {error}") from None
     except OSError as error:
         raise codes.UsageError(f"{authorities or certificate}: {error.strerror}") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -39,6 +39,7 @@ from forelog.copies.snapshot import Resume, Snapshot
 from forelog.errors import BadFrame, MissingExtra, ReplicaError, Superseded
 from forelog.log.directory.place import TAIL_BYTES
 from forelog.log.position import Position
+from forelog.serving.addresses import shown
 from forelog.serving.tls import explain, tls_hint
 
 VERSION = 2
@@ -89,8 +90,7 @@ class Address(NamedTuple):
     """The name of the log there."""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"replica://{host}:{self.port}/{self.log}"
+        return f"replica://{shown(self.host, self.port)}/{self.log}"
 
 
 def parse_address(where: str) -> Address:

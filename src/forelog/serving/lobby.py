@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+from forelog.serving.addresses import shown
 from forelog.serving.notices import Notices
 from forelog.serving.tls import explain
 
@@ -103,8 +104,7 @@ class _Accepted(asyncio.Protocol):
         finally:
             cast(asyncio.Transport, transport).abort()
         sock.setblocking(False)
-        host = f"[{name[0]}]" if ":" in str(name[0]) else name[0]
-        self._lobby.take(sock, f"{host}:{name[1]}")
+        self._lobby.take(sock, shown(*name[:2]))
 
 
 async def speaks_tls(sock: socket.socket) -> bool:

@@ -18,6 +18,7 @@ from forelog.broker.access.passwords import Password, read_users
 from forelog.broker.access.rights import EVERYTHING, Rights, Ruleset, Verdicts
 from forelog.broker.access.rules import Rules
 from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.serving.addresses import is_loopback
 
 
 class Access:
@@ -71,7 +72,7 @@ class Access:
     ) -> ReasonCode | Future[ReasonCode | None] | None:
         """The reason to refuse a client, or None; or a future of that while its password is checked."""
         if user is None or self._users is None:
-            if self._anonymous or (self._users is None and _is_loopback(host)):
+            if self._anonymous or (self._users is None and (not host or is_loopback(host))):
                 return None
             return ReasonCode.NOT_AUTHORIZED
         if password is None:
@@ -135,7 +136,3 @@ class Access:
     def may_subscribe(self, user: str | None, client_id: str, filter: str) -> bool:  # noqa: A002
         """Whether a client may subscribe to a filter: whether it may receive some topic that matches."""
         return self.rights(user, client_id).may_subscribe(filter)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("", "localhost", "::1") or host.startswith(("127.", "::ffff:127."))

@@ -16,6 +16,7 @@ from forelog.broker.limits import NEVER
 from forelog.cli import codes, options, serving
 from forelog.cli.output import plural, say
 from forelog.errors import LockTimeout
+from forelog.serving.addresses import is_loopback, shown
 from forelog.serving.tls import Certificates
 
 PORT = 1883
@@ -161,7 +162,7 @@ def _tls(chosen: argparse.Namespace) -> Certificates | None:
 
 
 def _warn(chosen: argparse.Namespace) -> None:
-    open_places = [host for host, _ in (*chosen.listen, *chosen.listen_ws) if not serving.is_loopback(host)]
+    open_places = [host for host, _ in (*chosen.listen, *chosen.listen_ws) if not is_loopback(host)]
     if chosen.allow_anonymous and chosen.acl is None and _elsewhere(chosen):
         say("anyone who reaches this machine may publish and read everything: see --users and --acl")
     elif chosen.users is None and not chosen.allow_anonymous and _elsewhere(chosen):
@@ -172,7 +173,7 @@ def _warn(chosen: argparse.Namespace) -> None:
 
 def _elsewhere(chosen: argparse.Namespace) -> bool:
     every = (*chosen.listen, *chosen.listen_tls, *chosen.listen_ws, *chosen.listen_wss)
-    return any(not serving.is_loopback(host) for host, _ in every)
+    return any(not is_loopback(host) for host, _ in every)
 
 
 def _limits(chosen: argparse.Namespace) -> Limits:
@@ -253,7 +254,7 @@ async def _listen(broker: Broker, chosen: argparse.Namespace, tls: Certificates 
                 origins=chosen.ws_origin,
             )
             for place in found:
-                say(f"serving {what} at {serving.shown(*place)}")
+                say(f"serving {what} at {shown(*place)}")
 
 
 def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
@@ -272,7 +273,7 @@ def _serve_metrics(broker: Broker, chosen: argparse.Namespace) -> Any:
         registry.register(collector)
     host, port = chosen.metrics
     server, _ = start_http_server(port, host, registry)
-    say(f"serving metrics at http://{serving.shown(host, server.server_port)}/metrics")
+    say(f"serving metrics at http://{shown(host, server.server_port)}/metrics")
     return server
 
 

@@ -23,6 +23,7 @@ from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
 from forelog.jobs.server.clients import CLIENTS_MAX
 from forelog.jobs.server.door import STRANGERS_MAX
 from forelog.jobs.server.server import Server
+from forelog.serving.addresses import is_loopback, shown
 from forelog.serving.tls import Certificates
 
 PORT = 9922
@@ -82,7 +83,7 @@ def run(chosen: argparse.Namespace, _: None = None) -> int:
     if (chosen.tls_cert is None) != (chosen.tls_key is None):
         raise codes.UsageError("-tls-cert and -tls-key go together")
     certificates = serving.certificates(chosen.tls_cert, chosen.tls_key, chosen.tls_client_ca)
-    if token is None and chosen.tls_client_ca is None and not serving.is_loopback(chosen.listen[0]):
+    if token is None and chosen.tls_client_ca is None and not is_loopback(chosen.listen[0]):
         say(f"anyone who reaches {chosen.listen[0]} can add and take jobs: see -token-file and -tls-cert")
     strangers = 0 if token is None else chosen.max_strangers
     chosen.max_clients = max(serving.clients_within_limits(chosen.max_clients + strangers) - strangers, 1)
@@ -131,7 +132,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: 
     tls = None if certificates is None else certificates.context
     try:
         for bound_host, bound_port in await server.start(host, port, tls):
-            say(f"serving jobs at {serving.shown(bound_host, bound_port)}")
+            say(f"serving jobs at {shown(bound_host, bound_port)}")
         sys.stderr.flush()
         await stopped.wait()
     finally:

@@ -21,6 +21,7 @@ from typing import Any
 
 from forelog.copies.wire import HELLO_BYTES_MAX, Body, Kind, frame_bytes, pack, parse_head
 from forelog.errors import ForelogError, ReplicaError
+from forelog.serving.addresses import shown
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 from forelog.serving.tls import explain, tls_hint
@@ -37,8 +38,7 @@ class Guest:
     def __init__(self, sock: socket.socket, address: tuple[Any, ...], deadline: float, *, tls: bool) -> None:
         self.socket = sock
         self.host = str(address[0])
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        self.who = f"{shown}:{address[1]}"
+        self.who = shown(self.host, address[1])
         self.deadline = deadline
         self.tls = tls
         """Whether it still has to do its TLS handshake."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forelog.errors import ConnectionLost, JobRefused
+from forelog.serving.addresses import shown
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +45,7 @@ class Endpoint:
         return cls(host.strip("[]"), int(port), tls or None, token)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return shown(self.host, self.port)
 
     def unreachable(self, error: Exception) -> ConnectionLost:
         """The error for a connection that could not be made."""

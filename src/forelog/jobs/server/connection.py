@@ -21,6 +21,7 @@ from forelog.jobs.server.clients import Clients
 from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.session import Session
+from forelog.serving.addresses import shown
 
 if TYPE_CHECKING:
     from forelog.jobs.server.session import Replies
@@ -176,7 +177,7 @@ class Connection:
         found = self.transport.get_extra_info("peername") if self.transport is not None else None
         if not found:
             return "-"
-        return f"[{found[0]}]:{found[1]}" if ":" in found[0] else f"{found[0]}:{found[1]}"
+        return shown(*found[:2])
 
     def close(self) -> None:
         """End it, once all replies are sent."""

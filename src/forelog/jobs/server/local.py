@@ -17,6 +17,7 @@ from forelog.bounds import check_whole
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
 from forelog.log.appender import Sync
+from forelog.serving.addresses import shown
 
 
 class LocalServer:
@@ -81,8 +82,7 @@ class LocalServer:
         self._stopped = asyncio.Event()
         self.server = server = Server(self._log, token=self._token)
         try:
-            host, port = (await server.start(self._host, self._port))[0]
-            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.address = shown(*(await server.start(self._host, self._port))[0])
             self._ready.set()
             await self._stopped.wait()
         finally:
