@@ -111,7 +111,7 @@ class VerifyReport:
     synced_bytes_missing: int = 0
     """How many synced bytes are gone from the end of the last segment."""
     journal_bytes: int = 0
-    """How many bytes a power loss took from the last segment that its journal has: recovery returns them."""
+    """Bytes that the last segment lost with the power, and that its journal has. Recovery restores them."""
     rewrites: list[str] = field(default_factory=list)
     """Names of unfinished rewrites and copies: debris."""
     indexes_stale: list[str] = field(default_factory=list)

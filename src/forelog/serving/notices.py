@@ -64,7 +64,7 @@ class Notices:
         self._log(logging.INFO, event, where, fields)
 
     def warning(self, event: str, where: str, /, **fields: object) -> None:
-        """Log what an operator may want to look at, as whatever is refused."""
+        """Log what an operator may want to look at, such as a refusal."""
         self._log(logging.WARNING, event, where, fields)
 
     def count(self, event: str) -> None:

@@ -58,7 +58,7 @@ class Shares(Generic[H]):
             self.total += size
 
     def drop(self, holder: H) -> None:
-        """Note that a holder has nothing any more."""
+        """Forget a holder: it has nothing any more."""
         found = self._held.pop(holder, None)
         if found is None:
             return

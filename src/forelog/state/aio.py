@@ -46,7 +46,7 @@ class AsyncPersistentDict(Generic[K, V]):
         await in_thread(self._data.rotate)
 
     async def set(self, key: K, value: V, *, ttl: Ttl = UNSET) -> None:
-        """PersistentDict.set(): what `d[key] = value` is."""
+        """PersistentDict.set(): what `d[key] = value` does."""
         await in_thread(self._data.set, key, value, ttl=ttl)
 
     async def setdefault(self, key: K, default: V, *, ttl: Ttl = UNSET) -> V:

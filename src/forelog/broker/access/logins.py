@@ -31,7 +31,7 @@ from forelog.broker.access.passwords import Password
 from forelog.broker.mqtt.reasons import ReasonCode
 
 WAITING_MAX = 1000
-"""Waiting checks; past this one is refused."""
+"""Checks that may wait; if there are more, one is refused."""
 WAITING_OF_PAIR_MAX = 8
 """Waiting checks of one name from one address."""
 PASSWORD_BYTES_MAX = 4096

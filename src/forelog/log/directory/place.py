@@ -22,7 +22,7 @@ class Closable(Protocol):
 T = TypeVar("T", bound=Closable)
 
 TAIL_BYTES = 64
-"""Before a place: enough to see that two logs have been the same up to there."""
+"""Bytes before a place: enough to see that two logs have been the same up to there."""
 
 
 class Place(Protocol):
