@@ -24,7 +24,8 @@ the server's event loop::
 If the write fails, `turns.py` has the machine undo the changes, sends errors in place of the replies, and
 `outage.py` tries again later.
 
-Modules with a .pxd file beside them are Python that is compiled as it is, with the types in that file.
+Modules with a .pxd file beside them are Python that is compiled as it is, with the types in that file. It
+names the attributes of their classes, which therefore need no `__slots__`.
 """
 
 from __future__ import annotations

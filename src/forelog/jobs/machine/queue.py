@@ -21,35 +21,6 @@ class Job(Timer):
     It holds only bytes and numbers, so a million jobs cost the garbage collector nothing.
     """
 
-    __slots__ = (
-        "add_bytes",
-        "attempts",
-        "created_ns",
-        "fails",
-        "id",
-        "is_unloaded",
-        "kept_bytes",
-        "leased_ns",
-        "max_attempts",
-        "max_fails",
-        "name",
-        "offset",
-        "order",
-        "payload",
-        "priority",
-        "ready",
-        "result",
-        "result_bytes",
-        "result_offset",
-        "result_segment",
-        "scheduled_ns",
-        "segment",
-        "state",
-        "ttl_ms",
-        "ttr_ms",
-        "volatile",
-    )
-
     def __init__(self) -> None:
         self.when_ns = NEVER
         self.slot = UNSET
@@ -158,8 +129,6 @@ def new_job(
 class Leaser(Timer):
     """A client that waits for a job of one of some queues."""
 
-    __slots__ = ("client", "job", "names", "waiting")
-
     def __init__(self, client: object, names: list[bytes]) -> None:
         self.when_ns = NEVER
         self.slot = UNSET
@@ -173,8 +142,6 @@ class Leaser(Timer):
 
 class Waiter(Timer):
     """A client that waits for a job's result."""
-
-    __slots__ = ("asked", "client", "gone", "inspects", "job", "owner", "read", "refused")
 
     def __init__(self, client: object, job: Job, owner: bool) -> None:
         self.when_ns = NEVER
@@ -199,8 +166,6 @@ class Waiter(Timer):
 class _Shelf:
     """The ready jobs of one priority. Some that are no longer ready may still be here."""
 
-    __slots__ = ("fresh", "returned")
-
     def __init__(self) -> None:
         self.fresh: deque[Job] = deque()
         """Jobs in order."""
@@ -218,19 +183,6 @@ class _Shelf:
 
 class Queue:
     """The jobs of one name."""
-
-    __slots__ = (
-        "_agenda",
-        "_entries",
-        "_leasers_max",
-        "_priorities",
-        "_shelves",
-        "jobs",
-        "leasers",
-        "name",
-        "ready",
-        "scheduled",
-    )
 
     def __init__(self, name: bytes) -> None:
         self.name = name

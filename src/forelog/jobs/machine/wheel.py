@@ -34,8 +34,6 @@ class Clock:
     waits take a tenth longer at most.
     """
 
-    __slots__ = ("_ahead", "_wall")
-
     def __init__(self) -> None:
         self._wall = time.time_ns()
         self._ahead = 0
@@ -55,8 +53,6 @@ class Clock:
 class Timer:
     """Base of everything that has a time at which it rings."""
 
-    __slots__ = ("place", "slot", "when_ns")
-
     def __init__(self) -> None:
         self.when_ns = NEVER
         self.slot = UNSET
@@ -67,8 +63,6 @@ class Timer:
 
 class Wheel:
     """All timers of a server."""
-
-    __slots__ = ("_dealing", "_dealing_level", "_heap", "_slots", "_tick", "count")
 
     def __init__(self, now_ns: int) -> None:
         self.count = 0

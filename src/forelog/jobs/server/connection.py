@@ -87,23 +87,6 @@ class Round:
 class Connection:
     """A client, as the event loop sees it: an asyncio protocol."""
 
-    __slots__ = (
-        "_buffered",
-        "_clients",
-        "_counted",
-        "_dirty",
-        "_ended",
-        "_file",
-        "_is_closing",
-        "_joined",
-        "_paused",
-        "_reading",
-        "_round",
-        "_since",
-        "session",
-        "transport",
-    )
-
     def __init__(
         self,
         current: Round,

@@ -86,23 +86,6 @@ Replies = tuple[list[bytes], int]
 class Session:
     """The protocol's state of one connection."""
 
-    __slots__ = (
-        "_archive",
-        "_buffer",
-        "_clients",
-        "_inspections",
-        "_machine",
-        "_need",
-        "_outage",
-        "closed",
-        "connection",
-        "known",
-        "out",
-        "out_bytes",
-        "tentative",
-        "waiting",
-    )
-
     def __init__(
         self,
         machine: Machine,
