@@ -247,3 +247,27 @@ def test_a_gate_can_be_waited_at_for_a_while(kernel: Any) -> None:
     assert not gate.wait_for(0.001)
     gate.open()
     assert gate.wait_for(1)
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"x" * 100, b"y" * 100, b"z" * 3000])), max_size=20
+    ),
+    st.one_of(st.integers(-(2**62), 2**62), st.just(253_370_764_800 * 10**9)),
+)
+def test_records_of_any_lengths_are_encoded_alike_alone_and_three_at_a_time(
+    payloads: list[bytes], time_ns: int
+) -> None:
+    data, starts = compiled.captain_encode_many(payloads, time_ns)
+    assert (data, starts) == oracle.captain_encode_many(payloads, time_ns)
+    assert data == b"".join(compiled.captain_encode(payload, time_ns) for payload in payloads)
+
+
+def test_a_batch_of_an_appender_is_what_is_encoded_also_after_a_larger_one() -> None:
+    written: list[bytes] = []
+    core = core_of(compiled, lambda data: written.append(data) or len(data))
+    core.rest_at = 10**8
+    for batch in ([b"a" * 9] * 7, [b"b" * 700_000] * 3, [b"c"], [bytearray(b"d"), b"e" * 2049] * 3):
+        _, offset, starts = core.append_many(batch)
+        assert (written[-1], starts) == oracle.captain_encode_many(batch, 7)
+        assert core.offset == offset + len(written[-1])

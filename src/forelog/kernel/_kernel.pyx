@@ -59,6 +59,10 @@ cdef extern from "crc32c.h" nogil:
     void crc32c_init()
     uint32_t crc32c_update(uint32_t crc, const unsigned char *p, size_t n)
     uint32_t crc32c_update_portable(uint32_t crc, const unsigned char *p, size_t n)
+    void crc32c_update3(uint32_t crc, const unsigned char **p, size_t n, uint32_t *out)
+
+cdef extern from "Python.h":
+    void *PyList_GET_ITEM(list items, Py_ssize_t index)
 
 cdef extern from "adler32.h" nogil:
     uint32_t adler32_update(uint32_t adler, const unsigned char *p, size_t n)

@@ -107,8 +107,11 @@ class ActiveSegment:
 
     def next_rest(self) -> int:
         """The offset up to which the core appends alone, without this class."""
-        if self._directory.format.encode is None or self.was_cut:
+        fmt = self._directory.format
+        if fmt.encode is None or self.was_cut:
             return -1
+        if fmt.numbered_by_time and self._core.offset <= fmt.header_bytes:
+            return -1  # the first record decides the segment's number
         return self._segment_bytes
 
     @property

@@ -63,6 +63,7 @@ def read_clock(clock):
 cdef enum:
     END_COMMITTED = 5  # words of an end mark: log/directory/end.py
     END_INTENDED = 6
+    SCRATCH_BYTES = 1048576  # of memory that is kept for batches
     NOTE_BYTES = 56  # a mark of what is synced: log/directory/watermark.py
     NOTE_SEGMENT = 16
     NOTE_OFFSET = 24
@@ -89,6 +90,7 @@ cdef class AppendCore:
     cdef int note_descriptor
     cdef int64_t note_place
     cdef unsigned char noted[NOTE_BYTES]
+    cdef Stretch scratch
     cdef uint64_t[::1] words
     cdef uint64_t *end_words
 
@@ -155,12 +157,11 @@ cdef class AppendCore:
             now = read_clock(self.clock)
         return now if now > self.time_ns + self.step_ns else self.time_ns + self.step_ns
 
-    cdef int64_t hand_over(self, bytes frame) except -1:
+    cdef int64_t hand_over(self, const unsigned char *data, ssize_t size) except -1:
         """Do what os.write() does. Calling that would add a third to the cost of an append."""
-        cdef const char *data = PyBytes_AS_STRING(frame)
-        cdef ssize_t size = PyBytes_GET_SIZE(frame), written
+        cdef ssize_t written
         if self.descriptor < 0:
-            return self.write(frame)
+            return self.write(PyBytes_FromStringAndSize(<const char *>data, size))
         while True:
             with nogil:
                 written = write(self.descriptor, data, size)
@@ -322,12 +323,12 @@ cdef class AppendCore:
         self.rest_at = -1
         self.alone = False
 
-    cdef int put(self, bytes frame) except -1:
-        """Write the whole frame. If this raises, none of it is left in the file."""
-        cdef int64_t size = PyBytes_GET_SIZE(frame), written, rest_at = self.rest_at
+    cdef int put(self, const unsigned char *data, int64_t size) except -1:
+        """Write all of it. If this raises, none of it is left in the file."""
+        cdef int64_t written, rest_at = self.rest_at
         self.intend(self.offset + size)
         try:
-            written = self.hand_over(frame)
+            written = self.hand_over(data, size)
             failure = None
         except OSError as error:
             written = 0
@@ -336,10 +337,13 @@ cdef class AppendCore:
             # Nothing may be appended until `undo` is done, also if an interrupt ends it.
             self.torn = True
             self.rest_at = -1
-            self.undo(frame, written, failure)
+            self.undo(PyBytes_FromStringAndSize(<const char *>data, size), written, failure)
             self.torn = False
             self.rest_at = rest_at
         return 0
+
+    cdef inline int put_frame(self, bytes frame) except -1:
+        return self.put(<const unsigned char *>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
 
     def advance(self, int64_t size, int64_t records, int64_t time_ns):
         self.offset += size
@@ -361,7 +365,7 @@ cdef class AppendCore:
                 now = self.now()
                 frame = self.frame_of(payload, now)
                 if PyBytes_GET_SIZE(frame) <= self.frame_bytes_max:
-                    self.put(frame)
+                    self.put_frame(frame)
                     self.count_one(now, PyBytes_GET_SIZE(frame))
                     if begun:
                         self.one_timing.put(monotonic_seconds() - begun)
@@ -383,7 +387,7 @@ cdef class AppendCore:
             frame = self.frame_of(payload, now)
             if PyBytes_GET_SIZE(frame) > self.frame_bytes_max:
                 return None
-            self.put(frame)
+            self.put_frame(frame)
             self.count_one(now, PyBytes_GET_SIZE(frame))
             self.sync_alone()
             return new_pair(self.kind, self.segment, offset)
@@ -397,32 +401,45 @@ cdef class AppendCore:
         return self.put_many(payloads, False)
 
     cdef object put_many(self, payloads, bint synced):
-        cdef int64_t offset, now, size
+        """Encode into memory that is kept, and write from there: new memory for each batch would cost as much."""
+        cdef int64_t offset, now, size = 0, more
+        cdef Py_ssize_t count, row
+        cdef int64_t *start
         cdef list given
+        cdef array starts
         cdef double begun = 0
         if not self.captain or not payloads:
             return None
-        given = as_bytes(payloads)
         self.acquire()
         try:
             offset = self.offset
             if offset >= self.rest_at or (synced and not self.alone):
                 return None
-            size = records_bytes(given)
+            now = self.now()
+            given = as_bytes(payloads)
+            # From here to the write the GIL is held and no Python runs: the list stays as it is measured.
+            count = len(given)
+            starts = new_column(count)
+            start = items(starts)
+            for row in range(count):
+                start[row] = size
+                size += record_bytes(PyBytes_GET_SIZE(<object>PyList_GET_ITEM(given, row)))
             if size > self.frame_bytes_max or offset + size > self.rest_at:
                 return None
-            now = self.now()
-            data, starts = captain_encode_many(given, now)
-            if PyBytes_GET_SIZE(data) != size:
-                return None  # the caller's clock has changed the caller's list
+            self.scratch.size = 0
+            if reserve(&self.scratch, size):
+                raise MemoryError(f"no memory for {size} bytes")
+            put_records(self.scratch.data, start, given, now)
             if offset + size > self.mark_at and not synced and self.many_timing is not None:
                 begun = monotonic_seconds()
-            self.put(data)
+            self.put(self.scratch.data, size)
+            if self.scratch.room > SCRATCH_BYTES:
+                self.forget_scratch()
             if offset + size > self.mark_at:
                 self.mark_batch(starts, offset, now)
             self.time_ns = now
             self.offset = offset + size
-            self.records += len(<array>starts)
+            self.records += count
             self.settle()
             if synced:
                 self.sync_alone()
@@ -431,3 +448,10 @@ cdef class AppendCore:
             return self.segment, offset, starts
         finally:
             self.release()
+
+    cdef void forget_scratch(self) noexcept:
+        PyMem_RawFree(self.scratch.data)
+        memset(&self.scratch, 0, sizeof(Stretch))
+
+    def __dealloc__(self):
+        self.forget_scratch()

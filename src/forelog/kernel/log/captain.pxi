@@ -122,37 +122,87 @@ cdef list as_bytes(payloads):
     return given
 
 
-cdef Py_ssize_t records_bytes(list given):
-    """How many bytes the records of these payloads, all of them bytes, take."""
-    cdef Py_ssize_t total = 0
-    for payload in given:
-        total += record_bytes(PyBytes_GET_SIZE(payload))
-    return total
+cdef enum:
+    TRIPLE_BYTES_MAX = 2048  # longer ones are summed in three lanes each
+
+
+cdef int put_records(unsigned char *out, const int64_t *start, list given, int64_t time_ns) except -1:
+    """Put records of these payloads, all of them bytes, at `out` plus their starts."""
+    cdef unsigned char time[TIME_BYTES]
+    cdef const unsigned char *payload[3]
+    cdef uint32_t time_crc
+    cdef Py_ssize_t row = 0, count = len(given), length
+    put_time(time, time_ns)
+    time_crc = crc32c_update(0, time, TIME_BYTES)
+    while row < count:
+        length = bytes_at(given, row, &payload[0])
+        if (
+            row + 3 <= count
+            and length <= TRIPLE_BYTES_MAX
+            and bytes_at(given, row + 1, &payload[1]) == length
+            and bytes_at(given, row + 2, &payload[2]) == length
+        ):
+            put_triple(out, start + row, time, time_crc, payload, length)
+            row += 3
+        else:
+            put_record(out + start[row], time, time_crc, payload[0], length)
+            row += 1
+    return 0
+
+
+cdef inline Py_ssize_t bytes_at(list given, Py_ssize_t row, const unsigned char **data):
+    cdef void *item = PyList_GET_ITEM(given, row)
+    data[0] = <const unsigned char *>PyBytes_AS_STRING(<object>item)
+    return PyBytes_GET_SIZE(<object>item)
+
+
+cdef inline void put_triple(
+    unsigned char *out, const int64_t *start, const unsigned char *time, uint32_t time_crc,
+    const unsigned char **payload, Py_ssize_t length
+) noexcept nogil:
+    """Put three records of one length. Their heads are the same, and their checksums are computed side by side."""
+    cdef unsigned char head[TIME_BYTES + 10]
+    cdef uint32_t crc[3]
+    cdef Py_ssize_t head_bytes = TIME_BYTES + put_varint(head + TIME_BYTES, length)
+    cdef int lane
+    memcpy(head, time, TIME_BYTES)
+    crc32c_update3(
+        crc32c_update(time_crc, head + TIME_BYTES, head_bytes - TIME_BYTES), payload, length, crc
+    )
+    for lane in range(3):
+        memcpy(out + start[lane], head, head_bytes)
+        memcpy(out + start[lane] + head_bytes, payload[lane], length)
+        store_u32(out + start[lane] + head_bytes + length, crc[lane])
 
 
 def captain_encode_many(payloads, time_ns):
-    cdef unsigned char time[TIME_BYTES]
-    cdef uint32_t time_crc
     cdef list given = as_bytes(payloads)
-    cdef Py_ssize_t count = len(given), i, total = 0, size
-    cdef array starts = clone(_int64_template, count, False)
-    cdef int64_t *start = <int64_t *>starts.data.as_longlongs
-    cdef unsigned char *out
-    take_time(time, time_ns)
-    time_crc = crc32c_update(0, time, TIME_BYTES)
-    for i in range(count):
-        size = record_bytes(PyBytes_GET_SIZE(given[i]))
-        start[i] = total
-        total += size
+    cdef Py_ssize_t count = len(given), row
+    cdef int64_t total = 0, small
+    cdef array starts = new_column(count)
+    cdef int64_t *start = items(starts)
+    try:
+        small = time_ns
+    except OverflowError:  # a time of another program's record, such as the year 9999
+        return encode_far_off(given, time_ns)
+    for row in range(count):
+        start[row] = total
+        total += record_bytes(PyBytes_GET_SIZE(<object>PyList_GET_ITEM(given, row)))
     result = PyBytes_FromStringAndSize(NULL, total)
-    out = <unsigned char *>PyBytes_AS_STRING(result)
     # The GIL is held and nothing below runs Python: the list stays as it was measured.
-    for i in range(count):
-        item = given[i]
-        put_record(
-            out + start[i], time, time_crc, <const unsigned char *>PyBytes_AS_STRING(item), PyBytes_GET_SIZE(item)
-        )
+    put_records(<unsigned char *>PyBytes_AS_STRING(result), start, given, small)
     return result, starts
+
+
+cdef tuple encode_far_off(list given, time_ns):
+    """Encode records of a time that doesn't fit into 64 bits."""
+    cdef list records = [captain_encode(payload, time_ns) for payload in given]
+    cdef array starts = new_column(len(records))
+    cdef int64_t total = 0
+    for row, record in enumerate(records):
+        items(starts)[<Py_ssize_t>row] = total
+        total += len(record)
+    return b"".join(records), starts
 
 
 cdef inline int64_t get_time(const unsigned char *p) noexcept nogil:
