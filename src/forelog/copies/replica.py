@@ -67,8 +67,8 @@ class Replica:
             raise
 
     def _measure(self) -> None:
-        found = (self._directory.files.stat(self._directory.segment_path(n)) for n in self._directory.numbers())
-        self.byte_count = sum(max(one[0], BLOCK_BYTES) for one in found if one is not None)
+        found = map(self._directory.segment_bytes, self._directory.numbers())
+        self.byte_count = sum(max(size, BLOCK_BYTES) for size in found if size is not None)
 
     @property
     def path(self) -> str:
@@ -292,8 +292,8 @@ class Replica:
         self.sync()
         whole = Whole(snapshot, sequence, term)
         write_snapshot(self._directory.files, self.path, whole)
-        found = self._directory.files.stat(self._directory.segment_path(snapshot.begin.segment - 1))
-        self.before = None if found is None else Position(snapshot.begin.segment - 1, found[0])
+        found = self._directory.segment_bytes(snapshot.begin.segment - 1)
+        self.before = None if found is None else Position(snapshot.begin.segment - 1, found)
         self._note(whole)
         # The oldest first: a reader ignores a generation that has lost its beginning.
         self._remove([number for number in numbers if number < snapshot.begin.segment])

@@ -84,8 +84,7 @@ def _check_target(directory: Directory, target: str) -> None:
 
 def _copy_segments(directory: Directory, copy: Directory, progress: Progress | None) -> Position:
     numbers = directory.numbers()
-    sizes = {number: directory.files.stat(directory.segment_path(number)) for number in numbers}
-    total = sum(found[0] for found in sizes.values() if found is not None)
+    total = sum(directory.segment_bytes(number) or 0 for number in numbers)
     done, end = 0, Position(0, 0)
     for number in numbers:
         with if_there(SegmentReader, directory, number) as reader:
@@ -130,8 +129,7 @@ def _copy_file(files: Files, source: str, target_files: Files, target: str) -> N
 
 def _mark(directory: Directory, copy: Directory, end: Position) -> None:
     """Mark the copy as a log that was closed in order."""
-    found = copy.files.stat(copy.segment_path(end.segment))
-    size = found[0] if found else 0
+    size = copy.segment_bytes(end.segment) or 0
     with closing(Watermark(copy)) as mark:
         mark.begin(end.segment, size)
         own_from = read_own_from(directory)
@@ -155,9 +153,8 @@ def _read_back(copy: Directory, end: Position) -> tuple[int, int, int]:
             data=b"",
         )
     numbers = copy.numbers()
-    sizes = [copy.files.stat(copy.segment_path(number)) for number in numbers]
     assert not numbers or numbers[-1] == end.segment, "what was copied last is the last segment"
-    return len(numbers), records, sum(found[0] for found in sizes if found is not None)
+    return len(numbers), records, sum(copy.segment_bytes(number) or 0 for number in numbers)
 
 
 def _name(path: str) -> str:

@@ -180,8 +180,7 @@ class Cleaner:
         report.records_kept += kept
         if dropped == 0 and kept:
             return
-        found = self._directory.files.stat(path)
-        before = found[0] if found else 0
+        before = self._directory.segment_bytes(number) or 0
         after = 0
         if kept and not dry_run:
             end = logical_end_of(self._directory, number)

@@ -37,7 +37,7 @@ from forelog.log.directory.directory import Directory
 from forelog.log.directory.end import NO_END, End
 from forelog.log.directory.index import IndexBuilder
 from forelog.log.directory.journal import put_away, read_journal, restore
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import copy_bytes, read_exactly
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.spare import spare_path
 from forelog.log.directory.tail import Tail, create_segment
@@ -50,7 +50,6 @@ from forelog.times import SECOND_NS, format_time
 
 logger = logging.getLogger("forelog")
 
-_COPY_BYTES = 1 << 20
 _READ_MAX = 4
 _HEAD_BYTES = 64  # a record's time is within these
 _FUTURE_NS = 60 * SECOND_NS
@@ -132,7 +131,7 @@ def recover(
 def _restore_journal(directory: Directory, found: Recovery) -> None:
     restored = restore(directory)
     if restored is None:
-        found.journal_path = _free_path(directory, read_journal(directory)[0].segment)
+        found.journal_path = directory.free_path(read_journal(directory)[0].segment, ".torn")
         put_away(directory, found.journal_path)
     else:
         found.restored_bytes = restored
@@ -179,7 +178,7 @@ def _discard_spare(directory: Directory, number: int, size: int, found: Recovery
     if size <= directory.format.header_bytes:
         files.remove(path)
     else:
-        found.spare_bytes, found.spare_path = size, _free_path(directory, number)
+        found.spare_bytes, found.spare_path = size, directory.free_path(number, ".torn")
         files.rename(path, found.spare_path)
     directory.sync()
 
@@ -231,8 +230,7 @@ def _note_own(
             watermark.note_own_from(0)
         return
     if mark is not None and watermark.own_from is not None and not recovery.far_off:
-        found = directory.files.stat(directory.segment_path(numbers[-1]))
-        size = found[0] if found else 0
+        size = directory.segment_bytes(numbers[-1]) or 0
         if mark.segment == numbers[-1] and mark.closed and size == mark.offset:
             return
         if end.segment == numbers[-1] and size <= end.intended:
@@ -386,8 +384,7 @@ def _scan_committed(
 def _cut_unfinished(directory: Directory, number: int, end: int, found: Recovery, mark: Mark | None) -> int:
     """Treat a message that lacks its last record as torn, or as damaged if it had been synced."""
     path = directory.segment_path(number)
-    stat = directory.files.stat(path)
-    size = stat[0] if stat else end
+    size = directory.segment_bytes(number) or end
     synced = mark is not None and mark.segment == number and end < mark.offset
     defect = Defect(Position(number, end), "unfinished", path, end, size - end, torn=not synced)
     if synced:
@@ -397,26 +394,15 @@ def _cut_unfinished(directory: Directory, number: int, end: int, found: Recovery
     return end
 
 
-def _free_path(directory: Directory, number: int) -> str:
-    """A name for evidence that isn't taken."""
-    for attempt in range(1, 10_000):
-        path = directory.side_path(number, ".torn" if attempt == 1 else f".torn.{attempt}")
-        if directory.files.stat(path) is None:
-            break
-    return path
-
-
 def _keep_evidence(directory: Directory, number: int, file: File, offset: int) -> str:
     """Copy what will be cut to a file beside the segment, durably."""
-    size = file.size() - offset
-    path = _free_path(directory, number)
+    path = directory.free_path(number, ".torn")
     # Or each attempt to open the log on a full disk would leave another piece of it.
     with (
         removed_on_failure(directory.files, path),
         contextlib.closing(directory.files.open_append(path)) as copy,
     ):
-        for place in range(0, size, _COPY_BYTES):
-            write_all(copy, read_exactly(file, min(_COPY_BYTES, size - place), offset + place))
+        copy_bytes(file, offset, copy)
         copy.sync()
     directory.sync()
     return path

@@ -44,11 +44,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forelog.files import File, removed_on_failure
+from forelog.files import File, removed_on_failure, write_all
 from forelog.formats import Block
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.index import IndexBuilder, SegmentIndex, decode_index, write_index
-from forelog.log.directory.place import read_exactly
+from forelog.log.directory.place import copy_bytes, read_exactly
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Watermark
 from forelog.log.position import Position
@@ -65,7 +65,6 @@ from forelog.log.walk import Walk
 
 logger = logging.getLogger("forelog")
 
-_COPY_BYTES = 1 << 20
 # First what a journal has; then mending a tail seals the segment before it, which wants its index.
 _ROUNDS_MAX = 5
 
@@ -251,8 +250,7 @@ def _mend_header(directory: Directory, repair: Repair) -> None:
 
 def _build_index(directory: Directory, repair: Repair) -> None:
     number = repair.segment
-    found = directory.files.stat(directory.segment_path(number))
-    directory.files.remove(directory.index_path(number, found[0] if found else 0))
+    directory.files.remove(directory.index_path(number, directory.segment_bytes(number) or 0))
     builder = IndexBuilder(number)
     with contextlib.closing(Walk(directory, start=Position(number, 0), stop=Position(number + 1, 0))) as walk:
         for block in walk:
@@ -322,10 +320,7 @@ def _keep(directory: Directory, path: str, number: int, suffix: str) -> str:
     part = directory.side_path(number, f"{suffix}.part")
     with contextlib.closing(files.open_read(path)) as source:
         _copy(source, 0, part, b"", directory)
-    for attempt in range(1, 10_000):
-        copy = directory.side_path(number, suffix if attempt == 1 else f"{suffix}.{attempt}")
-        if files.stat(copy) is None:
-            break
+    copy = directory.free_path(number, suffix)
     files.rename(part, copy)
     directory.sync()
     return copy
@@ -336,16 +331,8 @@ def _copy(source: File, start: int, target: str, head: bytes, directory: Directo
     files = directory.files
     files.remove(target)
     with removed_on_failure(files, target), contextlib.closing(files.open_append(target)) as copy:
-        data, place, size = head, start, source.size()
-        while True:
-            while data:
-                data = data[copy.write(data) :]
-            if place >= size:
-                break
-            data = read_exactly(source, min(_COPY_BYTES, size - place), place)
-            if not data:
-                break
-            place += len(data)
+        write_all(copy, head)
+        copy_bytes(source, start, copy)
         copy.sync()
 
 
@@ -358,8 +345,7 @@ def _replace(directory: Directory, number: int, *, header_only: bool) -> None:
     directory.sync()
     directory.files.rename(rewrite_path(directory, number), path)
     directory.sync()
-    found = directory.files.stat(path)
-    remove_stale_indexes(directory, number, found[0] if found else None)
+    remove_stale_indexes(directory, number, directory.segment_bytes(number))
 
 
 def _good_blocks(directory: Directory, number: int) -> Iterator[tuple[Block, bytearray]]:

@@ -38,8 +38,7 @@ def rewrite_segment(
 ) -> int:
     """Keep only the marked records of a segment. Returns its new size in bytes."""
     files = directory.files
-    found = files.stat(directory.segment_path(number))
-    old_bytes = found[0] if found else 0
+    old_bytes = directory.segment_bytes(number) or 0
     path = rewrite_path(directory, number)
     files.remove(path)
     builder = IndexBuilder(number)
@@ -110,11 +109,11 @@ def sweep(directory: Directory) -> list[str]:
         if name == f"{segment_name}.rw":
             removed.append(name)
         elif (indexed := indexed_bytes(name, segment_name)) is not None:
-            found = directory.files.stat(directory.segment_path(number))
-            fits = found is not None and not names.isdisjoint(
-                (index_name(segment_name, found[0]), map_name(segment_name, found[0]))
+            size = directory.segment_bytes(number)
+            fits = size is not None and not names.isdisjoint(
+                (index_name(segment_name, size), map_name(segment_name, size))
             )
-            if found is None or (found[0] != indexed and (fits or indexed < found[0])):
+            if size is None or (size != indexed and (fits or indexed < size)):
                 removed.append(name)
     for name in removed:
         directory.files.remove(f"{directory.path}/{name}")

@@ -102,8 +102,7 @@ class KeepLast(Rule):
                 enough = total >= (self.byte_count or 0)
             if enough:
                 return
-            found = directory.files.stat(directory.segment_path(number))
-            total += found[0] if found else 0
+            total += directory.segment_bytes(number) or 0
             self._kept.add(number)
 
     def segment(self, number: int, index: SegmentIndex | None) -> bool | None:  # noqa: ARG002

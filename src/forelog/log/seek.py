@@ -40,12 +40,9 @@ class TimeOrder:
             return
         end = read_end(directory)
         tail = end.segment or mark.segment
-        found = directory.files.stat(directory.segment_path(tail))
-        if end.segment:
-            ours = found is None or found[0] <= end.intended
-        else:
-            ours = found is not None and mark.closed and found[0] == mark.offset
+        size = directory.segment_bytes(tail)
         # Else another program may have appended to it.
+        ours = size is None or size <= end.intended if end.segment else mark.closed and size == mark.offset
         self.first, self.last = own_from, tail if ours else tail - 1
         if ours and directory.last() <= tail:
             self.last = _NO_LAST

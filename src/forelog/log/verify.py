@@ -214,7 +214,7 @@ def check(directory: Directory, *, progress: Progress | None = None, alone: bool
     report = VerifyReport(directory.path, directory.format.name)
     mark = read_mark(directory)  # before the sizes, which may only grow after it
     numbers = directory.numbers()
-    sizes = [_size(directory, number) for number in numbers]
+    sizes = [directory.segment_bytes(number) or 0 for number in numbers]
     total, done = sum(sizes), 0
     for number, size in zip(numbers, sizes, strict=True):
         counted = None if progress is None else _shifted(progress, done, total)
@@ -243,11 +243,6 @@ def conclude(
         report.journal_bytes = missing_bytes(directory)
     _compare_mark(directory, report, mark, numbers)
     _sort_names(directory, report)
-
-
-def _size(directory: Directory, number: int) -> int:
-    found = directory.files.stat(directory.segment_path(number))
-    return found[0] if found else 0
 
 
 def _shifted(progress: Progress, done: int, total: int) -> Progress:
@@ -381,7 +376,7 @@ def _settle_torn(directory: Directory, segment: SegmentReport, report: VerifyRep
     meanwhile."""
     if segment.torn is not None:
         seen = segment.torn.physical_offset + segment.torn.byte_count
-        report.live = _size(directory, segment.number) != seen
+        report.live = (directory.segment_bytes(segment.number) or 0) != seen
 
 
 def _look_again_at_indexes(directory: Directory, report: VerifyReport) -> None:
@@ -405,7 +400,7 @@ def _compare_mark(directory: Directory, report: VerifyReport, mark: Mark | None,
     if (not numbers or numbers[-1] < mark.segment) and directory.last() < mark.segment:
         report.synced_segment_missing = mark.segment
     elif numbers and numbers[-1] == mark.segment:
-        report.synced_bytes_missing = max(mark.offset - _size(directory, mark.segment), 0)
+        report.synced_bytes_missing = max(mark.offset - (directory.segment_bytes(mark.segment) or 0), 0)
 
 
 def _sort_names(directory: Directory, report: VerifyReport) -> None:
@@ -418,8 +413,6 @@ def _sort_names(directory: Directory, report: VerifyReport) -> None:
             report.rewrites.append(name)
         elif rest.split(".")[0] in ("torn", "broken"):
             report.evidence.append(name)
-        elif (indexed := indexed_bytes(name, directory.segment_name(number))) is not None:
-            # The size now: an appender may have sealed the segment since it was read.
-            found = directory.files.stat(directory.segment_path(number))
-            if found is None or found[0] != indexed:
-                report.indexes_stale.append(name)
+        elif indexed_bytes(name, directory.segment_name(number)) not in (None, directory.segment_bytes(number)):
+            # Not the size that was read: an appender may have sealed the segment since.
+            report.indexes_stale.append(name)

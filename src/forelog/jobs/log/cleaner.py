@@ -116,11 +116,8 @@ class ForgetDone:
             self._ledger.attempts_lost = 0  # before the first look: jobs that go meanwhile count again
 
     def _measure(self, directory: Directory) -> None:
-        self._sizes = {}
-        for number in self._numbers[:-1]:
-            found = directory.files.stat(directory.segment_path(number))
-            if found is not None:
-                self._sizes[number] = found[0]
+        sizes = {number: directory.segment_bytes(number) for number in self._numbers[:-1]}
+        self._sizes = {number: size for number, size in sizes.items() if size is not None}
 
     def _excess(self) -> int:
         """How many bytes the finished segments have too many."""

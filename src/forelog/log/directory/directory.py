@@ -192,6 +192,14 @@ class Directory:
         """`000000007` with a suffix, such as `.torn`."""
         return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
 
+    def free_path(self, number: int, suffix: str) -> str:
+        """`side_path`, or if that is taken, with `.2` and so on after it."""
+        for attempt in range(1, 10_000):
+            path = self.side_path(number, suffix if attempt == 1 else f"{suffix}.{attempt}")
+            if self.files.stat(path) is None:
+                break
+        return path
+
     def owner(self, name: str) -> int | None:
         """The number of the segment that a file such as `000000007.torn` lies beside; None for any other file."""
         parts = name.split(".")

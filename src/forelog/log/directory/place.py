@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, Protocol, TypeVar
 
-from forelog.files import File, Files
+from forelog.files import File, Files, write_all
 from forelog.formats import Format
 
 P = ParamSpec("P")
@@ -21,6 +21,7 @@ class Closable(Protocol):
 
 T = TypeVar("T", bound=Closable)
 
+_COPY_BYTES = 1 << 20
 TAIL_BYTES = 64
 """Bytes before a place: enough to see that two logs have been the same up to there."""
 
@@ -64,6 +65,14 @@ def read_exactly(file: File, count: int, offset: int) -> bytes:
     """Read `count` bytes, or fewer at the end of the file."""
     buffer = bytearray(count)
     return bytes(buffer[: file.read_into(memoryview(buffer), offset)])
+
+
+def copy_bytes(source: File, start: int, target: File) -> None:
+    """Append what a file has from `start` on to another one."""
+    size = source.size()
+    while start < size and (data := read_exactly(source, min(_COPY_BYTES, size - start), start)):
+        write_all(target, data)
+        start += len(data)
 
 
 def tail_before(file: File, offset: int) -> bytes:
