@@ -8,7 +8,7 @@ import select
 from typing import Any
 
 READ_BYTES_MAX = 1 << 16
-READY_MAX = 256
+READY_MAX = 64
 
 
 class SocketSet:

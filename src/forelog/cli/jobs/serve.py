@@ -120,7 +120,7 @@ async def _serve(chosen: argparse.Namespace, token: bytes | None, certificates: 
         gc.freeze()
     finally:
         gc.enable()
-        gc.set_threshold(50_000, 20, 100)
+        gc.set_threshold(10_000, 5, 2_000)  # one of a million new objects would stop everything for 500 ms
     _tell(server, chosen.cmdlog_path)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

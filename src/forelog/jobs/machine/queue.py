@@ -194,8 +194,8 @@ class Queue:
         """Jobs that are not due yet, by id."""
         self._agenda: Ordered[Job] | None = None
         """The same jobs in order: highest priority first, then the earliest."""
-        self.leasers: deque[Leaser] = deque()
-        """Leasers that wait here, and some that no longer do."""
+        self.leasers: deque[Leaser] | None = None
+        """Leasers that wait here, and some that no longer do. Most queues never have any, and a deque is large."""
         self._leasers_max = _STALE_MAX
         self._shelves: dict[int, _Shelf] = {}
         self._priorities: list[int] = []
@@ -204,9 +204,10 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Whether the queue has neither jobs nor leasers."""
-        while self.leasers and not self.leasers[0].waiting:
-            self.leasers.popleft()
-        return self.jobs == 0 and not self.leasers
+        leasers = self.leasers
+        while leasers and not leasers[0].waiting:
+            leasers.popleft()
+        return self.jobs == 0 and not leasers
 
     def push(self, job: Job) -> None:
         """Put in a job."""
@@ -294,7 +295,9 @@ class Queue:
 
     def wait(self, leaser: Leaser) -> None:
         """Let a leaser wait here. Leasers that no longer wait are swept out now and then."""
-        if len(self.leasers) >= self._leasers_max:
+        if self.leasers is None:
+            self.leasers = deque()
+        elif len(self.leasers) >= self._leasers_max:
             self.leasers = deque([other for other in self.leasers if other.waiting])
             self._leasers_max = max(_STALE_MAX, 2 * len(self.leasers))
         self.leasers.append(leaser)

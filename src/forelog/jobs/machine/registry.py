@@ -7,7 +7,7 @@ from forelog.jobs.machine.ordered import Ordered
 from forelog.jobs.machine.queue import Queue
 
 QUEUES_IDLE_MAX = 10_000
-QUEUE_BYTES = 1024  # memory of a queue
+QUEUE_BYTES = 1536  # memory of a queue
 
 
 class Registry:

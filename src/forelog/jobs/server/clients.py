@@ -36,6 +36,9 @@ class Peer(Hashable, Protocol):
     def try_writing(self) -> None:
         """Write what its client has changed at once, to find out whether it can be written."""
 
+    def has_time(self) -> bool:
+        """Whether its client may do another command in this turn. If not, it is lined up for the next ones."""
+
 
 class Clients:
     """All connections of a server."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 60.0  # for a command from its first byte to its last, and for a client that takes no replies
 SHARE_MIN = 8  # clients that get their replies together, if there are as many
+TURN_SECONDS = 0.005  # of commands in a turn; each client that sends little may do one more
+SHARE_SECONDS = 0.0005  # of commands of a client that was in line
+_LITTLE_BYTES = 512
 _BUFFER_BYTES_MAX = 256 << 10  # of commands behind one that waits
 _SMALL_BYTES = 64 << 10  # of a client, in and out, that are not counted
 _socket_send = kernel.socket_send
@@ -54,6 +58,14 @@ class Round:
         """The event loop's, once there is one."""
         self.sockets: Any = None
         """The sockets that are read together, where the system allows it."""
+        self.line: deque[Connection] = deque()
+        """Clients that wait for their turn: what they have sent hasn't been looked at."""
+        self.later: deque[Connection] = deque()
+        """Those that have had a turn, and have more to do."""
+        self.ends = 0.0
+        """When the time of this turn is used up."""
+        self._is_due = False
+        """Whether the event loop is about to end a turn."""
         self._share = 1
         """How many clients a turn serves before it writes and replies. Not all, so that some clients are at work
         while the server is."""
@@ -65,7 +77,18 @@ class Round:
         """Begin a turn, which ends when the event loop has looked at everything that came in."""
         if not self.begun:
             self.begun = True
-            self.call_soon(self._end)
+            if not self._is_due:  # else turns would pile up, and sockets be read only after all of them
+                self._is_due = True
+                self.call_soon(self._due)
+
+    def _due(self) -> None:
+        self._is_due = False
+        self._end()
+
+    def start_clock(self) -> None:
+        """Commands of this turn are done from now on."""
+        self.now_ns = self.clock.now()
+        self.ends = time.perf_counter() + TURN_SECONDS
 
     def count(self, clients: int) -> None:
         """There are so many clients now."""
@@ -178,10 +201,13 @@ class Connection:
         """Bytes from the client."""
         current = self._round
         if not current.begun:
-            current.now_ns = current.clock.now()
+            current.start_clock()
         session = self.session
+        if len(data) > _LITTLE_BYTES and not session.is_held() and time.perf_counter() >= current.ends:
+            session.in_line = True
+            current.line.append(self)
         session.feed(data, current.now_ns)
-        if session.buffered() > (_BUFFER_BYTES_MAX if session.known else 0) and session.is_held():
+        if session.buffered() > self._most() and session.is_held():
             self._read(False)  # a write may take long
         self._count()
         self.touch()
@@ -213,6 +239,27 @@ class Connection:
         if not self._dirty:
             self._dirty = True
             self._round.touch(self)
+
+    def has_time(self) -> bool:
+        """Whether the client may do another command in this turn. If not, it is lined up for the next ones."""
+        current = self._round
+        if time.perf_counter() < current.ends:
+            return True
+        current.later.append(self)
+        return False
+
+    def go_on(self) -> None:
+        """It is the client's turn: do its next commands."""
+        if self.transport is not None:
+            self.session.go_on(self._round.now_ns)
+            self.touch()
+
+    def _most(self) -> int:
+        """How many bytes of commands that have to wait are kept, before its socket is read no more."""
+        session = self.session
+        if not session.known:
+            return 0
+        return _SMALL_BYTES if session.in_line else _BUFFER_BYTES_MAX
 
     def try_writing(self) -> None:
         """Write what this client has changed at once, by itself, to find out whether it can be written."""
@@ -264,12 +311,11 @@ class Connection:
             if session.buffered() != before or session.out:
                 self.touch()
         held = session.is_held()
-        if held and session.waiting is None and session.buffered():
+        if held and session.waiting is None and not session.in_line and session.buffered():
             self.touch()  # it waits for a write, and then it is its turn
         if not self._paused:
             self._since = 0.0 if held or not session.buffered() else self._since or time.monotonic()
-        most = _BUFFER_BYTES_MAX if session.known else 0
-        self._read(not self._paused and not (held and session.buffered() > most))
+        self._read(not self._paused and not (held and session.buffered() > self._most()))
         self._count()
 
     def _count(self) -> None:

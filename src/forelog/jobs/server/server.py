@@ -30,10 +30,12 @@ from forelog.jobs.server.schedule import Schedule
 from forelog.jobs.server.tasks import Tasks
 from forelog.jobs.server.turns import Turns
 from forelog.jobs.server.writer import Writer
+from forelog.serving.heap import Heap
 from forelog.serving.lobby import Lobby
 
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for replies that clients do not take
+TEND_SECONDS = 1.0  # between two looks at the memory that is free
 
 
 class Server:
@@ -79,6 +81,7 @@ class Server:
         self._server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=1024)
         self._tasks.begin(self.clients.watch())
         self._tasks.begin(self.clients.watch_door())
+        self._tasks.begin(_tend(Heap()))
         if self._cleaner is not None:
             self._tasks.begin(self._clean(self._cleaner))
         return [found.getsockname()[:2] for found in self._server.sockets]
@@ -120,3 +123,10 @@ class Server:
                     self.log.roll()
             await cleaner.run(cramped=outage.read_only)
             self._schedule.cleaned(cleaner.segments)
+
+
+async def _tend(heap: Heap) -> None:
+    """Give memory that clients don't need any more back to the system."""
+    while True:
+        await asyncio.sleep(TEND_SECONDS)
+        heap.tend()

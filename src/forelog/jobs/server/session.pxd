@@ -27,6 +27,7 @@ cdef class Session:
     cdef public Py_ssize_t out_bytes
     cdef public Py_ssize_t tentative
     cdef public Timer waiting
+    cdef public bint in_line
     cdef public bint closed
 
     cpdef Py_ssize_t buffered(self)
@@ -34,6 +35,7 @@ cdef class Session:
     cpdef bint is_in_line(self)
     cpdef feed(self, bytes data, long long now_ns)
     cpdef resume(self, long long now_ns)
+    cpdef go_on(self, long long now_ns)
     cpdef tuple take(self)
     cpdef leave(self)
     cpdef end_wait(self)

@@ -114,6 +114,8 @@ class Session:
         """How many of the last replies report changes that are not written yet."""
         self.waiting: Leaser | Waiter | None = None
         """The client's wait, if it is in one."""
+        self.in_line = False
+        """Whether the next commands wait for their turn, because this turn has used up its time."""
         self.closed = False
         """Whether the rest of what the client sends is ignored."""
 
@@ -122,13 +124,15 @@ class Session:
         return len(self._buffer)
 
     def is_held(self) -> bool:
-        """Whether the next commands have to wait: for the one before them, for replies to be sent, or for the
-        changes of all clients to be written."""
-        return self.waiting is not None or self.out_bytes > _OUT_BYTES_MAX or self._machine.ledger.is_full()
+        """Whether the next commands have to wait: for the one before them, for their turn, for replies to be sent,
+        or for the changes of all clients to be written."""
+        if self.waiting is not None or self.in_line:
+            return True
+        return self.out_bytes > _OUT_BYTES_MAX or self._machine.ledger.is_full()
 
     def is_in_line(self) -> bool:
-        """Whether the client only waits for its turn to inspect something."""
-        return isinstance(self.waiting, Waiter) and self.waiting.asked is not None
+        """Whether the client only waits for its turn."""
+        return self.in_line or (isinstance(self.waiting, Waiter) and self.waiting.asked is not None)
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """Take bytes from the client."""
@@ -146,6 +150,11 @@ class Session:
             data = bytes(self._buffer)
             self._buffer.clear()
             self._commands(data, now_ns)
+
+    def go_on(self, now_ns: int) -> None:
+        """It is the client's turn."""
+        self.in_line = False
+        self.resume(now_ns)
 
     def take(self) -> Replies:
         """Take the replies so far."""
@@ -206,6 +215,8 @@ class Session:
                 self._keep(data, at, -after - at)
                 return
             at = after
+            if at < end and not self.connection.has_time():
+                self.in_line = True
         if at < end and not self.closed:
             self._keep(data, at, 0)
 

@@ -11,6 +11,7 @@ from forelog.jobs.server.pace cimport Pace
 from forelog.jobs.server.session cimport Session
 
 cdef long long NEVER, _ALL, _HANDED_BYTES_MAX
+cdef int _MANY
 
 
 cdef class Turns:
@@ -36,10 +37,12 @@ cdef class Turns:
     cdef long long _alarm_ns
 
     cpdef read(self)
-    @cython.locals(arrived=list, connection=Connection)
+    @cython.locals(arrived=list, current=Round, connection=Connection, many=bint, ends=double)
     cdef bint _take_in(self) except -1
     @cython.locals(when_ns="long long")
     cpdef turn(self)
+    @cython.locals(current=Round, connection=Connection, ends=double)
+    cdef _go_on(self)
     @cython.locals(machine=Machine, ended=list, size="long long")
     cdef _end_waits(self, long long most=*)
     @cython.locals(session=Session, size="Py_ssize_t")

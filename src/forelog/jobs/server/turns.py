@@ -19,7 +19,7 @@ from forelog.jobs.machine.queue import Leaser, Waiter
 from forelog.jobs.machine.wheel import NEVER, Timer
 from forelog.jobs.server.archive import Archive
 from forelog.jobs.server.clients import Clients
-from forelog.jobs.server.connection import Connection, Round
+from forelog.jobs.server.connection import SHARE_SECONDS, Connection, Round
 from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.pace import Pace
@@ -37,6 +37,7 @@ logger = logging.getLogger("forelog")
 
 EVENTS_PER_TURN = 500  # timers that ring at once
 _HANDED_BYTES_MAX = 4 << 20  # replies in a turn, past which clients that wait for results wait for the next one
+_MANY = 48  # sockets that had something: there may be more
 ALARM_SECONDS_MAX = 1.0  # until the clock is looked at again: it may have been set
 _ALL = 1 << 62
 
@@ -94,8 +95,12 @@ class Turns:
     async def finish(self, seconds: float) -> None:
         """Wait until everything is written and replied to, for so many seconds at most."""
         deadline = time.monotonic() + seconds
-        while (self.round.touched or self._in_flight or self._late) and time.monotonic() < deadline:
+        while self._has_more() and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
+
+    def _has_more(self) -> bool:
+        current = self.round
+        return bool(current.touched or current.line or current.later or self._in_flight or self._late)
 
     async def stop(self) -> list[bytes]:
         """End. Returns commands that are still to be written: a `run` whose client was just cut off has ended."""
@@ -129,22 +134,32 @@ class Turns:
             self.turn()
 
     def _take_in(self) -> bool:
-        """Read what has come, and do what it asks for. Returns whether there was anything."""
+        """Read what has come, as far as this turn has time, and do what it asks for. Returns whether there was
+        anything."""
         arrived = self.round.sockets.read()
         if not arrived:
             return False
-        self.round.begun = True
-        self.round.now_ns = self._clock.now()
-        for connection, data in arrived:
-            try:
-                connection.arrived(data)
-            except Exception:
-                self._end_alone(connection)
+        current = self.round
+        current.begun = True
+        current.start_clock()
+        ends = current.ends
+        while arrived:
+            many = len(arrived) >= _MANY
+            if many:
+                current.ends = 0.0  # all of them are to be read soon: what takes longer gets in line
+            for connection, data in arrived:
+                try:
+                    connection.arrived(data)
+                except Exception:
+                    self._end_alone(connection)
+            arrived = current.sockets.read() if many and time.perf_counter() < ends else None
         return True
 
     def turn(self) -> None:
         """End the turn: write what was changed, then reply, and set the alarm for the next timer."""
         self.round.begun = False
+        if self.round.line or self.round.later:
+            self._go_on()
         if self.machine.ended or self._late:
             self._end_waits(_HANDED_BYTES_MAX)
         if self._in_flight is None and (self.round.touched or self._ledger.records):
@@ -157,11 +172,31 @@ class Turns:
                 if self.machine.ended:
                     self._end_waits(_HANDED_BYTES_MAX)
             self._write()
-        if self._late:
+        if self._late or self.round.line or self.round.later:
             self.round.begin()
         when_ns = self.machine.wheel.next_ns()
         if when_ns < self._alarm_ns:
             self._set_alarm(when_ns)
+
+    def _go_on(self) -> None:
+        """Let clients that are in line do their next commands, a few each, as long as this turn has time. Clients
+        that haven't had a turn yet and those that have take turns."""
+        current, clock = self.round, time.perf_counter
+        current.begun = True
+        current.start_clock()
+        ends = current.ends
+        for _ in range(max(len(current.line), len(current.later))):
+            for line in (current.line, current.later):
+                if line:
+                    connection = line.popleft()
+                    current.ends = min(ends, clock() + SHARE_SECONDS)
+                    try:
+                        connection.go_on()
+                    except Exception:
+                        self._end_alone(connection)
+            if clock() >= ends:
+                break
+        current.begun = False
 
     def _end_waits(self, most: int = _ALL) -> None:
         """Reply to clients whose wait is over, and do what they sent meanwhile. That may end other waits. After

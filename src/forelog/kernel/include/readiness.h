@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#define READINESS_MAX 256 /* that are told in one look */
+#define READINESS_MAX 64 /* that one look tells of: those behind them come first in the next one */
 
 #ifdef __linux__
 
