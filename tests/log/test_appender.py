@@ -220,7 +220,7 @@ def test_wrong_options_are_refused(tmp_path, options):
 
 
 def test_a_full_disk_undoes_the_append_and_goes_on_when_there_is_room():
-    disk = CrashDisk(capacity_bytes=5000)
+    disk = CrashDisk(capacity_bytes=10_000)
     stream = Stream("log", files=disk)
     with stream.appender() as log:
         kept = []

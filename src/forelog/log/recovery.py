@@ -104,8 +104,10 @@ def recover(
         if spare is not None and not rebooted and _adopt_spare(directory, spare[0]):
             spare = None
         numbers = directory.numbers()
-        if mark is not None or not numbers:
-            watermark.begin(*(mark.segment, mark.offset) if mark else (0, 0))
+        if mark is not None:
+            watermark.begin(mark.segment, mark.offset)
+        elif not numbers:
+            watermark.begin_new(own=watermark.own_from is None and not directory.format.numbered_by_time)
         tail = _find_tail(directory, numbers, watermark, found, clock or time.time_ns, spare, end)
         if spare is not None:
             # Only now: until there is a segment after those whose positions it may have given away, and while

@@ -75,6 +75,11 @@ def _encode(mark: Mark) -> bytes:
     return body + kernel.crc32c(body).to_bytes(4, "big")
 
 
+def _encode_own(segment: int) -> bytes:
+    body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
+    return body + kernel.crc32c(body).to_bytes(4, "big")
+
+
 def _decode(data: bytes) -> Mark | None:
     if len(data) != _BYTES or int.from_bytes(data[-4:], "big") != kernel.crc32c(data[:-4]):
         return None
@@ -155,6 +160,21 @@ class Watermark:
             raise
         self._opening = self.found.opening + 1 if self.found else 1
 
+    def begin_new(self, *, own: bool) -> None:
+        """Put the marks of a new log on disk, with one sync. `own` notes that forelog writes every record.
+
+        There is nothing yet that a torn write could lose. The entry in the directory is durable once that of the
+        first segment is: both are synced together, before anything is appended.
+        """
+        opened = _encode(Mark(self._opening, 0, 0, self.boot, False))
+        for place in (_SECOND, _FIRST):
+            self._file.write_at(opened, place)
+        if own:
+            self._file.write_at(_encode_own(0), _OWN)
+        self._file.sync()
+        if own:
+            self.own_from = 0
+
     def begin(self, segment: int, offset: int) -> None:
         """Put marks on disk, before anything is appended.
 
@@ -180,8 +200,7 @@ class Watermark:
 
     def note_own_from(self, segment: int) -> None:
         """Note that forelog wrote every record from this segment on. The note is on disk when this returns."""
-        body = _OWN_LAYOUT.pack(b"CLTO", 1, segment)
-        self._file.write_at(body + kernel.crc32c(body).to_bytes(4, "big"), _OWN)
+        self._file.write_at(_encode_own(segment), _OWN)
         self._file.sync()
         self.own_from = segment
 
