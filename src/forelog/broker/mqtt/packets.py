@@ -132,43 +132,40 @@ class Publish:
 
 
 @dataclass(slots=True)
-class Puback:
+class Answer:
+    """What the four packets have that answer a message, or each other."""
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = field(default_factory=_none)
+
+
+@dataclass(slots=True)
+class Puback(Answer):
     """The receiver took a message of QoS 1, or refuses it."""
 
     type: ClassVar = PacketType.PUBACK
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=_none)
 
 
 @dataclass(slots=True)
-class Pubrec:
+class Pubrec(Answer):
     """The receiver took a message of QoS 2, or refuses it."""
 
     type: ClassVar = PacketType.PUBREC
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=_none)
 
 
 @dataclass(slots=True)
-class Pubrel:
+class Pubrel(Answer):
     """The sender won't send a message of QoS 2 again."""
 
     type: ClassVar = PacketType.PUBREL
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=_none)
 
 
 @dataclass(slots=True)
-class Pubcomp:
+class Pubcomp(Answer):
     """The receiver has released the packet id of a message of QoS 2."""
 
     type: ClassVar = PacketType.PUBCOMP
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = field(default_factory=_none)
 
 
 @dataclass(slots=True)

@@ -122,73 +122,65 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class OfJob:
+    """What is about a job that is known by its id."""
+
+    id: bytes
+    """Sixteen bytes: the job's UUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(OfJob):
     """The job was done, with this result."""
 
     type: ClassVar[int] = COMPLETE
     word: ClassVar[str] = "complete"
 
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
     result: bytes = b""
     """What the job came to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(OfJob):
     """The job failed, with this result."""
 
     type: ClassVar[int] = FAIL
     word: ClassVar[str] = "fail"
 
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
     result: bytes = b""
     """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(OfJob):
     """A client deleted the job."""
 
     type: ClassVar[int] = DELETE
     word: ClassVar[str] = "delete"
 
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
-
 
 @dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(OfJob):
     """The job's ttl is over, or the client of a `run` has its reply."""
 
     type: ClassVar[int] = EXPIRE
     word: ClassVar[str] = "expire"
 
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
-
 
 @dataclass(frozen=True, slots=True)
-class StartAttempt:
+class StartAttempt(OfJob):
     """A worker leased the job."""
 
     type: ClassVar[int] = START_ATTEMPT
     word: ClassVar[str] = "start-attempt"
 
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
-
 
 @dataclass(frozen=True, slots=True)
-class TimeoutAttempt:
+class TimeoutAttempt(OfJob):
     """The lease's ttr is over."""
 
     type: ClassVar[int] = TIMEOUT_ATTEMPT
     word: ClassVar[str] = "timeout-attempt"
-
-    id: bytes
-    """Sixteen bytes: the job's UUID."""
 
 
 Command = Add | Schedule | Complete | Fail | Delete | Expire | StartAttempt | TimeoutAttempt
