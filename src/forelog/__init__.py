@@ -13,6 +13,7 @@ What is where, each importing only from those before it (`docs/design.md` has th
 
     errors       every error, as one tree under ForelogError
     lazy         what a package exports, loaded when it is first used
+    closing      what is closed at the end of a with block
     kernel       loops over bytes, compiled
     bounds       what an option may be
     times        times as nanoseconds and as text

@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "forelog"
 
 # From the bottom up: a module may import from its own layer and from those before it.
 LAYERS = [
-    "errors", "lazy", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies", "commitlog",
-    "conversion", "messages", "state", "jobs", "broker", "spark", "arrow", "testing", "cli",
+    "errors", "lazy", "closing", "kernel", "bounds", "times", "files", "serving", "formats", "log", "copies",
+    "commitlog", "conversion", "messages", "state", "jobs", "broker", "spark", "arrow", "testing", "cli",
 ]  # fmt: skip
 WITHIN_LOG = [
     "position", "metrics",

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, o
 from weakref import WeakSet
 
 from forelog.bounds import BYTES_MAX, TIMER_MS_MAX, check_number, check_whole
+from forelog.closing import Closing
 from forelog.commitlog.failure import FailurePolicy, OnFailure, Reaction
 from forelog.commitlog.writes import Control, Strategy, Write
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
@@ -99,7 +100,7 @@ def _disown_in_child() -> None:
 os.register_at_fork(after_in_child=_disown_in_child)
 
 
-class CommitLog:
+class CommitLog(Closing):
     """A queue in front of a log, and a writer behind it.
 
     `format` is "captain" (payloads are bytes), "m3" (series and datapoints), or a Format. The queue holds
@@ -483,12 +484,6 @@ class CommitLog:
         )
         self._closed = True
         _opened.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> AsyncCommitLog:
         return self.aio

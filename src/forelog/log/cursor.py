@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from forelog.closing import AsyncClosing
 from forelog.files import Lock, Watch
 from forelog.files.forks import let_go_in_children
 from forelog.formats import Block
@@ -40,7 +41,7 @@ _WAIT_SECONDS_MAX = 1.0  # how long a follower relies on the watch before it loo
 _PAUSE_SECONDS_MIN = 0.0005  # while something is being written
 
 
-class Cursor:
+class Cursor(AsyncClosing):
     """An iterator over records; make one with `Stream.cursor()`."""
 
     def __init__(
@@ -126,18 +127,6 @@ class Cursor:
             self._watch.close()
             self._watch = None
         self.unlock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
     # -- its state
 

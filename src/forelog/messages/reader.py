@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from forelog.closing import AsyncClosing
 from forelog.files import Files
 from forelog.log.cursor import Cursor
 from forelog.log.position import Position
@@ -25,7 +26,7 @@ from forelog.messages.message import Message, message_of
 from forelog.times import TimeLike
 
 
-class MessageLogReader:
+class MessageLogReader(AsyncClosing):
     """Reads a log of messages, also while it is written.
 
     It starts at `start`, such as the `position` of an earlier reader, or at the beginning. `recv` returns None
@@ -147,15 +148,3 @@ class MessageLogReader:
     def close(self) -> None:
         """Release files and locks."""
         self._cursor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()

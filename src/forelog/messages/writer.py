@@ -20,9 +20,10 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from forelog.bounds import AGE_SECONDS_MAX, TIMER_MS_MAX, check_number, check_whole
+from forelog.closing import Closing
 from forelog.errors import AppenderClosed, ForelogError, LockTimeout
 from forelog.files import Files
 from forelog.formats.messages import PAYLOAD_BYTES_MAX, PROPERTIES_BYTES_MAX, Messages
@@ -41,7 +42,7 @@ _BUFFER_BYTES_MAX = 1 << 40
 _LARGEST_BYTES = PAYLOAD_BYTES_MAX + PROPERTIES_BYTES_MAX + (1 << 17)  # of one message, and more
 
 
-class MessageLogWriter:
+class MessageLogWriter(Closing):
     """Writes a log of messages, one writer at a time; any number of threads may use it.
 
     Files older than `retain_seconds`, and the oldest beyond `retain_bytes`, are removed when a new file begins
@@ -274,9 +275,3 @@ class MessageLogWriter:
             self._appender.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

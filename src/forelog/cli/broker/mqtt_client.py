@@ -8,7 +8,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from forelog.broker.mqtt.decode import decode_all
 from forelog.broker.mqtt.encode import encode
@@ -32,6 +32,7 @@ from forelog.broker.mqtt.packets import (
 )
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.cli.codes import NoServer, Refused
+from forelog.closing import Closing
 from forelog.errors import BadPacket
 from forelog.serving.tls import explain, tls_hint
 
@@ -44,7 +45,7 @@ _WINDOW = 500
 _CLOSED_AT_ONCE = "it closed the connection without an answer: does it expect TLS, or none?"
 
 
-class BrokerClient:
+class BrokerClient(Closing):
     """A connection to a broker, in MQTT 5. Everything that is waited for has a timeout."""
 
     def __init__(
@@ -93,12 +94,6 @@ class BrokerClient:
         except BaseException:
             self._socket.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Send a DISCONNECT, and close the connection."""

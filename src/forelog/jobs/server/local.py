@@ -14,13 +14,14 @@ import os
 import threading
 
 from forelog.bounds import check_whole
+from forelog.closing import Closing
 from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.server.server import Server
 from forelog.log.appender import Sync
 from forelog.serving.addresses import shown
 
 
-class LocalServer:
+class LocalServer(Closing):
     """A job server on a thread of this process.
 
     Its jobs are in the command log at `path`; without a path they are lost when it is closed. `sync` is when
@@ -56,12 +57,6 @@ class LocalServer:
         if self._errors:
             self._thread.join()
             raise self._errors[0]
-
-    def __enter__(self) -> LocalServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Finish what was begun, sync, stop."""
