@@ -114,7 +114,8 @@ def test_damage_fails_is_skipped_or_listed(read, tmp_path):
     data[60] ^= 1
     file.write_bytes(data)
     with pytest.raises(Exception, match="CorruptRecord"):
-        read(tmp_path / "log").count()
+        read(tmp_path / "log").selectExpr("sum(length(payload))").collect()
+    assert read(tmp_path / "log").count() == 400, "as many as were written: nothing is read for that"
     assert 390 < read(tmp_path / "log", onCorruption="skip").count() < 400
     defects = read(tmp_path / "log", defects=True).collect()
     assert [(row.segment, row.reason, row.file) for row in defects] == [(3, "crc", segment.path)]

@@ -10,8 +10,10 @@ remote.py       reading logs on other file systems, through fsspec
 planning.py     which logs there are, and how they are cut into tasks; without Spark
 ranges.py       which part of a table the filters of a query leave
 pruning.py      which segments that needs, and which parts of them
+totals.py       what indexes tell of whole segments: how many rows, and the least and greatest time
 tasks.py        the tasks of a query, and what Java has to know of them
 continuity.py   whether a reader that resumes has missed nothing
+lag.py          how far a reader is behind the end of a log
 codecs.py       the columns of records, and those that each kind of payload adds
 types.py        Spark's types and Arrow's
 slices.py       the rows of a slice, and of its defects; without Spark

@@ -11,9 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions
-from forelog.spark.planning import find_logs, plan
+from forelog.spark.planning import logs_of, plan
 from forelog.spark.slices import ranges_for, read_slice
 from forelog.spark.tasks import Task, tasks_of
+from forelog.spark.totals import Totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,9 +32,14 @@ class ForelogReader(DataSourceReader):
         options = self._options
         codec = codec_of(options.codec)
         ranges = ranges_for(options, codec)
-        logs = find_logs(options.path, recursive=options.recursive, wanted=ranges.holds_log)
-        pieces = plan(options, logs, splits=codec.splits, ranges=ranges)
-        return tasks_of(pieces, options)
+        logs = logs_of(options, ranges.holds_log)
+        # Where damage is passed over, only reading tells how many rows there are.
+        told = codec.row_each and not options.defects and options.on_corruption == "raise"
+        told = told and options.since_ns is None and options.until_ns is None
+        totals = Totals.of_json(options.aggregates) if told and options.aggregates is not None else None
+        limit = options.limit if told and options.aggregates is None else None
+        pieces = plan(options, logs, splits=codec.splits, ranges=ranges, totals=totals, limit=limit)
+        return tasks_of(pieces, options, totals.known if totals is not None else ())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         piece = partition.piece if isinstance(partition, Task) else None

@@ -45,6 +45,8 @@ class Codec(ABC):
     """The columns of a table by default."""
     splits: ClassVar[bool] = True
     """Whether reading can start at any record of a segment."""
+    row_each: ClassVar[bool] = False
+    """Whether each record is a row: then the indexes of a log tell how many rows there are."""
     positioned: ClassVar[Sequence[str]] = ()
     """Which of `segment`, `offset` and `time` are those of the record: filters by them leave segments unread."""
 
@@ -125,6 +127,7 @@ class Records(Codec):
     columns = RECORD_COLUMNS
     default = ("segment", "offset", "time", "payload")
     positioned = _POSITIONED
+    row_each = True
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
@@ -218,6 +221,7 @@ class Commands(Codec):
     }
     default = ("segment", "offset", "time", *(name for name in columns if name not in RECORD_COLUMNS))
     positioned = _POSITIONED
+    row_each = True
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
@@ -247,6 +251,7 @@ class Messages(Codec):
     }
     default = tuple(columns)[:6]
     positioned = _POSITIONED
+    row_each = True
 
     def batches(
         self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,14 +29,21 @@ class ReadOptions:
     """The options of `spark.read` and `spark.readStream`."""
 
     path: str
+    """The log, or the folder of logs; the first one of several."""
     codec: str = "records"
     recursive: bool = False
+    paths: tuple[str, ...] = ()
+    """All of them, if there are several, or a pattern of paths."""
     since_ns: int | None = None
     until_ns: int | None = None
     ranges: Ranges = EVERYTHING
     """What the filters of a query leave. They only save reading, because Spark applies them to every row."""
     java: bool = False
     """Whether the part in Java can read for this query."""
+    aggregates: str | None = None
+    """What a query asks for, as JSON, if it asks for nothing but aggregates: `totals.py` has the form."""
+    limit: int | None = None
+    """As many rows as a query needs: any of them."""
     start: Position | None = None
     """The position to start at; None for the earliest."""
     latest: bool = False
@@ -43,10 +52,17 @@ class ReadOptions:
     defects: bool = False
     """Read the damaged places in place of the records."""
     partition_bytes: int = PARTITION_BYTES
+    partitions_min: int = 1
+    """As many tasks at least, if there is enough to read."""
     batch_rows: int = BATCH_ROWS
     records_per_batch: int | None = None
     bytes_per_batch: int | None = None
     fail_on_data_loss: bool = True
+
+    @property
+    def names_logs(self) -> bool:
+        """Whether rows say which log they are from."""
+        return self.recursive or bool(self.paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +79,46 @@ class WriteOptions:
 
 
 _READ = (
-    "path", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
-    "partitionBytes", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
+    "path", "paths", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
+    "partitionBytes", "minPartitions", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
 )  # fmt: skip
-_OF_JAVA = ("forelog.ranges", "forelog.java")  # by which the part in Java says what a query needs
+_OF_JAVA = (
+    "forelog.ranges",
+    "forelog.java",
+    "forelog.aggregates",
+    "forelog.limit",
+)  # by which the part in Java says what a query needs
 _WRITE = ("path", "key", "segmentBytes", "magic", "version", "fileMode", "checkpointLocation")
+_OF_TABLES = (
+    "owner", "provider", "location", "comment", "external", "is_managed_location", "collation", "table_type",
+    "serialization.format", "transient_lastDdlTime",
+)  # fmt: skip
+"""What Spark says of a table from `CREATE TABLE ... USING forelog`."""
+_OF_TABLE = "option."  # it gives the options of a table twice
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a reader, in any case of letters."""
     options = _named(given, _READ, _OF_JAVA)
+    paths = _paths(options)
     start = options.get("startingPosition", "earliest")
     return ReadOptions(
-        path=_path(options),
+        path=paths[0],
+        paths=paths if len(paths) > 1 or is_pattern(paths[0]) else (),
         codec=options.get("codec", "records"),
         recursive=_flag(options, "recursive", default=False),
         since_ns=_time(options, "since"),
         until_ns=_time(options, "until"),
         ranges=Ranges.of_json(options.get("forelog.ranges", "{}")),
         java=_flag(options, "forelog.java", default=False),
+        aggregates=options.get("forelog.aggregates"),
+        limit=_size(options, "forelog.limit", None),
         start=None if start in ("earliest", "latest") else _position(start),
         latest=start == "latest",
         on_corruption=_on_corruption(options.get("onCorruption", "fail")),
         defects=_flag(options, "defects", default=False),
         partition_bytes=_size(options, "partitionBytes", PARTITION_BYTES),
+        partitions_min=_size(options, "minPartitions", 1, COUNT_MAX),
         batch_rows=_size(options, "batchRows", BATCH_ROWS, COUNT_MAX),
         records_per_batch=_size(options, "maxRecordsPerBatch", None),
         bytes_per_batch=_size(options, "maxBytesPerBatch", None),
@@ -110,8 +142,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 def _named(given: Mapping[str, str], known: tuple[str, ...], more: tuple[str, ...] = ()) -> dict[str, str]:
     """The options under their known names: Spark may have changed them to lower case."""
     names = {_plain(name): name for name in (*known, *more)}
-    found = {}
+    about_table = {_plain(name) for name in _OF_TABLES}
+    found: dict[str, str] = {}
     for name, value in given.items():
+        if _plain(name) == "location":
+            found.setdefault("path", value)
+        if _plain(name) in about_table or name.startswith(_OF_TABLE):
+            continue
         if _plain(name) not in names:
             near = difflib.get_close_matches(_plain(name), map(_plain, known), n=1)
             hint = f": did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
@@ -127,8 +164,31 @@ def _plain(name: str) -> str:
 def _path(options: Mapping[str, str]) -> str:
     if not options.get("path"):
         raise BadOption('which log? Give its path: .load("orders.log")')
-    path = options["path"]
-    return path.removeprefix("file://") if path.startswith("file:///") else path
+    return _local(options["path"])
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The path, or the list of them that `load([...])` gives, as JSON."""
+    if "paths" not in options or options.get("path"):
+        return (_path(options),)
+    try:
+        paths = json.loads(options["paths"])
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise BadOption(f"paths is {options['paths']!r}: expected a list of paths as JSON")
+    return tuple(map(_local, dict.fromkeys(paths)))
+
+
+def _local(path: str) -> str:
+    if path.startswith("file:///"):
+        return path.removeprefix("file://")
+    return path.removeprefix("file:") if path.startswith("file:/") else path
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path is a pattern, as `logs/*`. One that exists as it is isn't."""
+    return any(mark in path for mark in "*?[") and not os.path.exists(path)
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

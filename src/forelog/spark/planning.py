@@ -6,10 +6,12 @@ be, to find a time, by bisection, or to find the end, in the last one. Nothing h
 
 from __future__ import annotations
 
+import glob
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 
 from forelog.errors import BadOption, LogNotFound
 from forelog.files import Files, OSFiles
@@ -18,16 +20,19 @@ from forelog.formats.m3 import M3
 from forelog.formats.messages import Messages
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
+from forelog.log.directory.tenants import JOBS_MAGIC
 from forelog.log.position import Position
 from forelog.log.seek import chunk_bounds
 from forelog.log.stream import Stream
 from forelog.log.walk import Walk
-from forelog.spark.options import ReadOptions
+from forelog.spark.options import ReadOptions, is_pattern
 from forelog.spark.pruning import Wanted, wanted_segments
 from forelog.spark.ranges import EVERYTHING, Ranges
-from forelog.spark.remote import is_remote, remote_files, walk_remote
+from forelog.spark.remote import glob_remote, is_remote, remote_files, walk_remote
+from forelog.spark.totals import Totals, enough
 
 _SPLIT_AT = 1.5  # a segment is cut if it is so many times as large as a task should be
+_PARTITION_BYTES_MIN = 1 << 20
 _FORMATS: tuple[Format, ...] = (Captain(), M3(), Messages())
 
 
@@ -93,6 +98,45 @@ def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lam
     return sorted(logs, key=lambda log: log.name)
 
 
+def logs_of(options: ReadOptions, wanted: Callable[[str], bool] = lambda _: True) -> list[Log]:
+    """The logs that a reader's options name. Of several paths, each log is named by its whole path."""
+    if not options.paths:
+        return find_logs(options.path, recursive=options.recursive, wanted=wanted)
+    logs = {}
+    for given in options.paths:
+        pattern = is_pattern(given)
+        paths = _matching(given) if pattern else [given]
+        found = []
+        for path in paths:
+            with suppress(LogNotFound) if pattern else nullcontext():
+                found += find_logs(path, recursive=options.recursive)
+        if pattern and not found:
+            raise LogNotFound(f"there is no log at {given}")
+        logs.update({log.path: replace(log, name=log.path) for log in found})
+    return [log for path, log in sorted(logs.items()) if wanted(path)]
+
+
+def _matching(pattern: str) -> list[str]:
+    """The directories that a pattern names, without hidden ones."""
+    if is_remote(pattern):
+        return glob_remote(pattern)
+    return [path for path in sorted(glob.glob(os.path.abspath(pattern), recursive=True)) if os.path.isdir(path)]
+
+
+def codec_for(logs: Sequence[Log]) -> str:
+    """The codec that fits all of these logs, by their formats and magic numbers."""
+    codecs = {_codec_of(log.format) for log in logs} or {"records"}
+    if len(codecs) > 1:
+        raise BadOption(f"there are logs for the codecs {', '.join(sorted(codecs))}: read each kind by itself")
+    return codecs.pop()
+
+
+def _codec_of(fmt: Format) -> str:
+    if isinstance(fmt, Captain):
+        return "commands" if fmt.magic == JOBS_MAGIC else "records"
+    return "messages" if fmt.numbered_by_time else "datapoints"
+
+
 def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
     """All folders below a root, with the names of their files, without hidden ones."""
     if is_remote(root):
@@ -105,20 +149,53 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-def plan(options: ReadOptions, logs: Sequence[Log], *, splits: bool, ranges: Ranges = EVERYTHING) -> list[Slice]:
-    """The slices of the logs as they are now. `splits`: whether segments can be cut."""
-    slices: list[Slice] = []
+def plan(
+    options: ReadOptions,
+    logs: Sequence[Log],
+    *,
+    splits: bool,
+    ranges: Ranges = EVERYTHING,
+    totals: Totals | None = None,
+    limit: int | None = None,
+) -> list[Slice]:
+    """The slices of the logs as they are now. `splits`: whether segments can be cut.
+
+    What indexes tell is added to `totals`, and those segments are left out. With a `limit`, segments that aren't
+    needed for as many records are left out.
+    """
+    parts: list[tuple[Log, Wanted, Position, Position]] = []
     for log in () if ranges.empty else logs:
+        if limit == 0:
+            break
         stream = log.stream()
         start = options.start or Position(0, 0)
         wanted = wanted_segments(stream.directory, start, options.since_ns, options.until_ns, ranges)
+        whole = [number for number in wanted.numbers if Position(number, 0) >= start]
+        if totals is not None:
+            known = set(whole) - set(totals.take(stream.directory, whole))
+            wanted = replace(wanted, numbers=[number for number in wanted.numbers if number not in known])
+        elif limit is not None and len(whole) == len(wanted.numbers):
+            numbers, limit = enough(stream.directory, wanted.numbers, limit)
+            wanted = replace(wanted, numbers=numbers)
         if not wanted.numbers:
             continue
         number = wanted.numbers[-1]
         # The end is looked for in the last segment. The others are as long as they are.
         stop = Position(number + 1, 0) if number < stream.directory.last() else end_of(stream)
-        slices += _cut(log, wanted, start, stop, options, splits=splits)
-    return slices
+        parts.append((log, wanted, start, stop))
+    if options.partitions_min > 1:
+        options = replace(options, partition_bytes=_smaller(parts, options))
+    return [piece for part in parts for piece in _cut(*part, options, splits=splits)]
+
+
+def _smaller(parts: Sequence[tuple[Log, Wanted, Position, Position]], options: ReadOptions) -> int:
+    """The bytes of a task, for as many tasks as are asked for."""
+    total = sum(
+        _bytes_between(wanted.directory, number, max(start, Position(number, 0)), stop)
+        for _, wanted, start, stop in parts
+        for number in wanted.numbers
+    )
+    return max(min(options.partition_bytes, total // options.partitions_min), _PARTITION_BYTES_MIN)
 
 
 def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noqa: B008 - it doesn't change

@@ -48,6 +48,13 @@ def walk_remote(root: str) -> Iterator[tuple[str, list[str]]]:
             yield filesystem.unstrip_protocol(folder), list(names)
 
 
+def glob_remote(pattern: str) -> list[str]:
+    """The folders that a pattern names, as addresses."""
+    filesystem, place = _filesystem(pattern)
+    found = filesystem.glob(place, detail=True)
+    return sorted(filesystem.unstrip_protocol(name) for name, info in found.items() if info["type"] == "directory")
+
+
 def remote_files(path: str) -> Files:
     return RemoteFiles(path)
 

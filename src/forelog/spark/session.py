@@ -31,6 +31,8 @@ _QUIET = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+_CATALOG = "spark.sql.catalog.forelog"
+
 _LOG4J = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -41,6 +43,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
 logger.util.name = org.apache.spark.util
 logger.util.level = error
 """
@@ -96,7 +100,14 @@ def register(spark: SparkSession) -> SparkSession:
         if getattr(error, "getCondition", str)() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         spark.dataSource.register(ForelogPythonSource)
+        _name_logs_in_sql(spark)
     return spark
+
+
+def _name_logs_in_sql(spark: SparkSession) -> None:
+    """Let SQL read a log by its path: ``SELECT * FROM forelog.`/logs/orders.log` ``."""
+    if spark.conf.get(_CATALOG, None) is None:  # else the user has a catalog of this name
+        spark.conf.set(_CATALOG, "forelog.spark.ForelogCatalog")
 
 
 @contextlib.contextmanager

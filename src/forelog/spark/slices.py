@@ -32,7 +32,7 @@ def table_columns(options: ReadOptions) -> tuple[dict[str, str], list[str]]:
     columns, default = dict(codec.columns), list(codec.default)
     if options.defects:
         columns, default = {**DEFECT_COLUMNS, "segment": codec.columns["segment"]}, list(DEFECT_COLUMNS)
-    if options.recursive:
+    if options.names_logs:
         return {"log": "string", **columns}, ["log", *default]
     return columns, default
 
@@ -45,7 +45,7 @@ def ranges_for(options: ReadOptions, codec: Codec) -> Ranges:
         offset=ranges.offset if "offset" in own and codec.splits else EVERYTHING.offset,
         since_ns=ranges.since_ns if "time" in own else None,
         until_ns=ranges.until_ns if "time" in own else None,
-        logs=ranges.logs if options.recursive and "log" not in codec.columns else None,
+        logs=ranges.logs if options.names_logs and "log" not in codec.columns else None,
     )
 
 

@@ -27,8 +27,9 @@ from forelog.log.seek import find_segment
 from forelog.log.walk import Walk
 from forelog.spark.codecs import codec_of
 from forelog.spark.continuity import Continuity, Phrases
+from forelog.spark.lag import bytes_between, seconds_between
 from forelog.spark.options import ReadOptions
-from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, find_logs
+from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, logs_of
 from forelog.spark.slices import read_slice
 from forelog.spark.tasks import Task, must_stay, tasks_of
 
@@ -53,6 +54,8 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offset | None = None
         """Where the stream ends, if it reads only what was there at its start."""
         self._continuity = Continuity(_WORDS, fails=options.fail_on_data_loss)
+        self._reached: dict[str, Position] = {}
+        """Where the last batch ends in each log."""
         self._moved: dict[str, tuple[Position, Position]] = {}
         """For each log the start of the last batch, and where that was when its segment was gone."""
 
@@ -85,6 +88,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if positions[log.name] == begin < end:  # one entry is larger than a batch: it is taken whole
                 positions[log.name] = between_entries(log, begin, stop or self._end(log))
             self._continuity.stand(log, begin, positions[log.name])
+            self._reached[log.name] = positions[log.name]
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
         return _offset(positions, logs)
@@ -99,15 +103,26 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return moved
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        logs = self._logs()
-        return _offset({log.name: self._end(log) for log in logs}, logs)
+        """The ends of the logs, and how far the last batch is behind them: `000000007:99 behind 20 bytes 1.5 s`.
+
+        It is only shown: nothing starts from here.
+        """
+        texts = {}
+        for log in sorted(self._logs(), key=lambda log: log.name):
+            end = self._end(log)
+            begin = self._reached.get(log.name, end)
+            texts[log.name] = str(end)
+            if begin < end:
+                seconds = seconds_between(log, begin, end)
+                texts[log.name] += f" behind {bytes_between(log, begin, end)} bytes {seconds:.3f} s"
+        return texts
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         logs = self._logs()
         self._until = _offset({log.name: self._end(log) for log in logs}, logs)
 
     def _logs(self) -> list[Log]:
-        return find_logs(self._options.path, recursive=self._options.recursive)
+        return logs_of(self._options)
 
     def _first(self, log: Log) -> Position:
         """Where to begin in a log that was never read."""

@@ -26,6 +26,7 @@ from forelog.log.position import Position
 from forelog.log.seek import TimeOrder
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice
+from forelog.spark.totals import Values
 
 __all__ = ["Task", "must_stay", "restored", "resumed", "tasks_of"]
 
@@ -89,12 +90,15 @@ def must_stay(tasks: Sequence[Task]) -> list[Task]:
     return list(tasks)
 
 
-def tasks_of(slices: Sequence[Slice], options: ReadOptions) -> list[Task]:
-    """A task for each slice. At least one, because Spark calls the reader without a task, too."""
+def tasks_of(slices: Sequence[Slice], options: ReadOptions, known: Values = ()) -> list[Task]:
+    """A task for each slice, and one for aggregates that are `known` already.
+
+    There is at least one, because Spark calls the reader without a task, too.
+    """
     if not options.java:
         return [Task(piece) for piece in slices] or [Task(None)]
     logs: dict[str, _Files] = {}
-    tasks = []
+    tasks = [Task(None, {"bytes": 0, "known": list(known)})] if known else []
     for piece in slices:
         if piece.log.path not in logs:
             logs[piece.log.path] = _Files(piece.log)
@@ -148,7 +152,7 @@ class _Files:
             "since": TIME_MIN if piece.since_ns is None else piece.since_ns,
             "until": TIME_MAX if piece.until_ns is None else piece.until_ns,
             "ascends": piece.until_ns is not None and all(map(self._order.holds, numbers)),
-            "rows": min(options.batch_rows, _ROWS_MAX),
+            "rows": min(options.batch_rows, _ROWS_MAX, options.limit or _ROWS_MAX),
         }
 
     def _parts(self, piece: Slice) -> list[tuple[int, int, int, int, int]]:

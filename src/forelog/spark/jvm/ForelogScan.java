@@ -4,15 +4,22 @@ package forelog.spark;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
 
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
@@ -24,7 +31,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Asks Python for no more columns than a query needs, nor for positions and times that its filters rule out. */
-class ForelogScanBuilder implements SupportsPushDownV2Filters, SupportsPushDownRequiredColumns {
+class ForelogScanBuilder implements SupportsPushDownV2Filters, SupportsPushDownRequiredColumns,
+        SupportsPushDownAggregates, SupportsPushDownLimit {
 
     /** The option by which Python is told of the ranges. */
     private static final String RANGES = "forelog.ranges";
@@ -32,11 +40,17 @@ class ForelogScanBuilder implements SupportsPushDownV2Filters, SupportsPushDownR
     /** The option by which it is told that Java can read. */
     private static final String JAVA = "forelog.java";
 
+    /** The options by which it is told that a query needs no more than aggregates, or than so many rows. */
+    private static final String AGGREGATES = "forelog.aggregates";
+    private static final String LIMIT = "forelog.limit";
+
     private final PythonDataSourceV2 source;
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private StructType required;
     private Predicate[] filters = new Predicate[0];
+    private Aggregates aggregates;
+    private int limit;
 
     ForelogScanBuilder(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options) {
         this.source = source;
@@ -53,6 +67,30 @@ class ForelogScanBuilder implements SupportsPushDownV2Filters, SupportsPushDownR
 
     public Predicate[] pushedPredicates() {
         return new Predicate[0];
+    }
+
+    /** Spark asks only if there is no filter to apply before. It puts together what the tasks give. */
+    public boolean pushAggregation(Aggregation asked) {
+        this.aggregates = Aggregates.of(asked, this.schema);
+        if (this.aggregates != null) {
+            StructType needed = this.aggregates.needed(this.schema);
+            this.required = needed.isEmpty() ? new StructType().add(this.narrowest()) : needed;
+        }
+        return this.aggregates != null;
+    }
+
+    public boolean supportCompletePushDown(Aggregation asked) {
+        return false;
+    }
+
+    /** Each task may give as many rows: Spark takes no more than it needs of all. */
+    public boolean pushLimit(int rows) {
+        this.limit = rows;
+        return true;
+    }
+
+    public boolean isPartiallyPushed() {
+        return true;
     }
 
     public void pruneColumns(StructType asked) {
@@ -89,53 +127,132 @@ class ForelogScanBuilder implements SupportsPushDownV2Filters, SupportsPushDownR
         if (this.filters.length > 0) {
             told.put(RANGES, Ranges.of(this.filters));
         }
-        return new ForelogScan(this.source, this.required, new CaseInsensitiveStringMap(told));
+        if (this.aggregates != null) {
+            told.put(AGGREGATES, this.aggregates.json());
+        } else if (this.limit > 0) {
+            told.put(LIMIT, Integer.toString(this.limit));
+        }
+        CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(told);
+        return new ForelogScan(this.source, this.required, all, this.aggregates, this.limit);
     }
 }
 
-/** A scan in batches of columns; a stream continues in rows. */
-class ForelogScan extends PythonScan {
+/** A scan in batches of columns, of a table or of a stream. */
+class ForelogScan extends PythonScan implements SupportsReportStatistics {
 
     private final PythonDataSourceV2 source;
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
+    private final Aggregates aggregates;
+    private final int limit;
+    private ForelogBatch batch;
 
-    ForelogScan(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options) {
+    ForelogScan(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options,
+            Aggregates aggregates, int limit) {
         super(source, ForelogSource.NAME, schema, options, new Filter[0]);
         this.source = source;
         this.schema = schema;
         this.options = options;
+        this.aggregates = aggregates;
+        this.limit = limit;
     }
 
+    public StructType readSchema() {
+        return this.aggregates != null ? this.aggregates.result : this.schema;
+    }
+
+    /** It is planned once, whoever asks first. */
     public Batch toBatch() {
-        return new ForelogBatch(this.source, this.schema, this.options);
+        if (this.batch == null) {
+            this.batch = new ForelogBatch(this.source, this.schema, this.options, this.aggregates, this.limit);
+        }
+        return this.batch;
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        try {
+            MicroBatchStream python = super.toMicroBatchStream(checkpoint);
+            return new ForelogStream(python, this.schema, this.description());
+        } catch (Throwable error) {
+            Failure.plan(error);
+            return null;
+        }
+    }
+
+    public String description() {
+        String path = this.options.containsKey("path") ? this.options.get("path") : this.options.get("paths");
+        return "forelog " + path;
     }
 
     public Scan.ColumnarSupportMode columnarSupportMode() {
         return Scan.ColumnarSupportMode.PARTITION_DEFINED;
+    }
+
+    /** By the bytes of log that its tasks read: a small one is worth sending to all executors for a join. */
+    public Statistics estimateStatistics() {
+        return new Size(((ForelogBatch) this.toBatch()).byteCount());
+    }
+}
+
+final class Size implements Statistics {
+
+    private final long byteCount;
+
+    Size(long byteCount) {
+        this.byteCount = byteCount;
+    }
+
+    public OptionalLong sizeInBytes() {
+        return OptionalLong.of(this.byteCount);
+    }
+
+    public OptionalLong numRows() {
+        return OptionalLong.empty();
     }
 }
 
 class ForelogBatch extends PythonBatch {
 
     private final StructType schema;
+    private final Aggregates aggregates;
+    private final int limit;
+    private InputPartition[] tasks;
 
-    ForelogBatch(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options) {
+    ForelogBatch(PythonDataSourceV2 source, StructType schema, CaseInsensitiveStringMap options,
+            Aggregates aggregates, int limit) {
         super(source, ForelogSource.NAME, schema, options);
         this.schema = schema;
+        this.aggregates = aggregates;
+        this.limit = limit;
     }
 
     public InputPartition[] planInputPartitions() {
-        InputPartition[] planned = super.planInputPartitions();
-        InputPartition[] tasks = new InputPartition[planned.length];
-        for (int i = 0; i < planned.length; i++) {
-            tasks[i] = Slice.of(((PythonInputPartition) planned[i]).pickedPartition());
+        if (this.tasks == null) {
+            InputPartition[] planned = null;
+            try {
+                planned = super.planInputPartitions();
+            } catch (Throwable error) {
+                Failure.plan(error);
+            }
+            this.tasks = new InputPartition[planned.length];
+            for (int i = 0; i < planned.length; i++) {
+                this.tasks[i] = Slice.of(((PythonInputPartition) planned[i]).pickedPartition());
+            }
         }
-        return tasks;
+        return this.tasks;
+    }
+
+    long byteCount() {
+        long sum = 0;
+        InputPartition[] planned = this.planInputPartitions();
+        for (int i = 0; i < planned.length; i++) {
+            sum += ((Slice) planned[i]).byteCount;
+        }
+        return sum;
     }
 
     public PartitionReaderFactory createReaderFactory() {
         PythonPartitionReaderFactory factory = (PythonPartitionReaderFactory) super.createReaderFactory();
-        return new Readers(new PythonFunction(factory), this.schema);
+        return new Readers(new PythonFunction(factory), this.schema, this.aggregates, this.limit);
     }
 }

@@ -117,7 +117,12 @@ class PythonReader implements PartitionReader, TaskCompletionListener {
     }
 
     public boolean next() {
-        return this.batches.hasNext();
+        try {
+            return this.batches.hasNext();
+        } catch (Throwable error) {
+            Failure.read(error);
+            return false;
+        }
     }
 
     /** A worker sends its columns as the fields of one. */

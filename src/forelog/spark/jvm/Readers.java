@@ -11,10 +11,15 @@ final class Readers implements PartitionReaderFactory {
 
     private final PythonFunction python;
     private final StructType schema;
+    private final Aggregates aggregates;
+    private final int limit;
 
-    Readers(PythonFunction python, StructType schema) {
+    /** Without `aggregates` rows are read; of them as many as `limit`, unless that is 0. */
+    Readers(PythonFunction python, StructType schema, Aggregates aggregates, int limit) {
         this.python = python;
         this.schema = schema;
+        this.aggregates = aggregates;
+        this.limit = limit;
     }
 
     public boolean supportColumnarReads(InputPartition partition) {
@@ -27,7 +32,14 @@ final class Readers implements PartitionReaderFactory {
 
     public PartitionReader createColumnarReader(InputPartition partition) {
         Slice slice = (Slice) partition;
-        return slice.plain
+        if (slice.known != null) {
+            return new AggregateReader(this.aggregates, slice.known);
+        }
+        PartitionReader rows = slice.plain
             ? (PartitionReader) new CaptainReader(slice, this.schema, this.python) : this.python.read(slice.pickled);
+        if (this.aggregates != null) {
+            return new AggregateReader(this.aggregates, rows, this.schema);
+        }
+        return this.limit > 0 ? new LimitReader(rows, this.limit) : rows;
     }
 }

@@ -25,6 +25,8 @@ final class Slice implements InputPartition, IObjectConstructor {
     final byte[] pickled;
     boolean plain;
     long byteCount;
+    /** The values of aggregates, if all is known that this task was asked for. */
+    Long[] known;
     String log;
     String folder;
     byte[] header;
@@ -64,6 +66,14 @@ final class Slice implements InputPartition, IObjectConstructor {
             return slice;
         }
         slice.byteCount = ((Number) plan.get("bytes")).longValue();
+        if (plan.get("known") != null) {
+            java.util.List values = (java.util.List) plan.get("known");
+            slice.known = new Long[values.size()];
+            for (int i = 0; i < slice.known.length; i++) {
+                Number value = (Number) values.get(i);
+                slice.known[i] = value == null ? null : Long.valueOf(value.longValue());
+            }
+        }
         slice.folder = (String) plan.get("folder");
         if (slice.folder == null || !Input.knows(slice.folder)) {
             return slice;
