@@ -13,7 +13,7 @@ from forelog.spark.codecs import codec_of
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import logs_of, plan
 from forelog.spark.slices import ranges_for, read_slice
-from forelog.spark.tasks import Task, tasks_of
+from forelog.spark.tasks import bundles_of, tasks_in, tasks_of
 from forelog.spark.totals import Totals
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class ForelogReader(DataSourceReader):
         totals = Totals.of_json(options.aggregates) if told and options.aggregates is not None else None
         limit = options.limit if told and options.aggregates is None else None
         pieces = plan(options, logs, splits=codec.splits, ranges=ranges, totals=totals, limit=limit)
-        return tasks_of(pieces, options, totals.known if totals is not None else ())
+        return bundles_of(tasks_of(pieces, options, totals.known if totals is not None else ()), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        piece = partition.piece if isinstance(partition, Task) else None
         settle_worker()
-        if piece is not None:
-            yield from read_slice(piece, self._options, self._columns, self._names)
+        for task in tasks_in(partition):
+            assert task.piece is not None
+            yield from read_slice(task.piece, self._options, self._columns, self._names)
 
 
 @functools.cache

@@ -11,7 +11,8 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from forelog.errors import BadOption, LogNotFound
 from forelog.files import Files, OSFiles
@@ -46,9 +47,18 @@ class Log:
     """Its name in the folder."""
     format: Format
     """Its format."""
+    _stream: Stream | None = field(default=None, compare=False, repr=False)
+    """With the last listing of its directory, as long as that holds."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Log, (self.path, self.name, self.format)
 
     def stream(self) -> Stream:
-        return Stream(self.path, format=self.format, files=files_of(self.path))
+        if self._stream is None:
+            stream = Stream(self.path, format=self.format, files=files_of(self.path))
+            object.__setattr__(self, "_stream", stream)
+        assert self._stream is not None
+        return self._stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lam
     path = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
     if not recursive:
         stream = Stream.open(path, files=files_of(path))
-        return [Log(stream.path, os.path.basename(path.rstrip("/")), stream.format)]
+        return [Log(stream.path, os.path.basename(path.rstrip("/")), stream.format, stream)]
     logs = []
     root = path.rstrip("/")
     for folder, names in _walk(root):
@@ -94,7 +104,7 @@ def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lam
             log_name = os.path.relpath(folder, root)
             if wanted(log_name):
                 stream = Stream.open(folder, files=files_of(folder))
-                logs.append(Log(stream.path, log_name, stream.format))
+                logs.append(Log(stream.path, log_name, stream.format, stream))
     return sorted(logs, key=lambda log: log.name)
 
 

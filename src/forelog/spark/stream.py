@@ -31,7 +31,7 @@ from forelog.spark.lag import bytes_between, seconds_between
 from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice, between_entries, cut, end_of, logs_of
 from forelog.spark.slices import read_slice
-from forelog.spark.tasks import Task, must_stay, tasks_of
+from forelog.spark.tasks import bundles_of, must_stay, tasks_in, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,14 +189,14 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     first = self._go_on(log, first, start)  # also for a batch that is repeated after a restart
                     pieces += cut(log, log.stream(), first, stop, self._options, splits=codec.splits)
         tasks = tasks_of(pieces, self._options)
-        return must_stay(tasks) if self._options.fail_on_data_loss else tasks
+        return bundles_of(must_stay(tasks) if self._options.fail_on_data_loss else tasks, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Task) or partition.piece is None:
-            return
-        with partition.piece.log.stream().directory.read_lock():
-            partition.check()
-            yield from read_slice(partition.piece, self._options, self._columns, self._names)
+        for task in tasks_in(partition):
+            assert task.piece is not None
+            with task.piece.log.stream().directory.read_lock():
+                task.check()
+                yield from read_slice(task.piece, self._options, self._columns, self._names)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: cleaning removes records, not reading."""

@@ -28,10 +28,14 @@ from forelog.spark.options import ReadOptions
 from forelog.spark.planning import Log, Slice
 from forelog.spark.totals import Values
 
-__all__ = ["Task", "must_stay", "restored", "resumed", "tasks_of"]
+__all__ = [
+    "Bundle", "Task", "bundled", "bundles_of", "must_stay", "restored", "resumed", "tasks_in", "tasks_of",
+]  # fmt: skip
 
 _ROWS_MAX = 8192
 _CODEC = "records"
+_TASKS_MANY, _TASKS_LEAST = 256, 64
+_OPEN_COST_BYTES = 1 << 18  # as much can be read in the time that it takes to open a log
 
 
 @dataclass
@@ -47,6 +51,13 @@ class Task(InputPartition):
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (self.plan, pickle.dumps((self.piece, self.segments)))
 
+    @property
+    def byte_count(self) -> int:
+        """The bytes of log that it reads."""
+        if self.plan is not None:
+            return int(self.plan["bytes"])
+        return 0 if self.piece is None else max(self.piece.stop.offset - self.piece.start.offset, 0)
+
     def check(self) -> None:
         """Raise DataLoss if a segment is gone that was planned. The caller holds the read lock."""
         if self.piece is None:
@@ -59,6 +70,46 @@ class Task(InputPartition):
                     "read: its records are missing. Let retention keep segments for longer, or continue without "
                     "them with failOnDataLoss=false"
                 )
+
+
+@dataclass
+class Bundle(InputPartition):
+    """Small tasks, one after the other in one task of Spark, which costs much more than to open a log."""
+
+    tasks: tuple[Task, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bundled, ([pickle.dumps(task) for task in self.tasks],)
+
+
+def bundled(pickled: list[bytes]) -> Bundle:
+    """A bundle in a Python worker. Java reads the same pickle."""
+    return Bundle(tuple(map(pickle.loads, pickled)))
+
+
+def bundles_of(tasks: Sequence[Task], options: ReadOptions) -> Sequence[Task | Bundle]:
+    """Tasks of about `partitionBytes` each, if there are many small ones."""
+    if len(tasks) <= _TASKS_MANY:
+        return tasks
+    known = [task for task in tasks if task.piece is None]
+    tasks = [task for task in tasks if task.piece is not None]
+    costs = [task.byte_count + _OPEN_COST_BYTES for task in tasks]
+    most = min(options.partition_bytes, sum(costs) // max(_TASKS_LEAST, options.partitions_min))
+    groups: list[list[Task]] = []
+    room = 0
+    for task, cost in zip(tasks, costs, strict=True):
+        if cost > room or not groups:
+            groups.append([])
+            room = most
+        groups[-1].append(task)
+        room -= cost
+    return [*known, *(group[0] if len(group) == 1 else Bundle(tuple(group)) for group in groups)]
+
+
+def tasks_in(partition: InputPartition) -> Sequence[Task]:
+    """The tasks that have something to read."""
+    tasks = partition.tasks if isinstance(partition, Bundle) else (partition,)
+    return [task for task in tasks if isinstance(task, Task) and task.piece is not None]
 
 
 def restored(_plan: dict[str, Any] | None, pickled: bytes) -> Task:

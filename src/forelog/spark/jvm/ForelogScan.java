@@ -236,7 +236,7 @@ class ForelogBatch extends PythonBatch {
             }
             this.tasks = new InputPartition[planned.length];
             for (int i = 0; i < planned.length; i++) {
-                this.tasks[i] = Slice.of(((PythonInputPartition) planned[i]).pickedPartition());
+                this.tasks[i] = Slice.partition(((PythonInputPartition) planned[i]).pickedPartition());
             }
         }
         return this.tasks;
@@ -246,7 +246,7 @@ class ForelogBatch extends PythonBatch {
         long sum = 0;
         InputPartition[] planned = this.planInputPartitions();
         for (int i = 0; i < planned.length; i++) {
-            sum += ((Slice) planned[i]).byteCount;
+            sum += Bundle.byteCount(planned[i]);
         }
         return sum;
     }

@@ -81,7 +81,7 @@ final class ForelogStream implements SupportsTriggerAvailableNow, MicroBatchStre
         }
         InputPartition[] tasks = new InputPartition[planned.length];
         for (int i = 0; i < planned.length; i++) {
-            tasks[i] = Slice.of(((PythonStreamingInputPartition) planned[i]).pickedPartition());
+            tasks[i] = Slice.partition(((PythonStreamingInputPartition) planned[i]).pickedPartition());
         }
         return tasks;
     }

@@ -5,6 +5,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Map;
 
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -42,6 +43,7 @@ final class Slice implements InputPartition, IObjectConstructor {
 
     static {
         Unpickler.registerConstructor(MODULE, "restored", new Slice(new byte[0]));
+        Unpickler.registerConstructor(MODULE, "bundled", new Slice(new byte[0]));
     }
 
     private Slice(byte[] pickled) {
@@ -53,21 +55,38 @@ final class Slice implements InputPartition, IObjectConstructor {
         return arguments;
     }
 
-    static Slice of(byte[] pickled) {
-        Slice slice = new Slice(pickled);
-        Object[] arguments;
+    /** A slice, or a bundle of slices. */
+    static InputPartition partition(byte[] pickled) {
+        Object[] arguments = arguments(pickled);
+        if (!(arguments[0] instanceof List)) {
+            return of(pickled, arguments);
+        }
+        List each = (List) arguments[0];
+        Slice[] slices = new Slice[each.size()];
+        for (int i = 0; i < slices.length; i++) {
+            byte[] one = (byte[]) each.get(i);
+            slices[i] = of(one, arguments(one));
+        }
+        return new Bundle(pickled, slices);
+    }
+
+    private static Object[] arguments(byte[] pickled) {
         try {
-            arguments = (Object[]) new Unpickler().loads(pickled);
+            return (Object[]) new Unpickler().loads(pickled);
         } catch (IOException error) {
             throw new IllegalStateException(error);
         }
+    }
+
+    private static Slice of(byte[] pickled, Object[] arguments) {
+        Slice slice = new Slice(pickled);
         Map plan = (Map) arguments[0];
         if (plan == null) {
             return slice;
         }
         slice.byteCount = ((Number) plan.get("bytes")).longValue();
         if (plan.get("known") != null) {
-            java.util.List values = (java.util.List) plan.get("known");
+            List values = (List) plan.get("known");
             slice.known = new Long[values.size()];
             for (int i = 0; i < slice.known.length; i++) {
                 Number value = (Number) values.get(i);
@@ -124,5 +143,39 @@ final class Slice implements InputPartition, IObjectConstructor {
             throw new IllegalStateException(error);
         }
         return bytes.toByteArray();
+    }
+}
+
+/** Small slices, which one task reads one after the other. */
+final class Bundle implements InputPartition {
+
+    final byte[] pickled;
+    final Slice[] slices;
+
+    Bundle(byte[] pickled, Slice[] slices) {
+        this.pickled = pickled;
+        this.slices = slices;
+    }
+
+    /** Whether Java may read any of them. */
+    boolean plain() {
+        for (int i = 0; i < this.slices.length; i++) {
+            if (this.slices[i].plain) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    static long byteCount(InputPartition one) {
+        if (one instanceof Slice) {
+            return ((Slice) one).byteCount;
+        }
+        long sum = 0;
+        Slice[] slices = ((Bundle) one).slices;
+        for (int i = 0; i < slices.length; i++) {
+            sum += slices[i].byteCount;
+        }
+        return sum;
     }
 }
