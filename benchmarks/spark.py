@@ -41,6 +41,7 @@ FEWER = 20
 SEGMENTS = 10_000
 ROUNDS_MAX = 5
 PARQUET_GOAL = 0.6
+QUERY_GOAL = 1.0
 TRANSPORT_GOAL = 0.85
 TUPLES_GOAL = 5.0
 WRITER_GOAL = 1.0
@@ -197,6 +198,57 @@ def _reads(spark: SparkSession, log: Path, parquet: Path, rows: int) -> list[Cas
             spark.dataSource.register(ForelogPythonSource)
 
     return [Case(name, "-", role, partial(rate, name, frame)) for name, role, frame in frames]
+
+
+def querying(settings: Settings) -> Figure:
+    """Four queries on a log, and on Parquet with the same rows."""
+    rows = settings.count(LOG_BYTES, least=1 << 20) // (RECORD + 20)
+    with settings.scratch() as path:
+        log, parquet = path / "log", path / "parquet"
+        settings.tell("writing the log")
+        write_log(log, rows)
+        spark = session("local[2]", spark_driver_memory="3g")
+        try:
+            read(spark, log).write.option("compression", "none").parquet(str(parquet))
+            frames = {"forelog": read(spark, log), "Parquet": spark.read.parquet(str(parquet))}
+            middle = len(Stream(log).numbers()) // 2 + 1
+            checked = {name: total(frame) for name, frame in frames.items()}
+            if len(set(checked.values())) > 1:
+                raise AssertionError(f"the rows differ: {checked}")
+            cases = [
+                Case(f"{name}: {what}", "-", "peer" if name == "Parquet" else "forelog", partial(_rate, rows, run))
+                for what, query in _queries(middle).items()
+                for name, frame in frames.items()
+                for run in [partial(query, frame)]
+            ]
+            reads = interleave(settings, cases, min(settings.rounds, ROUNDS_MAX))
+        finally:
+            spark.stop()
+    figure = Figure("spark-query", f"Queries on a log of {rows:,} records of {RECORD} bytes, local[2]")
+    figure.rows = [row(one, "rows/s") for one in reads]
+    figure.goals = [
+        ratio_goal(f"{what}, to uncompressed Parquet", *reads[2 * place : 2 * place + 2], at_least=QUERY_GOAL)
+        for place, what in enumerate(_queries(middle))
+    ]
+    figure.notes.append(
+        "Rows are all rows of the log, also where a query reads few of them. Counting reads the indexes and the "
+        "last segment, as with Parquet the footers. All checksums of what is read are checked."
+    )
+    return figure
+
+
+def _queries(segment: int) -> dict[str, Callable[[DataFrame], Any]]:
+    everything = ["sum(segment)", "sum(offset)", "max(time)", "sum(length(payload))"]
+    return {
+        "an aggregate of all columns": lambda frame: frame.selectExpr(*everything).collect(),
+        "all rows, to nowhere": lambda frame: frame.write.format("noop").mode("overwrite").save(),
+        "count": lambda frame: frame.count(),
+        "where segment = k": lambda frame: frame.where(f"segment = {segment}").selectExpr(*everything).collect(),
+    }
+
+
+def _rate(rows: int, run: Callable[[], Any]) -> float:
+    return rows / timed(run)
 
 
 def _writes(spark: SparkSession, log: Path, target: Path, rows: int) -> list[Case]:

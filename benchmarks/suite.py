@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
         "start": starting,
     },
     "state": {"state-updates": state_updates, "state-restore": state_restore},
-    "spark": {"spark-read": spark.reading, "spark-plan": spark.planning},
+    "spark": {"spark-read": spark.reading, "spark-query": spark.querying, "spark-plan": spark.planning},
     "jobs": {
         "jobs-os": jobs.cycles_os,
         "jobs-always": jobs.cycles_always,

@@ -15,6 +15,8 @@ tasks.py        the tasks of a query, and what Java has to know of them
 continuity.py   whether a reader that resumes has missed nothing
 lag.py          how far a reader is behind the end of a log
 codecs.py       the columns of records, and those that each kind of payload adds
+events.py       the events of a state log as rows
+texts.py        ids, tags and units of datapoints as texts
 types.py        Spark's types and Arrow's
 slices.py       the rows of a slice, and of its defects; without Spark
 batch.py        reading logs as tables

@@ -7,6 +7,7 @@ block, without a Python object per row. `register_codec` adds one.
     commands     the job server's command log: what each command did to which job
     datapoints   M3's commit log: a row for each datapoint
     messages     a broker's log: a row for each message
+    state        a state log: a row for each event
 """
 
 from __future__ import annotations
@@ -155,6 +156,9 @@ class Datapoints(Codec):
         "offset": "bigint",
         "timestamp_ns": "bigint",
         "created_ns": "bigint",
+        "id_text": "string",
+        "tags_json": "string",
+        "unit_name": "string",
     }
     default = tuple(columns)[:11]
     splits = False
@@ -171,7 +175,7 @@ class Datapoints(Codec):
         from forelog.commitlog.entries import scan_datapoints
 
         pa = load_pyarrow()
-        asked = list(dict.fromkeys([*(name.removesuffix("_ns") for name in columns), "created"]))
+        asked = list(dict.fromkeys([*(_TEXTS.get(name, name.removesuffix("_ns")) for name in columns), "created"]))
         for batch in scan_datapoints(
             piece.log.stream(),
             asked,
@@ -183,9 +187,16 @@ class Datapoints(Codec):
             yield {name: self._column(pa, name, _within(pa, batch, piece)) for name in columns}
 
     def _column(self, pa: Any, name: str, batch: Any) -> Any:
+        if name in _TEXTS:
+            from forelog.spark.texts import as_text
+
+            return as_text(pa, name, batch[_TEXTS[name]])
         if name.endswith("_ns"):
             return batch[name.removesuffix("_ns")].view(pa.int64())
         return as_timestamps(pa, batch[name]) if self.columns[name] == "timestamp" else batch[name]
+
+
+_TEXTS = {"id_text": "id", "tags_json": "tags", "unit_name": "unit"}
 
 
 def _within(pa: Any, batch: Any, piece: Slice) -> Any:
@@ -266,6 +277,44 @@ class Messages(Codec):
         return column_of(pa, name, block, wide=True) if name == "segment" else record_column(pa, name, block)
 
 
+class State(Codec):
+    """The events of a state log. Keys and values are JSON; their bytes are in base64."""
+
+    name = "state"
+    columns = {  # noqa: RUF012 - declared by the base
+        "segment": "int",
+        "offset": "bigint",
+        "time": "timestamp",
+        "action": "string",
+        "type": "string",
+        "key": "string",
+        "value": "string",
+        "event": "binary",
+        "time_ns": "bigint",
+    }
+    default = tuple(columns)[:7]
+    positioned = _POSITIONED
+
+    def batches(
+        self, piece: Slice, columns: Sequence[str], rows: int, on_corruption: OnCorruption, defects: list[Defect]
+    ) -> Iterator[dict[str, Any]]:
+        from forelog.spark.events import event_columns
+
+        pa = load_pyarrow()
+        for block in blocks_of(piece, rows, on_corruption, defects):
+            places, events, data = event_columns(block)
+            if not places:
+                continue
+            told = dict(zip(("action", "type", "key", "value"), zip(*events, strict=True), strict=True))
+            arrays = {name: pa.array(values, pa.string()) for name, values in told.items()}
+            arrays["event"] = pa.array(data, pa.binary())
+            taken = pa.array(places, pa.int64())
+            yield {
+                name: arrays[name] if name in arrays else record_column(pa, name, block).take(taken)
+                for name in columns
+            }
+
+
 _TOLD = {"topic", "properties"}
 
 
@@ -288,3 +337,4 @@ register_codec(Records())
 register_codec(Commands())
 register_codec(Datapoints())
 register_codec(Messages())
+register_codec(State())

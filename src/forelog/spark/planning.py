@@ -19,6 +19,7 @@ from forelog.files import Files, OSFiles
 from forelog.formats import Captain, Format
 from forelog.formats.m3 import M3
 from forelog.formats.messages import Messages
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.directory.directory import Directory
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.tenants import JOBS_MAGIC
@@ -143,7 +144,7 @@ def codec_for(logs: Sequence[Log]) -> str:
 
 def _codec_of(fmt: Format) -> str:
     if isinstance(fmt, Captain):
-        return "commands" if fmt.magic == JOBS_MAGIC else "records"
+        return {JOBS_MAGIC: "commands", STATE_MAGIC: "state"}.get(fmt.magic, "records")
     return "messages" if fmt.numbered_by_time else "datapoints"
 
 

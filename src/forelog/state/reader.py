@@ -234,11 +234,12 @@ def last_events(events: Iterable[Event]) -> tuple[dict[tuple[str, Any], Any], bo
         if is_dict and not value:
             found.clear()
             continue
-        found[said.type, _hashable(_key(value))] = value
+        found[said.type, _hashable(key_of(value))] = value
     return found, is_dict
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
+    """The key of an event's value: its field `id`, else `key`, else its first field; a plain value is its own."""
     if isinstance(value, dict):
         for name in _NAMED_FIELDS:
             if name in value:
