@@ -79,8 +79,9 @@ class WriteOptions:
 
 
 _READ = (
-    "path", "paths", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
+    "path", "codec", "recursive", "since", "until", "startingPosition", "onCorruption", "defects",
     "partitionBytes", "minPartitions", "batchRows", "maxRecordsPerBatch", "maxBytesPerBatch", "failOnDataLoss",
+    "paths",
 )  # fmt: skip
 _OF_JAVA = (
     "forelog.ranges",
