@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forelog
 from forelog.kernel.zipped import SUFFIX
 from forelog.spark.package import package_zip
 
@@ -29,7 +30,7 @@ assert machine.__file__.startswith(sys.argv[1])
 def run(package: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-c", CODE, package],
+        [sys.executable, "-S", "-c", CODE, package],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -53,6 +54,29 @@ def test_the_zip_works_where_nothing_is_installed_and_leaves_no_files(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"[b'one', b'two'] {0xE3069283}\n"
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(("version", "used"), [(None, "installed"), ("9.9.9", "zip")])
+def test_the_zip_hides_no_installed_package_of_the_same_version(
+    tmp_path: Path, version: str | None, used: str
+) -> None:
+    """The one that is installed has a kernel for where it is."""
+    package = package_zip(str(tmp_path))
+    place = tmp_path / "site" / "forelog"
+    place.mkdir(parents=True)
+    text = f'__version__ = "{version or forelog.__version__}"\nWHICH = "installed"\n'
+    (place / "__init__.py").write_text(text)
+    code = "import forelog; print(getattr(forelog, 'WHICH', 'zip'), forelog.__name__, forelog.__path__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([package, str(tmp_path / "site")])},
+        check=True,
+    )
+    assert done.stdout.split()[:2] == [used, "forelog"]
+    assert (str(place) in done.stdout) == (used == "installed")
 
 
 def test_another_python_or_platform_is_told_so(tmp_path: Path) -> None:
