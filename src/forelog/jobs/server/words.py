@@ -137,12 +137,9 @@ def refuse_run(
     """The reply to an invalid `run`, or None."""
     if flags and len(flags) > 1:
         return ARGS
-    if not is_id(job_id):
-        return BAD_ID
-    if not is_name(name):
-        return BAD_NAME
-    if not 0 < ttr_ms <= TTR_MS_MAX:
-        return BAD_TTR
+    refusal = refuse_job(job_id, name, ttr_ms, 1, None)
+    if refusal is not None:
+        return refusal
     if not 0 <= wait_ms <= _WAIT_MS_MAX:
         return BAD_WAIT
     if flags and not is_signed(flags.get(b"-priority", b"0")):
