@@ -368,7 +368,7 @@ def wrong_data(site: Site) -> None:
         site.drop(one)
 
 
-@attack("replica flushes", memory_mib=48)
+@attack("replica flushes", memory_mib=48, files=10)  # a log stays open, once it was written
 def flushes(site: Site) -> None:
     """10 primaries that ask for a sync without end, and read no acknowledgement."""
     work = {}
