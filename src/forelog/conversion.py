@@ -32,8 +32,7 @@ from forelog.log.directory.segment import SegmentWriter
 from forelog.log.made import Reached, free_place, made_log
 from forelog.log.position import Record
 from forelog.log.stream import Stream
-from forelog.log.verify import Progress
-from forelog.log.walk import OnCorruption, Walk
+from forelog.log.walk import OnCorruption, Progress, Walk
 
 SEGMENT_BYTES = 64 << 20
 _BATCH_ITEMS = 4096

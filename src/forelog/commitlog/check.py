@@ -25,8 +25,7 @@ from forelog.formats.m3.summary import Summary, count_series
 from forelog.log.made import Reached
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.verify import Progress
-from forelog.log.walk import Defect
+from forelog.log.walk import Defect, Progress
 
 
 @dataclass(slots=True)

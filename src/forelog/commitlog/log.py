@@ -39,6 +39,7 @@ from forelog.commitlog.failure import FailurePolicy, OnFailure, Reaction
 from forelog.commitlog.writes import Control, Strategy, Write
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
 from forelog.files import Files, OSFiles
+from forelog.files.forks import let_go_in_children
 from forelog.formats import Format, FormatName, named_format
 from forelog.kernel import LoneWriter
 from forelog.log.appender import BATCH_BYTES_MAX, Appender, Payload
@@ -90,14 +91,6 @@ def _close_at_exit() -> None:
             log.close()
         except ForelogError as error:
             logger.error("closing %s at exit: %s", log.path, error)
-
-
-def _disown_in_child() -> None:
-    for log in list(_opened):
-        log._disown()
-
-
-os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class CommitLog(Closing):
@@ -171,6 +164,7 @@ class CommitLog(Closing):
             self._flusher = threading.Thread(target=self._flush_at_intervals, name="forelog-flush", daemon=True)
             self._flusher.start()
         _opened.add(self)
+        let_go_in_children(self)
 
     @classmethod
     def open(cls, path: PathLike, *, files: Files | None = None, **options: Unpack[Options]) -> Self:
@@ -478,7 +472,9 @@ class CommitLog(Closing):
             self._error = failed
             raise AppenderFailed(*failed.args) from failed
 
-    def _disown(self) -> None:
+    def _forked(self) -> None:
+        if self._closed:
+            return
         self._error = AppenderFailed(
             errno.EPERM, f"{self.path}: this commit log is the parent process's; open one in the child"
         )

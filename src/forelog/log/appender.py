@@ -24,17 +24,16 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-import os
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self, cast
-from weakref import WeakSet
 
 from forelog import kernel
 from forelog.bounds import TIMER_MS_MAX, check_whole
 from forelog.errors import AppenderClosed, AppenderFailed, ForelogError, RecordTooLarge
+from forelog.files.forks import let_go_in_children
 from forelog.kernel import BoundedQueue, LoneWriter
 from forelog.kernel.types import REENTERED, TIME_MAX
 from forelog.log.active import ActiveSegment
@@ -66,17 +65,6 @@ class SyncPolicy(enum.StrEnum):
 
 Sync = SyncPolicy | Literal["os", "interval", "always"]
 Visible = Literal["written", "synced"]
-
-_opened: WeakSet[Appender] = WeakSet()
-
-
-def _disown_in_child() -> None:
-    """A child that a fork made must not append: its offsets and its parent's would be the same."""
-    for appender in list(_opened):
-        appender._disown()
-
-
-os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class Appender:
@@ -166,7 +154,7 @@ class Appender:
                 spare=spare,
             )
             undo.pop_all()
-        _opened.add(self)
+        let_go_in_children(self)
 
     def close(self) -> None:
         """Sync, and always close. Raises if this sync, or an earlier one that was not reported, failed."""
@@ -456,7 +444,8 @@ class Appender:
     def _closed_error(self) -> AppenderClosed:
         return AppenderClosed(f"the appender of {self._directory.path} is closed: open a new one")
 
-    def _disown(self) -> None:
+    def _forked(self) -> None:
+        # A child must not append: its offsets and its parent's would be the same.
         what = f"{self._directory.path}: this appender is the parent process's; open one in the child"
         self.active.disown(AppenderFailed(errno.EPERM, what))
         self._commit = None

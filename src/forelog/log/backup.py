@@ -14,7 +14,6 @@ Cleaners wait meanwhile, as they do for any reader. Appenders don't: what they a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -26,11 +25,9 @@ from forelog.log.directory.place import if_there, read_exactly
 from forelog.log.directory.segment import SegmentReader
 from forelog.log.directory.watermark import Watermark, read_own_from
 from forelog.log.position import Position
-from forelog.log.walk import Walk
+from forelog.log.walk import Progress, Walk
 
 _COPY_BYTES = 4 << 20
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,11 @@ from forelog.log.position import Position, Record
 from forelog.log.rewrite import logical_end_of, remove_segment, rewrite_segment, sweep
 from forelog.log.rules import Rule
 from forelog.log.seek import chunk_bounds
-from forelog.log.walk import Walk
+from forelog.log.walk import Progress, Walk
 
 logger = logging.getLogger("forelog")
 
 CleanFunction = Callable[[str, Record], bool]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)

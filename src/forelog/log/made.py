@@ -16,7 +16,8 @@ from forelog.files import Files, built_beside, in_the_way
 from forelog.log.directory.directory import READ_LOCK, Directory
 from forelog.log.directory.segment import SegmentWriter
 from forelog.log.stream import PathLike, SegmentInfo, Stream
-from forelog.log.verify import Progress, verify
+from forelog.log.verify import verify
+from forelog.log.walk import Progress
 
 
 class Reached:

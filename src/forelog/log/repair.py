@@ -60,8 +60,8 @@ from forelog.log.rewrite import (
     rewrite_segment,
 )
 from forelog.log.stream import Stream
-from forelog.log.verify import JOURNAL_HAS_MORE, Progress, SegmentReport, VerifyReport, check, verify
-from forelog.log.walk import Walk
+from forelog.log.verify import JOURNAL_HAS_MORE, SegmentReport, VerifyReport, check, verify
+from forelog.log.walk import Progress, Walk
 
 logger = logging.getLogger("forelog")
 

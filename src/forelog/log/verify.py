@@ -22,7 +22,6 @@ import contextlib
 import operator
 import time
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -39,9 +38,8 @@ from forelog.log.directory.watermark import Mark, read_mark
 from forelog.log.metrics import Metrics
 from forelog.log.position import Position
 from forelog.log.stream import Stream
-from forelog.log.walk import BAD_MAP, Defect, Walk
+from forelog.log.walk import BAD_MAP, Defect, Progress, Walk
 
-Progress = Callable[[int, int], None]
 IndexState = Literal["fits", "missing", "unusable", "damaged", "none"]
 
 _INDEX_LOOKS = 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from forelog.errors import BadPosition, CorruptRecord, ForelogError, HeaderMismatch
@@ -29,6 +29,8 @@ from forelog.log.seek import TimeBounds
 
 logger = logging.getLogger("forelog")
 
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and how much there is in all."""
 OnCorruption = Literal["raise", "stop", "skip"]
 
 DEFECTS_MAX = 1000

@@ -31,7 +31,7 @@ from forelog.log.directory.segment import SegmentWriter
 from forelog.log.made import Reached, free_place, made_log
 from forelog.log.position import Position
 from forelog.log.stream import Bound, Stream
-from forelog.log.verify import Progress
+from forelog.log.walk import Progress
 from forelog.state.reader import Span, open_source, reading, span_of
 
 

@@ -33,11 +33,10 @@ from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, Sync
 from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.position import Position, Positions
 from forelog.log.stream import Stream
-from forelog.log.walk import OnCorruption, Walk
+from forelog.log.walk import OnCorruption, Progress, Walk
 
 logger = logging.getLogger("forelog")
 
-Progress = Callable[[int, int], None]
 _READ_TRIES = 5
 _READ_BYTES = 64 << 10
 
