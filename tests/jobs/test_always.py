@@ -198,3 +198,13 @@ def test_an_error_that_nobody_thought_of_refuses_too_and_is_told_with_its_trace(
         assert {job.payload for job in client.inspect_jobs("q")} == {b"before", b"after"}
     assert "not even room for this" in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_a_batch_of_commands_is_written_and_synced_in_one_call(tmp_path):
+    log = CommandLog(tmp_path / "log", sync="always")
+    log.open(0)
+    places = [log.write([b"1"] * 3), log.write([b"2"])]
+    found = log.stream.metrics.snapshot()
+    log.close()
+    assert (found["journal_syncs"], found["timings"]["append_many"]["count"]) == (2, 2)
+    assert [len(place) for place in places] == [3, 1]

@@ -1,5 +1,6 @@
 """Keep an in-memory program's state through crashes: every change is logged as an event before it is made.
 
+    models.py        classes that msgspec doesn't know: models of pydantic
     events.py        events to and from bytes
     replay.py        from a log's records to its events and generations
     enumeration.py   Enumeration: what an app gets to enumerate its state

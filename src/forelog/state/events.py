@@ -1,8 +1,8 @@
 """Events to and from bytes.
 
-An event is anything that msgspec can encode: a Struct, a dataclass, a dict, a number. Its type must be registered,
-unless it is a dict, list, string, number, boolean, bytes or None. As bytes, an event is the length of its type's
-name in one byte, the name, and the event in msgpack.
+An event is anything that msgspec can encode (a Struct, a dataclass, an attrs class, a dict, a number) or a model
+of pydantic (models.py). Its type must be registered, unless it is a dict, list, string, number, boolean, bytes or
+None. As bytes, an event is the length of its type's name in one byte, the name, and the event in msgpack.
 
 An event that would come back different is refused: msgpack would turn a Decimal or a date into a string, and a
 field of the wrong type would only fail at the next start, too late. Only tuples come back as lists.
@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from forelog.errors import BadEvent, MissingExtra
+from forelog.state.models import of_plain, plain_of
 
 _NAME_BYTES_MAX = 255
 _PLAIN = (dict, list, tuple, str, bytes, bytearray, int, float, bool, type(None))
@@ -71,7 +72,7 @@ class EventCodec:
             from msgspec import DecodeError, EncodeError, msgpack
         except ImportError:
             raise MissingExtra.needed("msgspec", by="EventCodec", extra="state") from None
-        self._encode = msgpack.Encoder().encode
+        self._encode = msgpack.Encoder(enc_hook=plain_of).encode
         self._refusals = (EncodeError, DecodeError, TypeError, ValueError, OverflowError)
         self._failures = (DecodeError, TypeError, ValueError, OverflowError, RecursionError)
         self._heads: dict[type, bytes] = {}
@@ -85,9 +86,9 @@ class EventCodec:
                 )
             if name in self._decoders:
                 raise ValueError(f"there are two types called {kind.__name__}: events have only the name")
-            self._decoders[name] = msgpack.Decoder(kind).decode
+            self._decoders[name] = msgpack.Decoder(kind, dec_hook=of_plain).decode
             self._heads[kind] = head = bytes((len(name),)) + name
-            self._batches[name] = Batch(head, len(head), msgpack.Decoder(list[kind]).decode)  # type: ignore[valid-type]
+            self._batches[name] = Batch(head, len(head), msgpack.Decoder(list[kind], dec_hook=of_plain).decode)  # type: ignore[valid-type]
 
     def encode(self, event: Any) -> bytes:
         """The event as bytes; BadEvent if its type isn't registered, or if it would come back different."""
@@ -150,7 +151,9 @@ def difference(given: Any, back: Any, where: str, *, tuples: bool = True) -> str
 
 
 def _fields(thing: Any) -> Iterator[str]:
-    """The names of the fields of a Struct or a dataclass."""
+    """The names of the fields of a Struct, a dataclass, an attrs class or a model."""
     yield from getattr(thing, "__struct_fields__", ())
+    yield from (field.name for field in getattr(type(thing), "__attrs_attrs__", ()))
+    yield from getattr(type(thing), "model_fields", ())
     if dataclasses.is_dataclass(thing):
         yield from (field.name for field in dataclasses.fields(thing))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from forelog.errors import BadEvent
 from forelog.state.events import Batch, EventCodec, difference
+from forelog.state.models import of_plain
 
 PARTS_MAX = 3
 _REMOVED, _PUT, _EXPIRING = b"\x91", b"\x92", b"\x93"  # the first byte of an array of so many parts
@@ -39,11 +40,11 @@ class ItemCodec(EventCodec):
             _EXPIRING: tuple[keys, values, int],
             _REMOVED: tuple[keys],
         }
-        by_first = {first: msgpack.Decoder(kind).decode for first, kind in kinds.items()}
+        by_first = {first: msgpack.Decoder(kind, dec_hook=of_plain).decode for first, kind in kinds.items()}
         plain = self._decoders[b""]
         self._decoders[b""] = lambda data: by_first.get(data[:1], plain)(data)
         for first, kind in kinds.items():
-            batch = Batch(b"\0" + first, 1, msgpack.Decoder(list[kind]).decode)  # type: ignore[valid-type]
+            batch = Batch(b"\0" + first, 1, msgpack.Decoder(list[kind], dec_hook=of_plain).decode)  # type: ignore[valid-type]
             self._typed[batch.head] = batch
 
     def encode(self, event: Any) -> bytes:

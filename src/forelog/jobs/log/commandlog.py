@@ -29,6 +29,7 @@ from forelog.jobs.log.reader import read_commands
 from forelog.jobs.log.replay import Replay
 from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, frame_bytes
 from forelog.jobs.machine.machine import Machine
+from forelog.kernel import BoundedQueue, LoneWriter
 from forelog.log.appender import SEGMENT_BYTES, SYNC_INTERVAL_MS, Appender, Sync
 from forelog.log.directory.journal import JOURNAL_BYTES
 from forelog.log.position import Position, Positions
@@ -92,6 +93,7 @@ class CommandLog:
         self._on_corruption = on_corruption
         self._kept_bytes_max = KEPT_BYTES_MAX
         self._appender: Appender | None = None
+        self._lone: LoneWriter | None = None
         self._start = Position(0, 0)
         """Where the log ended when it was opened."""
         self._last: Positions | None = None
@@ -143,7 +145,10 @@ class CommandLog:
 
     def _open(self) -> Appender:
         assert self.stream is not None
-        return self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
+        appender = self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
+        # One batch is written at a time, so nobody else ever uses this queue.
+        self._lone = appender.lone_writer(BoundedQueue(1, 1), appender.append, "append_many")
+        return appender
 
     def write(self, records: list[bytes]) -> int | Positions:
         """Append commands with one write. Returns their positions once they are as durable as the policy says,
@@ -152,8 +157,9 @@ class CommandLog:
             return 0
         if self._appender is None:
             raise AppenderClosed(f"{self.stream.path} is not open: nothing was written")
-        positions = self._appender.append_many(records)
-        if self.waits:
+        found = self._lone.append_many(records) if self.waits and self._lone is not None else None
+        positions = self._appender.append_many(records) if found is None else Positions(*found)
+        if self.waits and found is None:
             self._appender.sync()
         self._last = positions
         return positions
