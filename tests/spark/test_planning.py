@@ -280,3 +280,11 @@ def test_a_plan_is_made_while_a_cleaner_takes_what_was_looked_at(tmp_path, monke
     columns, default = table_columns(options)
     rows = sum(batch.num_rows for piece in pieces for batch in read_slice(piece, options, columns, default))
     assert rows == len(expected(path)) > 0
+
+
+def test_no_task_reads_a_header_alone(tmp_path):
+    write_log(tmp_path / "log", 1, segment_bytes=20_000)
+    options = read_options({"path": str(tmp_path / "log"), "partitionBytes": "1"})
+    pieces = plan(options, find_logs(str(tmp_path / "log"), recursive=False), splits=True)
+    assert len(pieces) > 2
+    assert [piece for piece in pieces if 0 < piece.stop.offset <= 8] == []

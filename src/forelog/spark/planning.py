@@ -316,7 +316,8 @@ def _split(
     else:
         marks = [low for low, _ in chunk_bounds(directory, number, first, last)]
     bounds = [first]
+    begin = max(first, Position(number, directory.format.header_bytes))  # before it there is nothing to read
     for mark in marks:
-        if first < mark < last and mark.offset - bounds[-1].offset >= partition_bytes:
+        if begin < mark < last and mark.offset - bounds[-1].offset >= partition_bytes:
             bounds.append(mark)
     return list(zip(bounds, [*bounds[1:], last], strict=True))
