@@ -20,9 +20,17 @@ from forelog.serving.addresses import is_loopback, shown
 from forelog.serving.tls import Certificates
 
 PORT = 1883
+_OPTIONS = {
+    "max_clients": "clients_max",
+    "max_unconnected": "unconnected_max",
+    "max_packet": "packet_bytes_max",
+    "max_inflight": "in_flight_max",
+    "max_subscriptions": "subscriptions_max",
+    "max_retained": "retained_max",
+}
+"""Options that are called otherwise than their limits."""
 _OWN_OPTIONS = {
-    "clients_max", "unconnected_max", "packet_bytes_max", "in_flight_max", "subscriptions_max", "retained_max",
-    "keep_alive_max", "session_expiry_max", "retain_seconds", "retain_bytes", "retain_force",
+    *_OPTIONS.values(), "keep_alive_max", "session_expiry_max", "retain_seconds", "retain_bytes", "retain_force",
     "system_interval_seconds",
 }  # fmt: skip
 _LIMITS: dict[str, Callable[[str], float]] = {
@@ -107,14 +115,7 @@ def _add_limits(parser: options.CommandParser) -> None:
         session_expiry=options.seconds,
     )
     known = Limits()
-    parser.set_defaults(
-        max_clients=known.clients_max,
-        max_unconnected=known.unconnected_max,
-        max_packet=known.packet_bytes_max,
-        max_inflight=known.in_flight_max,
-        max_subscriptions=known.subscriptions_max,
-        max_retained=known.retained_max,
-    )
+    parser.set_defaults(**{option: getattr(known, name) for option, name in _OPTIONS.items()})
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -182,12 +183,9 @@ def _limits(chosen: argparse.Namespace) -> Limits:
     expiry = NEVER if chosen.session_expiry is None else min(int(chosen.session_expiry), NEVER)
     told = {} if chosen.keep_alive_max is None else {"keep_alive_max": min(chosen.keep_alive_max, 65_535)}
     known: dict[str, Any] = {
-        "clients_max": chosen.max_clients,
-        "unconnected_max": chosen.max_unconnected,
+        **{name: getattr(chosen, option) for option, name in _OPTIONS.items()},
         "packet_bytes_max": min(chosen.max_packet, 0x1000_0004),
         "in_flight_max": min(chosen.max_inflight, 65_535),
-        "subscriptions_max": chosen.max_subscriptions,
-        "retained_max": chosen.max_retained,
         "session_expiry_max": expiry,
         "retain_seconds": None if chosen.retain_age is None else parse_duration(chosen.retain_age) / SECOND_NS,
         "retain_bytes": chosen.retain_bytes,
