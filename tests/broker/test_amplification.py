@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from array import array
 from pathlib import Path
@@ -299,3 +300,15 @@ def test_a_batch_weighs_what_it_takes():
     columns = array("q", [0])
     batch = MessageBatch(b"x" * 20, columns, (columns, columns), (columns, columns), b"\0")
     assert batch.weight > 1000
+
+
+def test_a_part_of_a_batch_has_so_many_rows_and_bytes():
+    sizes = [10, 20, 30, 5, 5, 100, 1, 1]
+    starts = array("q", itertools.accumulate(sizes[:-1], initial=0))
+    batch = MessageBatch(bytes(sum(sizes)), starts, (starts, starts), (starts, starts), bytes(len(sizes)))
+    for first, rows, most in itertools.product(
+        range(len(sizes)), range(1, 10), (1, 29, 30, 31, 70, 171, 172, 1000)
+    ):
+        last = batch.part(first, rows, most)
+        fits = [end for end in range(first + 1, len(sizes) + 1) if sum(sizes[first:end]) <= most]
+        assert last == min(max(fits, default=first + 1), first + rows)

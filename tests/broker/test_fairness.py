@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from forelog.broker import Limits
+from forelog.broker.flow import delivery
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt.encode import encode
 from forelog.broker.mqtt.packets import (
@@ -467,3 +468,24 @@ def test_who_leaves_while_its_topics_are_looked_up_leaves_no_work_behind(broker,
     flood.socket.close()
     until(lambda: broker.do(lambda: len(broker.broker.slices) == 0))
     assert broker.do(lambda: broker.broker.intake.messages) < 2000
+
+
+def test_what_is_large_for_all_of_many_subscribers_does_not_hold_up_others(broker, talk, monkeypatch):
+    """They are sent it in turns, and a message to somebody else comes before the last of them has it."""
+    monkeypatch.setattr(delivery, "TOGETHER_BYTES_MAX", 1 << 20)
+    many, other, publisher = [talk(f"s{n}") for n in range(30)], talk("o"), talk("p")
+    for one in many:
+        one.subscribe("large", qos=1)
+    other.subscribe("small", qos=1)
+    catchup, later = broker.broker.catchup, []
+    resume = catchup.resume
+    monkeypatch.setattr(catchup, "resume", later.append)
+    publisher.publish("large", bytes(300_000), qos=1)
+    publisher.publish("small", b"x", qos=1)
+    assert [message.topic for message in other.take(1)] == ["small"]
+    assert broker.do(lambda: len(later)) == 26
+    monkeypatch.setattr(catchup, "resume", resume)
+    broker.do(lambda: [resume(cursor) for cursor in later])
+    publisher.publish("large", b"second", qos=1)
+    for one in many:
+        assert [len(message.payload) for message in one.take(2)] == [300_000, 6]

@@ -143,7 +143,7 @@ class CatchUp:
         first = batch.row_of(cursor.next)
         codes, topics = batch.topics
         place = batch.position(first)
-        last = min(first + rows_max, len(batch))
+        last = batch.part(first, rows_max)
         changes = cursor.next_change(place)
         if changes is not None and changes < batch.position(last):  # another subscription starts there
             last = batch.row_of(changes)

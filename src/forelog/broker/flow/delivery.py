@@ -8,6 +8,8 @@ A batch with many topics or subscribers is delivered in slices, and later batche
 or subscribes meanwhile falls behind at the first message that it wasn't given; `given` returns that position.
 After an error the remaining cursors fall behind in the same way, so no message is lost.
 
+What many subscribers get of a large batch isn't sent to all of them before the next batch: some fall behind too.
+
 A publisher waits with its next messages while its last ones are still being delivered. Otherwise the messages of
 other publishers would wait behind everything that it sends.
 """
@@ -38,6 +40,10 @@ ROWS_MAX = 4096
 CURSORS_PER_STEP = 32
 STEP_BYTES = 1 << 20
 """Bytes that are sent in a step, unless a single subscriber gets more."""
+TOGETHER_BYTES_MAX = 16 << 20
+"""Bytes of a part of a batch that are sent to subscribers before anything else is delivered. Those who haven't got
+theirs by then read it from the log, each in its turn."""
+LATER_PER_STEP = 512
 SMALL_CURSORS_MAX = 128
 SMALL_BYTES_MAX = 4 << 20
 """Subscribers that are given a batch without a pause, and bytes that all of them are given."""
@@ -96,11 +102,7 @@ class Delivery:
         """Deliver a batch at once if it has one topic, with a known route to few cursors. Most batches do."""
         topics = batch.topics[1]
         route = self._routes.known(topics[0]) if len(topics) == 1 and len(batch) <= ROWS_MAX else None
-        if (
-            route is None
-            or len(route) > SMALL_CURSORS_MAX
-            or (len(route) > 1 and len(route) * batch.weight > SMALL_BYTES_MAX)
-        ):
+        if route is None or len(route) > SMALL_CURSORS_MAX or len(route) * batch.weight > SMALL_BYTES_MAX:
             return False
         if route:
             self._sender.begin()
@@ -172,8 +174,9 @@ class Delivery:
         while self._waiting:
             batch = self._waiting[0]
             try:
-                for first in range(0, len(batch), ROWS_MAX):
-                    last = min(first + ROWS_MAX, len(batch))
+                last = 0
+                while last < len(batch):
+                    first, last = last, batch.part(last, ROWS_MAX)
                     self._first, self._last = batch.position(first), batch.position(last)
                     self._history.delivering = self._first
                     self._order, self._at = None, 0
@@ -242,10 +245,17 @@ class Delivery:
         """Give each cursor its rows. A failure for one doesn't affect the others."""
         self._order, start = order, self._first
         is_late, sender = self._slices.is_urgent, self._sender
-        begun = sender.sent_bytes
+        begun = first = sender.sent_bytes
         for number, (cursor, what) in enumerate(order):
             self._at = number
             if not cursor.live or (is_late and cursor.next > start):
+                continue
+            if sender.sent_bytes - first >= TOGETHER_BYTES_MAX:  # the others take their turns
+                cursor.fall_behind(start)
+                self._catchup.resume(cursor)
+                if number % LATER_PER_STEP == LATER_PER_STEP - 1:
+                    self._at, is_late = number + 1, True
+                    yield
                 continue
             self._give(cursor, batch, parts_of(what), start)
             if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1 or sender.sent_bytes - begun >= STEP_BYTES:

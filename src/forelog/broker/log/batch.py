@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Any, NamedTuple
 
 from forelog import kernel
@@ -13,6 +13,8 @@ from forelog.log.position import Position
 
 RETAIN, SLOW = 4, 8
 """Flags of a message besides its QoS, as the kernel's `messages_flags` sets them."""
+PART_BYTES_MAX = 256 << 10
+"""Bytes of messages that a client is given at a time: they wait in its buffer if its socket is full."""
 _CHECKSUM_BYTES = 5
 _BATCH_BYTES, _ROW_BYTES = 1000, 120
 """Memory of a batch besides its data, and of each message, about."""
@@ -125,6 +127,14 @@ class MessageBatch:
         if position.segment != self.segment:
             return 0 if position.segment < self.segment else len(self.starts)
         return bisect_left(self.starts, position.offset - self.base)
+
+    def part(self, first: int, rows_max: int, bytes_max: int = PART_BYTES_MAX) -> int:
+        """The row after a part that begins at a row: so many rows and bytes, but at least one row."""
+        starts = self.starts
+        last, limit = min(first + rows_max, len(starts)), starts[first] + bytes_max
+        if (starts[last] if last < len(starts) else len(self.data)) <= limit:
+            return last
+        return max(bisect_right(starts, limit, first, last) - 1, first + 1)
 
     def message(self, row: int) -> StoredMessage:
         """One message as an object."""
