@@ -10,6 +10,7 @@ from benchmarks import limits, peers
 from benchmarks.appending import append_loop, timed
 from benchmarks.measure import Case, Figure, Settings, interleave, payload, ratio_goal, row
 from forelog import Stream, kernel
+from forelog.log.directory.journal import JOURNAL_BYTES
 
 WRITERS = 64
 
@@ -76,6 +77,8 @@ def _cases(settings: Settings) -> list[Case]:
             timed(settings, alone, lambda p: peers.sqlite_commits(p, data, alone, "FULL")),
         ),
     ]
+    journal = timed(settings, alone, lambda p: append_loop(p, alone, "always", JOURNAL_BYTES))
+    cases.append(Case("forelog append, 1 thread, with a journal", "always", "forelog", journal))
     if peers.has("rocksdict"):
         one = timed(settings, alone, lambda p: peers.rocksdb_puts(p, data, alone, sync=True))
         few = settings.count(50)
@@ -97,6 +100,8 @@ def always(settings: Settings) -> Figure:
         [
             ratio_goal("64 threads to 1 thread", series[1], series[0], at_least=10.0),
             ratio_goal("64 tasks to 1 thread", series[2], series[0]),
-            ratio_goal("1 thread to os.write and fdatasync", series[0], series[3]),
+            ratio_goal("1 thread to os.write and fdatasync", series[0], series[3], at_least=0.9),
+            ratio_goal("1 thread to sqlite3 commits, synchronous=FULL", series[0], series[4], at_least=1.2),
+            ratio_goal("1 thread with a journal to os.write and fdatasync", series[5], series[3], at_least=1.1),
         ],
     )
