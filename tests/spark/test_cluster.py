@@ -19,7 +19,7 @@ from forelog import Stream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-JOB = """
+SESSION = """
 import sys, time
 from forelog.spark import columnar_jar, register
 from forelog.spark.package import package_zip
@@ -38,6 +38,9 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("FATAL")
+"""
+
+WITH_THE_PACKAGE = """
 spark.sparkContext.addPyFile(package_zip())
 register(spark)
 
@@ -50,6 +53,22 @@ frame = spark.read.format("forelog").option("partitionBytes", "1").load(path)
 print("started", flush=True)
 sums = ["count(*)", "count(distinct payload)", "sum(length(payload))"]
 print(frame.where(slow("segment")).selectExpr(*sums).first()[:])
+"""
+
+WITH_THE_JAR_ALONE = """
+register(spark)
+frame = spark.read.format("forelog").option("partitionBytes", "1").load(path)
+sums = ["count(*)", "count(distinct payload)", "sum(length(payload))", "max(segment) > 1"]
+print(frame.selectExpr(*sums).first()[:], frame.count(), frame.where("segment = 2").count() > 0)
+stream = spark.readStream.format("forelog").load(path).writeStream.format("noop").trigger(availableNow=True)
+query = stream.option("checkpointLocation", path + ".checkpoint").start()
+query.awaitTermination()
+print(sum(progress["numInputRows"] for progress in query.recentProgress))
+"""
+
+NO_PYTHON_HERE = """#!/bin/sh
+[ -z "$SPARK_EXECUTOR_DIRS" ] || exit 1  # on executors there is none
+exec {python} "$@"
 """
 
 
@@ -105,7 +124,10 @@ def test_a_worker_that_is_killed_changes_nothing(cluster, tmp_path):
         for serial in range(3000):
             log.append(b"%06d" % serial)
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, url, str(path)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SESSION + WITH_THE_PACKAGE, url, str(path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert job.stdout.readline() == "started\n"
     time.sleep(8)
@@ -115,3 +137,21 @@ def test_a_worker_that_is_killed_changes_nothing(cluster, tmp_path):
         os.kill(int(child), 9)
     assert job.stdout.readline() == "(3000, 3000, 18000)\n"
     assert job.wait(60) == 0
+
+
+def test_executors_need_no_python_to_read(cluster, tmp_path):
+    url, _, environment = cluster
+    with Stream(tmp_path / "log").appender(segment_bytes=20_000) as log:
+        for serial in range(3000):
+            log.append(b"%06d" % serial)
+    python = tmp_path / "python"
+    python.write_text(NO_PYTHON_HERE.format(python=sys.executable))
+    python.chmod(0o755)
+    job = subprocess.run(
+        [sys.executable, "-c", SESSION + WITH_THE_JAR_ALONE, url, str(tmp_path / "log")],
+        env={**environment, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.stdout.splitlines() == ["(3000, 3000, 18000, True) 3000 True", "3000"], job.stderr[-3000:]
