@@ -1,4 +1,4 @@
-"""Starting: what `import forelog` and the command cost before they do anything."""
+"""Starting: what `import forelog`, the servers and the command cost before they do anything."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, row
 
+_SERVERS = {
+    "asyncio, uvloop, msgspec": "import asyncio, uvloop, msgspec",
+    "the job server": "import uvloop, forelog.cli.jobs.serve, forelog.jobs.server.server",
+    "the broker": "import uvloop, forelog.cli.broker.serve, forelog.broker.broker",
+}
 _CUMULATIVE = re.compile(r"import time:\s*\d+ \|\s*(\d+) \| (\S+)$", re.MULTILINE)
 
 
@@ -52,6 +58,9 @@ def starting(settings: Settings) -> Figure:
             Case("import forelog", "-", "forelog", lambda: import_ms("forelog", environment)),
             Case("import asyncio", "-", "peer", lambda: import_ms("asyncio", environment)),
         ]
+        for what, code in _SERVERS.items():
+            measure = partial(process_ms, [sys.executable, "-c", code], environment)
+            cases.append(Case(f"python, importing {what}", "-", "forelog" if "the" in what else "limit", measure))
         if command:
             idle = [sys.executable, "-c", "pass"]
             cases += [
@@ -62,8 +71,11 @@ def starting(settings: Settings) -> Figure:
     figure = Figure("start", "Starting", [row(one, "ms") for one in series])
     figure.notes.append("In new interpreters, with every module's bytecode in its cache since the warm-up.")
     figure.goals.append(ratio_goal("import forelog to import asyncio", series[0], series[1], at_most=1.0))
+    for server in series[3:5]:
+        text = f"{server.case.name} to {series[2].case.name}"
+        figure.goals.append(ratio_goal(text, server, series[2], at_most=2.0))
     if command:
-        figure.goals.append(ratio_goal("forelog --help to python -c pass", series[2], series[3], at_most=6.0))
+        figure.goals.append(ratio_goal("forelog --help to python -c pass", series[5], series[6], at_most=6.0))
     else:
         figure.notes.append("The command `forelog` isn't installed, so not measured.")
     return figure
