@@ -12,6 +12,7 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 from forelog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  # noqa: E402
 from forelog.errors import BadOption, DataLoss, TableDamaged  # noqa: E402
+from forelog.log.directory.tenants import JOBS_MAGIC  # noqa: E402
 from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
 from forelog.spark.tables.commits import load_state, partition_folder  # noqa: E402
@@ -77,6 +78,17 @@ def test_a_table_has_the_rows_of_its_log(log, tmp_path):
     found = [(Position(row["segment"], row["offset"]), row["time"], row["payload"]) for row in rows]
     assert sorted(found) == expected
     assert report.positions == {"log": log.end()}
+
+
+def test_the_codec_that_fits_is_found(log, tmp_path):
+    append(log, 0, 10)
+    assert ingest(log.path, tmp_path / "records", codec="auto").rows == 10
+    assert settled(str(tmp_path / "records")).last.about.codec == "records"
+    jobs = Stream(tmp_path / "jobs", magic=JOBS_MAGIC)
+    jobs.appender().close()
+    for _ in range(2):
+        assert ingest(jobs.path, tmp_path / "commands", codec="auto").rows == 0
+    assert settled(str(tmp_path / "commands")).last.about.codec == "commands"
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended(log, tmp_path):

@@ -55,19 +55,20 @@ def run(chosen: argparse.Namespace) -> int:
 def _look(chosen: argparse.Namespace) -> None:
     """Refuse a wrong path, codec or column now, before Spark takes its time to start."""
     from forelog.spark.codecs import codec_of
-    from forelog.spark.planning import check_codec, find_logs
+    from forelog.spark.planning import check_codec, codec_for, find_logs
 
-    codec_of(chosen.codec or "records")
+    logs = find_logs(chosen.path, recursive=chosen.recursive)
+    codec = codec_for(logs) if chosen.codec == "auto" else chosen.codec or "records"
+    codec_of(codec)
     if chosen.partition_by is not None:
         from forelog.spark.pipeline.ingest_plan import Plan, shape_of
 
-        plan = Plan(chosen.codec or "records", partition_by=chosen.partition_by, recursive=chosen.recursive)
+        plan = Plan(codec, partition_by=chosen.partition_by, recursive=chosen.recursive)
         shape_of(plan)
-    logs = find_logs(chosen.path, recursive=chosen.recursive)
     if not logs and not chosen.follow:
         raise LogNotFound(f"there is no log in {chosen.path}, at any depth")
     if chosen.subcommand in ("ingest", "jobs", "replay", "stats"):
-        check_codec(logs, chosen.codec or "records")
+        check_codec(logs, codec)
 
 
 def _write(path: str, text: str) -> None:

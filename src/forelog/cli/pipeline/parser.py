@@ -140,7 +140,8 @@ def _add_choices(parser: options.CommandParser) -> None:
 
 def _add_ingest(parser: options.CommandParser) -> None:
     parser.add("""
-        --codec NAME                   ingest: what a row is: records (default), commands, datapoints, messages
+        --codec NAME                   ingest: what a row is: records (default), commands, datapoints, messages,
+                                       state; or auto, for the one that fits the log
         --table parquet|delta|iceberg  ingest: format of the table (default: parquet)
         --catalog CATALOG              ingest --table iceberg: its address, or its name for pyiceberg (default:
                                        iceberg.db beside TARGET)

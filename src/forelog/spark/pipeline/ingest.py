@@ -54,7 +54,7 @@ from forelog.spark.pipeline.ingest_plan import (
     table_columns,
 )
 from forelog.spark.pipeline.ingest_run import Finished, Run, ignored, parallelism, run_on
-from forelog.spark.planning import Log, find_logs
+from forelog.spark.planning import Log, codec_for, find_logs
 from forelog.spark.remote import is_remote
 from forelog.spark.tables.commits import DataFile, TableInfo
 from forelog.spark.tables.formats import format_of
@@ -135,6 +135,8 @@ def ingest(
 ) -> IngestReport:
     """Bring a table up to the end of a log, or of all logs in a folder, and with `once=False` keep it there.
 
+    `codec` says what a row is; "auto" takes the one that fits the log.
+
     `table` is "parquet", "delta" or "iceberg". An Iceberg table is named as its folder, in a catalog of SQLite
     beside it; `table_name` ("sales.orders") and `catalog` say otherwise: an address, or a name that pyiceberg's
     configuration has.
@@ -201,6 +203,8 @@ class Ingest:
         self._target = os.path.abspath(target)
         self._run = run
         self._plan = plan or Plan()
+        if self._plan.codec == "auto":
+            self._plan = replace(self._plan, codec=codec_for(self._logs()))
         self._progress = progress or _silent
         self._reached = reached or _silent
         if is_remote(target):
