@@ -312,3 +312,20 @@ def test_a_part_of_a_batch_has_so_many_rows_and_bytes():
         last = batch.part(first, rows, most)
         fits = [end for end in range(first + 1, len(sizes) + 1) if sum(sizes[first:end]) <= most]
         assert last == min(max(fits, default=first + 1), first + rows)
+
+
+def test_a_batch_weighs_its_topics_too():
+    """They are kept beside its bytes."""
+    size = 60_000
+    starts, ends, none = array("q", [0]), array("q", [size]), array("q", [size])
+    assert MessageBatch(bytes(size), starts, (starts, ends), (none, none), b"\0").weight > 2 * size
+
+
+def test_what_is_retained_is_written_without_saying_so_twice(tmp_path):
+    with local(tmp_path / "log") as here, Talk(here.port) as client:
+        client.connect()
+        client.publish("a", b"x", qos=1, retain=True)
+        here.do(here.broker.store.flush)
+    with local(tmp_path / "log") as here:
+        (message,) = here.do(lambda: list(here.broker.store.retained.match("a")))
+        assert (message.topic, message.payload, message.properties["retain"]) == ("a", b"x", True)

@@ -104,3 +104,22 @@ def test_topics_that_no_filter_can_match_are_not_looked_up() -> None:
     cursor.add("+", Sub(0))
     assert cursor.candidates(topics, range(1000)) == range(1000)
     assert cursor.wants(frozenset(topics[8:]))
+
+
+def test_a_broker_that_stops_reads_nothing_more(tmp_path: Any, caplog: Any) -> None:
+    with local(tmp_path / "log", limits=Limits(tail_bytes_max=1)) as here:
+        client = Talk(here.port)
+        here.clients.append(client)
+        client.connect("c")
+        for number in range(10):
+            client.publish(f"t/{number}", b"x", 1)
+        for first in range(0, 500, 250):
+            client.subscribe(*(f"$share/g{n}/t/+" for n in range(first, first + 250)), qos=1)
+
+        def fall_behind() -> None:
+            for group in here.broker.groups.all.values():
+                group.fall_behind(Position(0, 0))
+                here.broker.catchup.resume(group)
+
+        here.do(fall_behind)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -104,7 +104,8 @@ def guesses_from_many_addresses(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-@attack("broker guesses-of-many-from-many", **ACCESS)
+# A thousand passwords wait for up to 30 s, and each check takes 16 MiB.
+@attack("broker guesses-of-many-from-many", **{**ACCESS, "left_mib": 48, "idle_cpu": 1})
 def guesses_of_many_from_many(site: Site) -> None:
     """3,000 wrong passwords, each of another name and from another address."""
     some = wrong(site, site.many(3000), names=3000, addresses=3000, prefix="x")
@@ -126,7 +127,8 @@ def long_passwords(site: Site) -> None:
     site.settle(1)
 
 
-@attack("broker behind-a-password", **ACCESS)
+# Their passwords wait for up to 30 s.
+@attack("broker behind-a-password", files=120, **ACCESS)
 def behind_a_password(site: Site) -> None:
     """100 clients that send 4 MiB behind a CONNECT whose password is still being checked."""
     some = {}

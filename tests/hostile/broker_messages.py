@@ -264,7 +264,7 @@ def new_long_topics(site: Site) -> None:
     site.pump({publisher: data, subscriber: b""}, quiet=0.5, seconds=25)
 
 
-@attack("broker slashes", memory_mib=96, left_mib=64)
+@attack("broker slashes", memory_mib=160, left_mib=144)  # the tail, and 1,000 retained ones of 30 kB
 def slashes(site: Site) -> None:
     """2,000 messages to topics of 30,000 levels, with wildcard subscribers, and retained ones."""
     some = site.mqtt_many(20, "slash")
@@ -275,7 +275,7 @@ def slashes(site: Site) -> None:
     site.pump({publisher: data, **dict.fromkeys(some, b"")}, quiet=0.5, seconds=25)
 
 
-@attack("broker unreleased", memory_mib=64)
+@attack("broker unreleased", memory_mib=64, left_mib=48)  # 15 MiB of messages in the tail, 100,000 identifiers
 def unreleased(site: Site) -> None:
     """100 publishers with 1,000 messages of QoS 2 each that they never release."""
     some = site.mqtt_many(site.many(100), "two", expiry=FOREVER, clean=False)

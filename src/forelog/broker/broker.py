@@ -209,6 +209,7 @@ class Broker:
         await self.admission.see_off(self.presence.connections)
         for connection in list(self.presence.connections):
             self.clients.left(connection)
+        self.catchup.stop()
         self.slices.finish()
         self.store.note_known()
         with contextlib.suppress(OSError, ForelogError):  # closing the store reports it

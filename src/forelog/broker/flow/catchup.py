@@ -72,6 +72,12 @@ class CatchUp:
             owner.pumping = True
             self._slices.add(_turn_of(owner), self._pumping(owner))
 
+    def stop(self) -> None:
+        """Read nothing more from disk: the broker stops."""
+        self._reads.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
     def _pumping(
         self,
         owner: Session | Group,

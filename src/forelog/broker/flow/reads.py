@@ -43,6 +43,12 @@ class Reads:
             self._turns[reader] = None
         self._go_on()
 
+    def stop(self) -> None:
+        """Let nobody begin any more."""
+        self._most = 0
+        self._turns.clear()
+        self._waiting.clear()
+
     def _go_on(self) -> None:
         while self._turns and len(self._reading) < self._most:
             reader, _ = self._turns.popitem(last=False)

@@ -39,6 +39,7 @@ class MessageBatch:
 
     __slots__ = (
         "_codes",
+        "_weight",
         "base",
         "data",
         "end",
@@ -78,6 +79,7 @@ class MessageBatch:
         self.sender = sender
         """The id of the client that published all of them; None if there were several."""
         self.segment = self.base = self.end = 0
+        self._weight = 0
         self._codes: tuple[array[int], list[bytes]] | None = None
 
     @classmethod
@@ -103,8 +105,11 @@ class MessageBatch:
 
     @property
     def weight(self) -> int:
-        """Memory that it takes, estimated: with small messages much more than the data."""
-        return len(self.data) + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
+        """Memory that it takes, estimated: with small messages, or long topics, much more than the data."""
+        if self._weight == 0:
+            topics = sum(map(len, self.topics[1]))
+            self._weight = len(self.data) + topics + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
+        return self._weight
 
     @property
     def topics(self) -> tuple[array[int], list[bytes]]:

@@ -349,7 +349,7 @@ class SessionStore:
         if message is None:
             self.note("unretain", topic)
         else:
-            self.note("retain", topic, message.time_ns, message.payload, message.properties)
+            self.note(*_retained(topic, message))
 
     def learn(self, batch: MessageBatch) -> None:
         """Take in the consequences of messages that the log of messages had at the start."""
@@ -404,7 +404,7 @@ class SessionStore:
                 self._note_snapshot(session)
                 self._new.discard(key)
             elif kind == "retain" and (message := self.retained.get(key)) is not None:
-                log.update(["retain", key, message.time_ns, message.payload, message.properties])
+                log.update([*_retained(key, message)])
             elif kind == "group" and (position := self.groups.get(key)) is not None:
                 log.update(["group", key, *position])
 
@@ -471,7 +471,7 @@ class SessionStore:
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
         elif kind == "retain":
-            self.retained.add(StoredMessage(rest[1], rest[0], rest[2], rest[3]))
+            self.retained.add(StoredMessage(rest[1], rest[0], rest[2], {**rest[3], "retain": True}))
         elif kind == "unretain":
             self.retained.remove(rest[0])
         elif kind == "group":
@@ -490,3 +490,9 @@ class SessionStore:
         for name in names:
             if name in session.groups:
                 self.groups.setdefault(name, session.groups[name].since)
+
+
+def _retained(topic: str, message: StoredMessage) -> tuple[Any, ...]:
+    """The event of a retained message. That it is one isn't said again in its properties."""
+    kept = {name: value for name, value in message.properties.items() if name != "retain"}
+    return "retain", topic, message.time_ns, message.payload, kept
