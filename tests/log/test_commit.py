@@ -103,6 +103,23 @@ def test_the_main_thread_never_leads_a_round():
     assert leaders == ["forelog-commit"] * 3
 
 
+def test_no_python_runs_between_finding_no_leader_and_waking_one():
+    """An interrupt there would leave a leader that was never woken."""
+    recorder = Recorder(0)
+    commit = GroupCommit(recorder)
+    entry, seen = request([b"x"]), []
+    sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        commit.queue.enter(entry)
+        commit.queue.pass_on()
+    finally:
+        sys.setprofile(None)
+    assert seen == []
+    commit.queue.take(10, 10)
+    commit.queue.pass_on()
+    commit.close(ValueError("closed"))
+
+
 def test_threads_that_never_come_back_leave_nobody_waiting():
     recorder = Recorder()
     commit = GroupCommit(recorder)

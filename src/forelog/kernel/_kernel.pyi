@@ -382,8 +382,8 @@ class BoundedQueue:
     empty queue, even if it is larger than all of it.
 
     The leader is the entry whose thread commits; the queue itself for a thread of the queue's own, which `wake()`
-    wakes; or None. An entry's thread can lead if the entry has a `gate` where it waits, and isn't `is_main`. To
-    make it the leader its gate is taken away and opened.
+    wakes, a function in C; or None. An entry's thread can lead if the entry has a `gate` where it waits, and isn't
+    `is_main`. To make it the leader its gate is taken away and opened.
     """
 
     writes_max: int

@@ -28,6 +28,7 @@ matters, and a round opens all gates when it ends.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -97,9 +98,10 @@ class GroupCommit(Generic[T]):
         queue_timeout: float | None = None,
     ) -> None:
         self._commit = commit
-        wake: SimpleQueue[None] = SimpleQueue()  # in C: an interrupt can't leave it locked
-        self._wake = wake
-        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes, lambda: wake.put(None))
+        # Both in C: an interrupt can't leave the queue locked, nor come between finding no leader and waking one.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        wake = functools.partial(self._wake.put, None)
+        self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes, wake)
         self._queue_timeout = queue_timeout
         self._line: deque[Gate] = deque()
         """The gates of those whose requests are settled, not opened yet."""
