@@ -6,10 +6,8 @@ They need no Spark session, but some need the packages of an extra. Without thes
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from forelog.copies.identity import Identity
@@ -20,7 +18,6 @@ from forelog.copies.snapshot import Resume, Snapshot
 from forelog.copies.targets import DirectoryTarget
 from forelog.copies.transfers import Transfer, Transfers
 from forelog.errors import LogNotFound
-from forelog.files import Files
 from forelog.formats import Format
 from forelog.formats.state import FORMAT as STATE_FORMAT
 from forelog.log.directory.place import TAIL_BYTES
@@ -50,27 +47,14 @@ def _lacks_spark(sight: Sight) -> bool:
 # -- Spark
 
 
-@functools.cache
-def _seen_log() -> Any:
-    """A log for Spark's planner, on a given disk."""
+def _log_of(sight: Sight) -> Any:
+    """The log as Spark's planner finds it, on the disk that is looked at."""
     from forelog.spark.planning import Log
 
-    @dataclass(frozen=True)
-    class SeenLog(Log):
-        files: Files | None = None
-
-        def stream(self) -> Stream:
-            return Stream(self.path, format=self.format, files=self.files)
-
-    return SeenLog
-
-
-def _log_of(sight: Sight) -> Any:
-    """The log as Spark's planner finds it."""
     stream = Stream.open(sight.path, files=sight.disk)
     if stream.format != sight.format:  # no header was there yet that would have told
         raise LogNotFound(f"there are no segments in {sight.path}")
-    return _seen_log()(stream.path, "log", stream.format, sight.disk)
+    return Log(stream.path, "log", stream.format, stream)
 
 
 def _codec_name(sight: Sight) -> str:
