@@ -489,3 +489,20 @@ def test_what_is_large_for_all_of_many_subscribers_does_not_hold_up_others(broke
     publisher.publish("large", b"second", qos=1)
     for one in many:
         assert [len(message.payload) for message in one.take(2)] == [300_000, 6]
+
+
+def test_a_message_to_a_new_topic_does_not_wait_for_the_turns_of_others(broker, talk):
+    """Unless finding who wants it takes long."""
+    overlapping(talk("c"), 10)
+    publisher = talk("p")
+    (connection,) = (one for one in broker.broker.presence.connections if one.client_id == "p")
+
+    def publish(topic: str) -> bool:
+        broker.broker.slices.use(1000.0)  # others have used up the time of this round
+        connection.data_received(packets(Publish(topic, b"x")))
+        return connection._held is None
+
+    assert broker.do(lambda: publish("new"))
+    assert not broker.do(lambda: publish("/".join("a" * 10)))
+    publisher.drain()
+    assert broker.do(lambda: broker.broker.intake.messages) == 2

@@ -24,6 +24,8 @@ RUNS_MAX = 100
 """Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
 TOPICS_MAX = 256
 """New topics that are looked up for a client before its messages to them are written."""
+STEPS_MIN = 4
+"""Steps of looking up that a client may do in each read, whatever others do."""
 _PUBLISH, _PUBACK, _PINGREQ = 0x30, 0x40, 0xC0
 _PLAIN = frozenset((_PUBLISH, _PUBACK, _PINGREQ))
 """Packets that rarely take long. All others wait as soon as the time of a round is used up."""
@@ -42,7 +44,7 @@ class Held(Hashable, Protocol):
 class Pace:
     """The pace of one client."""
 
-    __slots__ = ("_delivery", "_looking_up", "_routes", "_slices", "_turn")
+    __slots__ = ("_delivery", "_is_first", "_looking_up", "_routes", "_slices", "_turn")
 
     def __init__(self, slices: Slices, delivery: Delivery, routes: Routes) -> None:
         self._slices = slices
@@ -50,11 +52,14 @@ class Pace:
         self._routes = routes
         self._looking_up: Future[Any] | None = None
         """What the client is held for while topics are looked up for it."""
+        self._is_first = True
+        """Whether nothing was handled of this read yet."""
         self._turn = 0
         """The turn in which its last messages are written."""
 
     def must_wait(self, client: Held, first: int, runs: int) -> bool:
         """Whether a packet with this first byte has to wait after so many runs. If so, the client is held."""
+        self._is_first = runs == 0
         if (runs >= RUNS_MAX or first & 0xF0 not in _PLAIN) and not self._slices.has_time():
             client.hold(Future())
             self._later(client)
@@ -80,7 +85,10 @@ class Pace:
     def look_up(self, client: Held, topics: list[bytes]) -> bool:
         """Find the subscribers of topics. False if that takes a while: the client is held until they are known."""
         held: Future[Any] = Future()
-        if self._slices.start(client, self._finding(client, topics, held)):
+        work = self._finding(client, topics, held)
+        if self._is_first and any(next(work, True) for _ in range(STEPS_MIN)):
+            return True  # few don't wait for the turns of others
+        if self._slices.start(client, work):
             return True
         self._looking_up = held
         client.hold(held)

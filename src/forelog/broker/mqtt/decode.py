@@ -12,7 +12,7 @@ forelog.errors.BadPacket: PUBLISH ends within its properties (0x81)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forelog import kernel
@@ -256,9 +256,8 @@ def _answer(make: type[Puback] | type[Pubrec] | type[Pubrel] | type[Pubcomp]) ->
     return read
 
 
-def _check_count(filters: Sequence[object]) -> None:
-    if len(filters) > FILTERS_MAX:
-        raise BadPacket(ReasonCode.QUOTA_EXCEEDED, f"a packet has more than {FILTERS_MAX} filters")
+def _too_many() -> BadPacket:
+    return BadPacket(ReasonCode.QUOTA_EXCEEDED, f"a packet has more than {FILTERS_MAX} filters")
 
 
 def _subscribe(packet: _Packet) -> Subscribe:
@@ -266,7 +265,8 @@ def _subscribe(packet: _Packet) -> Subscribe:
     subscriptions = []
     while packet.body.left():
         subscriptions.append(_subscription(packet))
-        _check_count(subscriptions)
+        if len(subscriptions) > FILTERS_MAX:
+            raise _too_many()
     if not subscriptions:
         raise protocol_error("SUBSCRIBE has no filter")
     return Subscribe(packet_id, subscriptions, properties)
@@ -311,7 +311,8 @@ def _unsubscribe(packet: _Packet) -> Unsubscribe:
         text = packet.body.text("filter")
         parse_filter(text)
         filters.append(text)
-        _check_count(filters)
+        if len(filters) > FILTERS_MAX:
+            raise _too_many()
     if not filters:
         raise protocol_error("UNSUBSCRIBE has no filter")
     return Unsubscribe(packet_id, filters, properties)

@@ -88,7 +88,7 @@ def _checked(text: str, whole: str) -> str:
     if not has_wildcards(text):
         return text
     *levels, last = text.split("/")
-    if any(has_wildcards(level) and level != "+" for level in levels):
+    if [level for level in levels if level != "+" and has_wildcards(level)]:
         raise _invalid(whole, "a wildcard must be a whole level, and # the last one")
     if has_wildcards(last) and last not in ("+", "#"):
         raise _invalid(whole, "a wildcard must be a whole level")

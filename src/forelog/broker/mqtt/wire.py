@@ -53,11 +53,19 @@ class Body:
 
     def byte(self, what: str) -> int:
         """One byte."""
-        return self._take(1, what)[0]
+        at = self._at
+        if at >= len(self._data):
+            raise malformed(f"{self._name} ends within its {what}")
+        self._at = at + 1
+        return self._data[at]
 
     def two(self, what: str) -> int:
         """A number of two bytes."""
-        return int.from_bytes(self._take(2, what))
+        at = self._at
+        if at + 2 > len(self._data):
+            raise malformed(f"{self._name} ends within its {what}")
+        self._at = at + 2
+        return self._data[at] << 8 | self._data[at + 1]
 
     def four(self, what: str) -> int:
         """A number of four bytes."""
