@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from forelog import Stream
+from forelog.jobs import Client, LocalServer
+from forelog.state import PersistentDict
 
 from .conftest import Run, damage, payloads
 
@@ -112,3 +114,31 @@ def test_an_age_before_all_times_drops_nothing(run: Run, log: Path) -> None:
     before = payloads(log)
     assert run("clean", log, "--older-than", "99999999d").code == 0
     assert payloads(log) == before
+
+
+def test_a_state_log_is_refused_unless_its_magic_number_is_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "prices"
+    with PersistentDict(path) as prices:
+        prices["chips"] = 250
+    result = run("clean", path, "--older-than", "0s", "--roll")
+    assert result.code == 2
+    assert "is a state log: it shortens itself" in result.err
+    assert "add --magic 0x63707374" in result.err
+    with PersistentDict(path) as prices:
+        assert dict(prices) == {"chips": 250}
+    assert run("clean", path, "--older-than", "0s", "--magic", "0x63707374").code == 0
+
+
+def test_a_command_log_is_refused(run: Run, tmp_path: Path) -> None:
+    with LocalServer(tmp_path / "jobs") as server, Client(server.address) as client:
+        job = client.add("mail", b"to: you")
+    result = run("clean", tmp_path / "jobs", "--older-than", "0s", "--roll")
+    assert result.code == 2
+    assert "is the command log of a job server: its server drops what no job needs" in result.err
+    with LocalServer(tmp_path / "jobs") as server, Client(server.address) as client:
+        assert client.lease("mail").id == job
+
+
+def test_a_dry_run_says_that_the_last_segment_is_not_counted(run: Run, log: Path) -> None:
+    result = run("clean", log, "--older-than", "1h", "--dry-run", "--roll")
+    assert "the last segment isn't counted: --roll finishes it only in a real run" in result.out

@@ -46,6 +46,7 @@ def dataset(path: str | os.PathLike[str], **options: Unpack[ScanOptions]) -> Log
 
 def scan_polars(path: str | os.PathLike[str], **options: Unpack[ScanOptions]) -> pl.LazyFrame:
     """A log, or a folder of logs, as a lazy frame of Polars. Options and errors are those of `dataset`."""
+    source = LogSource.open(path, options)  # it says what is missing, if there is no pyarrow
     from forelog.arrow.polars import lazy_frame
 
-    return lazy_frame(LogSource.open(path, options))
+    return lazy_frame(source)

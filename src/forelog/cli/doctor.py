@@ -19,6 +19,7 @@ from forelog.spark.java import JAVA_VERSION_MIN, java_found
 
 EXTRAS = (
     ("pyarrow", "arrow", "Stream.scan() and Spark"),
+    ("polars", "polars", "scan_polars()"),
     ("rich", "cli", "progress bars"),
     ("prometheus_client", "metrics", "metrics"),
     ("msgspec", "state", "state and the broker"),
@@ -26,6 +27,7 @@ EXTRAS = (
     ("websockets", "broker", "MQTT over WebSockets"),
     ("fsspec", "remote", "logs and copies on object storage"),
     ("pyspark", "spark", "Spark"),
+    ("grpcio", "connect", "Spark Connect"),
     ("deltalake", "delta", "ingesting to Delta"),
     ("pyiceberg", "iceberg", "ingesting to Iceberg"),
 )

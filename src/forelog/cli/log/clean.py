@@ -8,8 +8,17 @@ from dataclasses import asdict
 from forelog.cli import codes, options
 from forelog.cli.output import human_bytes, plural, print_json
 from forelog.cli.progress import Progress
+from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.cleaner import CleanReport
+from forelog.log.directory.tenants import JOBS_MAGIC, described
 from forelog.log.rules import KeepLast, KeepLatest, OlderThan, Rule
+from forelog.log.stream import Stream
+
+_THEMSELVES = {
+    STATE_MAGIC: "it shortens itself, and its old records are still needed",
+    JOBS_MAGIC: "its server drops what no job needs, and so does `forelog pipeline clean` while it is stopped",
+}
+"""What becomes of old records in logs that only their owners can clean, by magic number."""
 
 
 def parser() -> options.CommandParser:
@@ -44,6 +53,7 @@ def parser() -> options.CommandParser:
 def run(chosen: argparse.Namespace) -> int:
     rule = _rule(chosen)
     stream = options.open_log(chosen.log, chosen)
+    _refuse_logs_that_clean_themselves(stream, chosen)
     if rule.needs_last and not stream.format.appends_in_place:
         raise codes.UsageError(f"--latest-key and --latest-until are not for the format {stream.format.name}")
     if chosen.roll and not chosen.dry_run:
@@ -57,8 +67,19 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print_json({"path": chosen.log, "dry_run": chosen.dry_run, **asdict(report)})
     else:
-        _print(chosen.log, report, dry_run=chosen.dry_run)
+        _print(chosen.log, report, dry_run=chosen.dry_run, rolls=chosen.roll)
     return codes.FINE
+
+
+def _refuse_logs_that_clean_themselves(stream: Stream, chosen: argparse.Namespace) -> None:
+    """A state log without its old records has lost state, and a command log its jobs."""
+    signature = stream.format.signature
+    how = None if signature is None else _THEMSELVES.get(signature[0])
+    if how is not None and chosen.magic is None:
+        raise codes.UsageError(
+            f"{chosen.log} is {described(stream.format).what}: {how}. To drop records by this rule, and lose what "
+            f"they say, add --magic {signature[0]:#x}"
+        )
 
 
 def _rule(chosen: argparse.Namespace) -> Rule:
@@ -80,7 +101,7 @@ def _rule(chosen: argparse.Namespace) -> Rule:
     return rules[0]
 
 
-def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
+def _print(path: str, report: CleanReport, *, dry_run: bool, rolls: bool) -> None:
     would = "would be " if dry_run else ""
     print(
         f"{path}: {plural(report.records_dropped, 'record')} {would}dropped, "
@@ -88,7 +109,9 @@ def _print(path: str, report: CleanReport, *, dry_run: bool) -> None:
     )
     changed = f"{report.segments_rewritten:,} {would}rewritten and {report.segments_removed:,} {would}removed"
     print(f"  of {plural(report.segments_visited, 'finished segment')}, {changed}")
-    if not report.segments_visited:
+    if dry_run and rolls:
+        print("  the last segment isn't counted: --roll finishes it only in a real run")
+    elif not report.segments_visited:
         print("  cleaning skips the last segment, and there is no other: --roll starts a new one first")
     for segment in report.segments_skipped:
         print(f"  left unchanged: {segment}")
