@@ -27,7 +27,6 @@ EXTRAS = (
     ("websockets", "broker", "MQTT over WebSockets"),
     ("fsspec", "remote", "logs and copies on object storage"),
     ("pyspark", "spark", "Spark"),
-    ("grpcio", "connect", "Spark Connect"),
     ("deltalake", "delta", "ingesting to Delta"),
     ("pyiceberg", "iceberg", "ingesting to Iceberg"),
 )

@@ -73,12 +73,11 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _refuse_logs_that_clean_themselves(stream: Stream, chosen: argparse.Namespace) -> None:
     """A state log without its old records has lost state, and a command log its jobs."""
-    signature = stream.format.signature
-    how = None if signature is None else _THEMSELVES.get(signature[0])
-    if how is not None and chosen.magic is None:
+    magic, _ = stream.format.signature or (0, 0)
+    if magic in _THEMSELVES and chosen.magic is None:
         raise codes.UsageError(
-            f"{chosen.log} is {described(stream.format).what}: {how}. To drop records by this rule, and lose what "
-            f"they say, add --magic {signature[0]:#x}"
+            f"{chosen.log} is {described(stream.format).what}: {_THEMSELVES[magic]}. To drop records by this "
+            f"rule, and lose what they say, add --magic {magic:#x}"
         )
 
 
