@@ -471,7 +471,8 @@ class SessionStore:
             self.sessions.pop(rest[0], None)
             self._noted.discard(rest[0])
         elif kind == "retain":
-            self.retained.add(StoredMessage(rest[1], rest[0], rest[2], {**rest[3], "retain": True}))
+            topic, time_ns, payload, *properties = rest
+            self.retained.add(StoredMessage(time_ns, topic, payload, dict(*properties, retain=True)))
         elif kind == "unretain":
             self.retained.remove(rest[0])
         elif kind == "group":
@@ -495,4 +496,4 @@ class SessionStore:
 def _retained(topic: str, message: StoredMessage) -> tuple[Any, ...]:
     """The event of a retained message. That it is one isn't said again in its properties."""
     kept = {name: value for name, value in message.properties.items() if name != "retain"}
-    return "retain", topic, message.time_ns, message.payload, kept
+    return "retain", topic, message.time_ns, message.payload, *([kept] if kept else [])
