@@ -32,7 +32,7 @@ class Rounds:
             work()
         for client in self.clients:
             if client.sent and not client.is_paused:
-                buffer = self.inputs.buffer()
+                buffer = self.inputs.buffer
                 size = min(len(buffer), len(client.sent))
                 buffer[:size], client.sent = client.sent[:size], client.sent[size:]
                 self.inputs.read(client, size)

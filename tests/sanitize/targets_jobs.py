@@ -96,6 +96,17 @@ class _Clients:
         return 0.0
 
 
+class _Connection:
+    """A connection whose turn is over after every so many commands, or never."""
+
+    def __init__(self, knobs: bytes) -> None:
+        self._share, self._commands = knobs[3] % 4, 0
+
+    def has_time(self) -> bool:
+        self._commands += 1
+        return not self._share or self._commands % self._share != 0
+
+
 def _talk(jobs: _Jobs, data: bytes) -> object:
     """All that a session answers to these bytes, which come in pieces, while time passes."""
     knobs, data = data[:4].ljust(4, b"\0"), data[4:]
@@ -103,12 +114,15 @@ def _talk(jobs: _Jobs, data: bytes) -> object:
     machine = jobs.machine.Machine(now_ns)
     outage = jobs.outage.Outage(None, machine, None, None, None)
     outage.read_only = bool(knobs[0] & 1)
-    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None, None)
+    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None, _Connection(knobs))
     for at in range(0, len(data), size):
         session.feed(data[at : at + size], now_ns)
-        while session.waiting is not None and not session.closed:
-            session.end_wait()
-            session.resume(now_ns)
+        while (session.waiting is not None or session.in_line) and not session.closed:
+            if session.waiting is not None:
+                session.end_wait()
+                session.resume(now_ns)
+            else:
+                session.go_on(now_ns)
         found.append(session.take())
         if knobs[2]:
             now_ns += knobs[2] * 10**8

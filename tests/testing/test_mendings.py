@@ -238,7 +238,7 @@ MENDINGS = {
         one_look_at_a_defect, "shared with another", ["follower"], "raised", limit=6000, words="damaged record"
     ),
     "the mark is read before and after the size": Mending(
-        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=4500
+        mark_before_the_size, "refused batch", ["follower"], "phantom", limit=9000
     ),
     "a segment that has grown was not rewritten": Mending(
         stale_size_of_a_foreign_segment, "rolls", ["cursor", "follower"], "gap", limit=300

@@ -265,7 +265,7 @@ class Connection(Peer, Input):
             intake.undo()
             self._singly = stopped - at
             return self._take_singly(data, at, stopped, limit)
-        if count and not self._looked_up and (new := pace.new(intake.topics())):
+        if count and not (self._looked_up or pace.is_easy) and (new := pace.new(intake.topics())):
             if len(new) > TOPICS_MAX:
                 intake.undo()
                 count, stopped, reason, need = intake.take(self, data, at, end, limit, TOPICS_MAX)

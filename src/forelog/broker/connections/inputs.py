@@ -53,6 +53,8 @@ class Inputs:
         self._clock = clock
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._little = self._buffer[:LITTLE_BYTES]
+        self.buffer = self._buffer
+        """Where to read what a client has sent, before `read` is called; small once the round is used up."""
         self._deadline: float | None = None
         """When the time of this round is used up; None before anything was read in it."""
         self._left = 0
@@ -64,21 +66,19 @@ class Inputs:
         """The number of clients that wait for their turn."""
         return len(self._waiting)
 
-    def buffer(self) -> memoryview:
-        """Where to read what a client has sent. It must call `read` at once."""
-        return self._buffer if self._has_room() else self._little
-
     def read(self, client: Source, size: int) -> None:
         """Handle what was read into the buffer, or let the client wait for its turn."""
         data = bytes(self._buffer[:size])
-        if self._has_room() and client not in self._waiting:
+        if self._deadline is None:
             self._begin()
+        elif self._left <= 0 or self._clock() >= self._deadline:
+            self.buffer = self._little
+        if self.buffer is self._buffer and not (self._waiting and client in self._waiting):
             self._left -= size
             client.data_received(data)
         else:
             self._waiting.setdefault(client, bytearray()).extend(data)
             client.pause_input()
-            self._begin()
 
     def drop(self, client: Source) -> None:
         """Forget a client whose connection is closed."""
@@ -96,6 +96,7 @@ class Inputs:
     def _end(self) -> None:
         """End a round, and begin the next with those that wait."""
         self._deadline = None
+        self.buffer = self._buffer
         while self._waiting and self._has_room():
             self._begin()
             client, data = self._waiting.popitem(last=False)
@@ -126,7 +127,7 @@ class Input(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._inputs.buffer()
+        return self._inputs.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._inputs.read(self, nbytes)

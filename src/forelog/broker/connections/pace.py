@@ -12,6 +12,7 @@ to other topics aren't written behind them.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from typing import Any, Protocol
 from forelog.broker.flow.delivery import Delivery
 from forelog.broker.flow.routes import Routes
 from forelog.broker.flow.slices import Slices
+
+logger = logging.getLogger("forelog")
 
 RUNS_MAX = 100
 """Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
@@ -77,6 +80,11 @@ class Pace:
         """Resume the client when others have had their turn."""
         self._slices.later(client, client.resume)
 
+    @property
+    def is_easy(self) -> bool:
+        """Whether no topic takes long to look up."""
+        return self._routes.are_easy
+
     def new(self, topics: list[bytes]) -> list[bytes]:
         """Those of some topics whose subscribers aren't known."""
         known = self._routes.known
@@ -95,12 +103,15 @@ class Pace:
         return False
 
     def _finding(self, client: Held, topics: list[bytes], held: Future[Any]) -> Iterator[None]:
-        for topic in topics:
-            if held.cancelled():
-                return  # the client is gone
-            if self._routes.known(topic) is None:
-                yield from self._routes.find(topic)
-                yield
+        try:
+            for topic in topics:
+                if held.cancelled():
+                    return  # the client is gone
+                if self._routes.known(topic) is None:
+                    yield from self._routes.find(topic)
+                    yield
+        except Exception:
+            logger.exception("broker: finding the subscribers of a topic failed; its delivery tries again")
         if self._looking_up is held:
             self._looking_up = None
             client.resume()

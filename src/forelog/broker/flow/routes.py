@@ -15,6 +15,7 @@ _TOPICS_MAX = 65_536
 _BYTES_MAX = 16 << 20
 """Bytes of cached topics and their routes."""
 _ENTRY_BYTES, _CURSOR_BYTES = 300, 80
+_BRANCHING_MAX = 32
 _EFFORT_EACH, _EFFORT_MAX = 4, 2000
 """The cost of one subscriber's verdict, besides its subscriptions; and the cost of one step."""
 
@@ -31,19 +32,28 @@ class Routes:
         """Cached topics, by their first level."""
         self._bytes = 0
         self._changes = 0
+        self._branching = 0
+        """Subscriptions to filters with a +: besides the path of the topic, a lookup follows each of them."""
 
     def __len__(self) -> int:
         return len(self._trie)
 
     def add(self, cursor: Cursor, filter: str, sub: Sub) -> None:  # noqa: A002
         """Add a subscription."""
-        self._trie.add(filter, cursor, sub)
+        if self._trie.add(filter, cursor, sub) is None and "+" in filter:
+            self._branching += 1
         self._changed(filter)
 
     def remove(self, cursor: Cursor, filter: str) -> None:  # noqa: A002
         """Remove a subscription."""
         if self._trie.remove(filter, cursor) is not None:
+            self._branching -= "+" in filter
             self._changed(filter)
+
+    @property
+    def are_easy(self) -> bool:
+        """Whether the route of any topic is found quickly: few filters make a lookup branch."""
+        return self._branching <= _BRANCHING_MAX
 
     def known(self, topic: bytes) -> Route | None:
         """All cursors that want a topic, each once, if that is cached."""
