@@ -1,7 +1,7 @@
 """A disk in memory that can crash, lie, tear and fill up.
 
-It implements `forelog.files.Files`, so that it can be given to a `Stream`. What happened on it is in
-`events`; `len(disk.events)` is a moment to remember, to compare with the moments that states tell.
+It implements `forelog.files.Files`: give it to a `Stream`. Everything that happened on it is in `events`. Note
+`len(disk.events)` when something is acknowledged, and compare it with the `events` of a state later.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Operation(NamedTuple):
     remove, move_dir, remove_dir, stat, lock; or of an open file: write, write_at, read, truncate, sync, size,
     store."""
     path: str
-    """The path that it is for."""
+    """The path that the call is about."""
     byte_count: int
-    """The bytes that a write has."""
+    """The number of bytes of a write."""
     number: int
     """The number of calls made before it on this disk."""
 
@@ -109,7 +109,7 @@ class CrashDisk:
         return disk
 
     origin = ""
-    """The digest of what the disk held when it was made, if it was made of something."""
+    """The digest of the contents that the disk was made with, if there were any."""
     _base: dict[str, bytes] | None = None
 
     def contents(self) -> dict[str, bytes]:
@@ -125,7 +125,8 @@ class CrashDisk:
         return summary.hexdigest()
 
     def killed(self, events: int | None = None) -> CrashDisk:
-        """The disk after the process was killed, now or earlier: with all that was written, unlocked."""
+        """The disk after the process was killed, now or at an earlier moment: everything written is there, no
+        lock is held."""
         model = self.model_at(len(self.events) if events is None else events)
         return CrashDisk.of(_contents(model), sector_bytes=self.sector_bytes, boot=self.boot)
 
@@ -134,7 +135,7 @@ class CrashDisk:
         return self._states(len(self.events) if events is None else events, limit, seed)
 
     def crashed(self, rng: random.Random) -> CrashDisk:
-        """One disk after a power loss now, by chance."""
+        """One possible disk after a power loss now, chosen at random."""
         return self._after_crash(self._model, one_of(self._model, rng))
 
     def _states(self, moment: int, limit: int, seed: int) -> Iterator[CrashState]:
@@ -440,7 +441,7 @@ class _MemoryFile:
 
 
 class _MemoryShared:
-    """Words of a file of a CrashDisk."""
+    """Shared words in a file of a CrashDisk."""
 
     def __init__(self, disk: CrashDisk, path: str, inode: int) -> None:
         self._disk = disk

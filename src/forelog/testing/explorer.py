@@ -170,7 +170,8 @@ class Explorer:
         return self._told()
 
     def _differs(self, run: _Run, start: int) -> bool:
-        """Whether a reader that begins at another moment could find anything else, or would have to."""
+        """Whether a reader that begins at this moment could find, or must find, something else than an earlier
+        one."""
         begun = run.schedule.start
         if self.recording.ledger.expectation(begun) != self.recording.ledger.expectation(start):
             return True
@@ -182,9 +183,9 @@ class Explorer:
         return False
 
     def _deeper(self, runs: Sequence[_Run], rng: random.Random) -> list[Schedule]:
-        """Schedules with one switch more than those that were run, after their last: all of them, or so many.
+        """Schedules with one more switch than those that were run, placed after their last one.
 
-        Of those at pauses, at other steps and inside of steps there are as many each, if there are so many.
+        If there are too many, a sample: as many at pauses as at other steps and inside of steps.
         """
         groups: dict[str, list[tuple[Schedule, int, Choices]]] = {"pause": [], "plain": [], "timed": []}
         for run in runs:
@@ -316,7 +317,7 @@ def _count(choices: Choices, group: str) -> int:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Silence the log lines about a log that is torn on purpose."""
+    """Silence the log lines about logs that are torn on purpose."""
     logger = logging.getLogger("forelog")
     before, logger.disabled = logger.disabled, True
     try:

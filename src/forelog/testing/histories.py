@@ -34,7 +34,7 @@ def append_always(writer: Writer) -> None:
 
 @history
 def batches(writer: Writer) -> None:
-    """Records in one call."""
+    """Several records in one call."""
     with writer.appender(writer.stream()) as log:
         writer.append_many(log, 3)
         writer.append_many(log, 2, 20)

@@ -101,7 +101,7 @@ class Judge:
     # -- at the end of a look
 
     def _check_end(self, sight: Sight, look: Look, last: int, found: list[Problem]) -> None:
-        """Check that nothing is missing that must be there, and no batch is there in part."""
+        """Check that nothing required is missing, and that no batch is there in part."""
         late = [
             entry
             for entry in self._ledger.sequence[last + 1 :]
@@ -125,14 +125,14 @@ class Judge:
                 found.append(("part", f"{_names(here)} without {_names(missing)}, appended in one call"))
 
     def _was_seen_before(self, sight: Sight, look: Look, entry: Entry) -> bool:
-        """Whether an earlier look, which this one continues, had it."""
+        """Whether an earlier look, which this one continues, had the record."""
         looks = sight.looks[: sight.looks.index(look)]
         return not look.anew and any(
             self._ledger.find(one.payload) is entry for earlier in looks for one in earlier.records
         )
 
     def _is_wanted(self, sight: Sight, entry: Entry) -> bool:
-        """Whether the reader must see it, by where it starts."""
+        """Whether the reader must see a record, given where the reader starts."""
         if sight.from_position is not None and entry.position is not None:
             return entry.position >= sight.from_position
         return entry.number >= sight.from_number

@@ -107,13 +107,13 @@ class Ledger:
             entry.outcome = "in doubt"
 
     def forget(self, which: Callable[[bytes], bool], moment: int) -> None:
-        """Note that from now on cleaning or retention may remove some."""
+        """Note that cleaning or retention may remove these records from now on."""
         for entry in self.entries:
             if which(entry.payload):
                 entry.forgotten = min(entry.forgotten, moment)
 
     def lose(self, moment: int) -> None:
-        """Note that a sync has failed: what wasn't known to be synced may be gone."""
+        """Note that a sync has failed: records that weren't synced before may be gone."""
         for entry in self.entries:
             entry.lost = min(entry.lost, moment)
 
@@ -148,11 +148,11 @@ class Ledger:
         return self._places.get(entry.number)
 
     def unit(self, entry: Entry) -> list[Entry]:
-        """All records of the same call."""
+        """The entries of the call that wrote this one."""
         return self._units[entry.unit]
 
     def expectation(self, moment: int) -> tuple[int, ...]:
-        """Equal for moments at which readers must find the same records."""
+        """A value that is equal for moments at which readers must find the same records."""
         if moment not in self._expectations:
             self._expectations[moment] = tuple(
                 sum(getattr(entry, what) <= moment for entry in self.entries)

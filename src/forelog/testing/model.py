@@ -43,7 +43,7 @@ class Event(NamedTuple):
         "remove_dir",
     ]
     path: str = ""
-    """For directory entries: the directory. For files: the name they were opened by, to be shown."""
+    """For directory entries: the directory. For files: the name by which they were opened, for messages."""
     inode: int = 0
     offset: int = 0
     data: bytes = b""
@@ -87,7 +87,7 @@ class FileModel:
             self.sizes.append(end)
 
     def store(self, offset: int, data: bytes) -> None:
-        """Words that nobody relies on after a power loss: they are as they were last."""
+        """Store words on which nobody relies after a power loss: the disk then has the last ones."""
         end = offset + len(data)
         self.content.extend(bytes(max(end - len(self.content), 0)))
         self.content[offset:end] = data
@@ -104,7 +104,7 @@ class FileModel:
         self.sizes = self.sizes[-1:]
 
     def sync_range(self, offset: int, count: int) -> None:
-        """What lies there is on disk, and nothing else needs to be: not the size either."""
+        """Note that these bytes are on disk. Others, and the size, need not be."""
         for number in range(offset // self.sector_bytes, (offset + count - 1) // self.sector_bytes + 1):
             if number not in self.stuck:
                 self.dirty.pop(number, None)
@@ -113,7 +113,7 @@ class FileModel:
         self.stuck |= set(self.dirty)
 
     def drop_cache(self) -> None:
-        """After a failed sync, read back the given-up sectors as they were before."""
+        """After a failed sync, read the sectors that it gave up on: they are as before."""
         for number in self.stuck:
             if number in self.dirty:
                 start = number * self.sector_bytes
@@ -189,7 +189,7 @@ class DiskModel:
     files: dict[int, FileModel] = field(default_factory=dict)
     directories: dict[str, DirectoryModel] = field(default_factory=dict)
     moves: list[Event] = field(default_factory=list)
-    """Directories that have another name, which may not have got to disk yet."""
+    """Renamed directories whose new names may not be on the disk yet."""
 
     def directory(self, path: str) -> DirectoryModel:
         return self.directories.setdefault(path, DirectoryModel())

@@ -45,7 +45,7 @@ class _Course:
         self._close()
 
     def _act(self, word: str) -> None:
-        """Do something, whatever comes of it."""
+        """Carry out one action; it may fail."""
         try:
             if self._log is None or self._log.failed:
                 self._open()
@@ -56,7 +56,7 @@ class _Course:
             self._expose()
 
     def _expose(self) -> None:
-        """What is in a spare that has no name yet can't be read."""
+        """Note which records readers can read: not those in a spare that has no name yet."""
         spare = self._log.active.spare if self._log is not None else None
         if spare is None or spare.named:
             self._writer.expose()
@@ -95,12 +95,13 @@ class _Course:
             self._log.sync()
 
     def _refused(self) -> None:
-        """A batch for which there is no room after some bytes."""
+        """Append a batch to a disk that becomes full in the middle of it."""
         with self._writer.full_after(self._rng.randrange(1, 80)):
             self._many()
 
     def _failing(self) -> None:
-        """Some operation fails, once; under `os` no sync, which would leave what was acknowledged in doubt."""
+        """Have one operation fail. Under `os` not a sync: nobody would know whether acknowledged records are
+        there."""
         kinds = ("write", "truncate", "rename", "open_append", *(("sync",) if self._is_always else ()))
         fault = self._writer.disk.fail(_nth(self._rng, lambda operation: operation.kind in kinds), errno.EIO)
         try:
@@ -123,7 +124,7 @@ class _Course:
             cleaner.clean(lambda _, record: drop(record.payload))
 
     def _killed(self) -> None:
-        """The process ends somewhere in what it does next, maybe in the middle of a write."""
+        """Kill the process in one of its next actions, perhaps in the middle of a write."""
         rng = self._rng
         bytes_written = rng.choice((None, rng.randrange(1, 80)))
         kinds = ("write",) if bytes_written is not None else ()
@@ -140,7 +141,7 @@ _WORDS = [*_WORDS_TO_DIE_IN, "refused", "refused", "failing", "killed", "killed"
 
 
 def _nth(rng: random.Random, matches: Callable[[Operation], bool]) -> Callable[[Operation], bool]:
-    """Only one of the operations that match, soon."""
+    """A predicate for one operation: the nth that matches, for a random n."""
     left = rng.randrange(12)
 
     def chosen(operation: Operation) -> bool:

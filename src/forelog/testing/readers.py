@@ -50,13 +50,13 @@ def see_all(sight: Sight, cursor: Cursor) -> None:
 
 @reader
 def cursor(sight: Sight) -> None:
-    """From the first record to the last."""
+    """Read from the first record to the last."""
     see_all(sight, sight.stream().cursor())
 
 
 @reader
 def position(sight: Sight) -> None:
-    """A cursor that resumes at a returned position: that of the middle record of all that can be read."""
+    """Resume at the position of the middle record."""
     known = sight.ledger.readable(sight.moment)
     if known:
         sight.from_position = known[len(known) // 2].position
@@ -65,7 +65,7 @@ def position(sight: Sight) -> None:
 
 @reader
 def since(sight: Sight) -> None:
-    """A cursor from a time on: that of the middle record of all that can be read."""
+    """Read from the time of the middle record on."""
     known = sight.ledger.readable(sight.moment)
     if known:
         middle = known[len(known) // 2]
@@ -75,7 +75,7 @@ def since(sight: Sight) -> None:
 
 @reader
 def reversed_cursor(sight: Sight) -> None:
-    """From the last record to the first."""
+    """Read from the last record to the first."""
     with sight.stream().cursor(reverse=True) as cursor:
         records = list(cursor)
     for record in reversed(records):
@@ -84,7 +84,7 @@ def reversed_cursor(sight: Sight) -> None:
 
 @reader
 def follower(sight: Sight) -> None:
-    """A following cursor, kept."""
+    """Follow the log, kept."""
     cursor: Cursor | None = opened(sight, lambda: sight.stream().cursor(follow=True))
     if cursor is None:
         return
@@ -98,7 +98,7 @@ def follower(sight: Sight) -> None:
 
 @reader
 def resumed(sight: Sight) -> None:
-    """A program that is restarted again and again, and resumes at the position that it has stored."""
+    """Restart again and again, and resume at the stored position."""
     stored: Position | None = None
     while True:
         cursor: Cursor | None = opened(sight, partial(sight.stream().cursor, start=stored))
@@ -114,7 +114,7 @@ def resumed(sight: Sight) -> None:
 
 @reader
 def end(sight: Sight) -> None:
-    """A program that asks for the end of the log, and later reads what is new since."""
+    """Ask for the end of the log, and later read what is new since."""
     stream = sight.stream()
     place: Position | None = opened(sight, stream.end)
     if place is None:
@@ -154,7 +154,7 @@ def _forgets_in(sight: Sight, number: int) -> bool:
 
 @reader
 def scan(sight: Sight) -> None:
-    """Arrow batches, if pyarrow is installed; else blocks."""
+    """Read Arrow batches if pyarrow is installed, otherwise blocks."""
     if not has_arrow():
         for position, payload in rows_of_blocks(sight.stream()):
             sight.see((position, payload))
@@ -245,7 +245,7 @@ def verify(sight: Sight) -> None:
 
 @contextlib.contextmanager
 def _pauses_that_let_the_writer_go_on(sight: Sight) -> Iterator[None]:
-    """verify() looks again a little later at what is being written: then the writer has got on a little."""
+    """Let the writer advance wherever verify() waits a little before it looks again."""
     known = getattr(verification, "time", None)
 
     def sleep(_: float) -> None:

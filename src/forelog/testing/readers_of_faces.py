@@ -34,7 +34,7 @@ _COLUMNS = ["segment", "offset", "payload"]
 
 
 def _lacks_spark(sight: Sight) -> bool:
-    """Whether the packages are missing: then the reader sees nothing."""
+    """Whether the packages for Spark are missing. Then the reader sees nothing."""
     try:
         import pyarrow  # noqa: F401
         import pyspark.sql.datasource  # noqa: F401
@@ -182,7 +182,7 @@ def messages(sight: Sight) -> None:
 
 
 class _Source:
-    """The log as the owner of copies: its first segment begins the last whole generation."""
+    """The log, as the primary of copies sees it. Its first segment begins the last whole generation."""
 
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
@@ -244,9 +244,9 @@ def records_in(fmt: Format, position: Position, data: bytes) -> Iterator[tuple[P
 
 
 def _wait_for_records(sight: Sight) -> bool:
-    """Wait until there is something to send; False if there never is, or if such logs have no copies.
+    """Wait until there is something to send. False if there never will be, or if such logs have no copies.
 
-    What is shipped is forgotten in whole segments, by what the state log says; other logs are rewritten.
+    A log is shipped only if records leave it in whole segments, as the state log says. Other logs are rewritten.
     """
     if sight.format != STATE_FORMAT and any(entry.forgotten != NEVER for entry in sight.ledger.entries):
         sight.sees_all = False
@@ -258,7 +258,7 @@ def _wait_for_records(sight: Sight) -> bool:
 
 
 def _ship(sight: Sight, target: Any, rest: Callable[[], bool]) -> None:
-    """Ship until `rest`, which is called when all has been sent, says that it is over."""
+    """Ship until `rest` returns False. It is called whenever everything was sent."""
     source, over = _Source(sight), threading.Event()
     source.view()
     while not over.is_set():
@@ -277,14 +277,14 @@ def _ship(sight: Sight, target: Any, rest: Callable[[], bool]) -> None:
 
 @reader
 def shipper(sight: Sight) -> None:
-    """Ships what is appended, kept: over one connection while all goes well."""
+    """Ship what is appended, kept: over one connection as long as nothing fails."""
     if _wait_for_records(sight):
         _ship(sight, _Copy(sight), sight.pause)
 
 
 @reader
 def shipper_that_reconnects(sight: Sight) -> None:
-    """Ships over a connection that breaks after each burst, and resumes at the end of the copy."""
+    """Ship over a connection that breaks after each burst, and resume at the end of the copy."""
     target = _Copy(sight)
     if _wait_for_records(sight):
         while True:
@@ -295,7 +295,7 @@ def shipper_that_reconnects(sight: Sight) -> None:
 
 @reader
 def copy(sight: Sight) -> None:
-    """A copy in a directory, kept: after each burst all of it is read, as by a restore."""
+    """Keep a copy in a directory, and read all of it after each burst, as a restore does."""
     if sight.format != STATE_FORMAT:
         sight.sees_all = False
         return

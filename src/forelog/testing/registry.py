@@ -1,4 +1,4 @@
-"""Histories and readers, each registered under the name of its function when its module is imported."""
+"""Registers histories and readers under the names of their functions, when their modules are imported."""
 
 from __future__ import annotations
 

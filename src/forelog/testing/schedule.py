@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 from forelog.testing.timeline import Timeline
 
 PARTS = 8
-"""A read that takes time is seen in so many parts."""
+"""A read that takes time sees the file in this many parts, each early or late."""
 _SUBSETS_MAX = 4  # all subsets of up to so many names; of more, only those with one name more or less
 _TIMED_READS = (0b11110000, 0b00001111, 0b00110000)
 
@@ -34,7 +34,8 @@ class Switch(NamedTuple):
     to: int
     """The moment to which the writer advances."""
     seen: int | None = None
-    """The changes that a step sees which takes time; None if all come before the step."""
+    """For a step that takes time: the bits of the changes that it sees. None if all changes come before the
+    step."""
 
     def __str__(self) -> str:
         return f"{self.at}>{self.to}" + ("" if self.seen is None else f"/{self.seen}")
@@ -125,7 +126,7 @@ class Chance(Plan):
 class Choices:
     """The possible switches at a kind of step: counted, and made on demand.
 
-    A switch before a step that finds the same on both sides is left out: it equals one before the next step.
+    A switch is left out if the step finds the same before and after it: it equals a switch before the next step.
     """
 
     def __init__(self, kind: str, path: str, moment: int, timeline: Timeline) -> None:
@@ -149,14 +150,17 @@ class Choices:
 
 
 def _ends_of_listings(path: str, moment: int, timeline: Timeline) -> list[int]:
-    """When a listing that begins now may end: when an entry has changed, and a little later."""
+    """The moments at which a listing that begins now may end: at a change of an entry, and a little later."""
     changes = timeline.entry_changes(path, moment)
     ends = {to for change in changes for to in (change, change + 2, change + 8)} | {timeline.last}
     return [to for to in sorted(ends) if to <= timeline.last]
 
 
 def subsets(count: int) -> list[int]:
-    """Which of so many names are seen, as bits: all choices for a few, else all, none, one more and one less."""
+    """Which of `count` changed names a listing sees, as bits.
+
+    For a few names all choices; for more: all, none, all but one, and one alone.
+    """
     everything = (1 << count) - 1
     if count <= _SUBSETS_MAX:
         return list(range(everything + 1))

@@ -171,9 +171,10 @@ class _SeenFile(_MemoryFile):
 
 
 def _mix(buffer: memoryview, before: bytearray, after: bytearray, late: int) -> int:
-    """Bytes of two moments, in eight parts, each from one of them. What follows is read later.
+    """Fill the buffer from two moments, in eight parts: a part is late or early. Returns the number of bytes.
 
-    Only a few words, which are copied in any order, can be late in front and early behind.
+    A read goes from front to back, so everything after a late part is late too. A few words are an exception:
+    they are copied in any order.
     """
     count = min(len(after), len(buffer))
     buffer[:count] = after[:count]
@@ -217,7 +218,7 @@ class Look:
         """Whether it starts from the first record again, or continues after the look before."""
         self.records: list[Seen] = []
         self.whole = False
-        """Whether the reader took everything that was there."""
+        """Whether the reader has read everything that was there."""
 
 
 class Sight:
@@ -236,7 +237,7 @@ class Sight:
         self.format = recording.format
         self.looks = [Look(self.moment, anew=True)]
         self.problems: list[tuple[str, str]] = []
-        """What the reader found wrong: a kind, and a description."""
+        """What the reader found wrong: kind and description."""
         self.from_position: Position | None = None
         """The position where it starts, if it has one."""
         self.from_number = 0
@@ -270,9 +271,10 @@ class Sight:
         self.problems.append((kind, text))
 
     def pause(self) -> bool:
-        """The reader has everything and holds no lock. Let the writer advance; False when it has ended.
+        """Call this when the reader has read everything and holds no lock. The writer advances; False if it has
+        ended.
 
-        What comes until the next pause is compared with what was acknowledged up to this one's end.
+        What the reader sees until its next pause must include everything acknowledged before this pause ended.
         """
         self.finish()
         disk = self.disk
@@ -298,7 +300,7 @@ class Sight:
             self.problem("locked", f"holds {' and '.join(held)} while it waits")
 
     def describe(self) -> list[str]:
-        """Every step with the moment that it found, to look for the cause of a violation."""
+        """Every step and the moment that it saw, for finding the cause of a violation."""
         lines = []
         for before, step in zip([None, *self.disk.steps], self.disk.steps, strict=False):
             if before is None or before.moment != step.moment:
@@ -308,7 +310,7 @@ class Sight:
 
 
 def opened(sight: Sight, open_log: Callable[[], Any]) -> Any:
-    """The result of a function, once there is a log to open; None if there never is."""
+    """Call a function that opens the log, once there is a log. Returns its result, or None if no log appears."""
     while True:
         try:
             return open_log()

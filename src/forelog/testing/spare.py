@@ -1,4 +1,4 @@
-"""A spare segment without a thread, for equal histories: whoever waits for it does its work."""
+"""A spare segment without a thread, so that equal histories are equal: the writer that waits does its work."""
 
 from __future__ import annotations
 

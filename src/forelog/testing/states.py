@@ -42,7 +42,7 @@ def possible_contents(model: DiskModel, *, limit: int, seed: int, moment: int) -
 
 
 def one_of(model: DiskModel, rng: random.Random) -> dict[str, bytes]:
-    """What the disk of a model may hold after a power loss: one state, by chance."""
+    """One possible content of a model's disk after a power loss, chosen at random."""
     choices = _choices(model, rng.getrandbits(32))
     counts = [len(choice.options) for choice in choices]
     return _build(model, choices, _chance(counts, rng))

@@ -1,18 +1,18 @@
 """What a writer did to a disk, moment by moment.
 
-A `Recorder` is a `CrashDisk` that keeps what is on it after every operation: its *moments*. Between two
-operations of the writer nothing changes, so that whoever looks at the moments one after the other has seen
-everything that a reader in another process could have found. A write is no single step: its first bytes can
-be there before the others are, so that it becomes several moments (`cuts`).
+A `Recorder` is a `CrashDisk` that keeps the disk as it was after every operation: its *moments*. Between two
+operations of the writer nothing changes. So whoever looks at all moments, one after the other, has seen
+everything that a reader in another process could have found. A write takes several moments, because its first
+bytes can be there before the others (`cuts`).
 
     moment 41   the file has 31 bytes
     moment 42   "write": 4 bytes of 54 are there
     moment 43            22 bytes of 54, which is where its first record ends
     moment 44            all of them
 
-Operations that change nothing that a reader could find, such as a sync, make no moment. Whatever `CrashDisk`
-comes to know is recorded without a change here: every operation of it goes through `_call`, and all of its
-attributes that are plain data are kept, but for those in `_NO_STATE`.
+An operation that changes nothing for readers, such as a sync, makes no moment. What `CrashDisk` learns to do is
+recorded without a change here: all of its operations go through `_call`, and all of its attributes with plain
+data are kept, except those in `_NO_STATE`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Moment(NamedTuple):
         return model
 
     def is_as(self, before: Moment) -> bool:
-        """Whether readers can't tell it from the moment before."""
+        """Whether readers can't tell this moment from the one before."""
         return (
             self.locks == before.locks
             and _entries(self.model) == _entries(before.model)
@@ -114,7 +114,7 @@ class Timeline:
         return sorted({name for number, name in self._entries.get(path, ()) if begin < number <= end})
 
     def next_free(self, path: str, exclusive: bool, after: int) -> int | None:
-        """The first moment, from a given one on, at which a lock isn't held back by the writer."""
+        """The first moment, from `after` on, at which no lock of the writer prevents this one."""
         for number in range(after, len(self.moments)):
             if not conflicts(self.moments[number].locks.get(path), exclusive):
                 return number
@@ -174,11 +174,11 @@ class Recorder(CrashDisk):
     # -- a writer that is killed
 
     def kill(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> None:
-        """Kill the writer at the first operation that matches: before it, or after some bytes of a write."""
+        """Kill the writer at the first operation that matches: before it, or in the middle of a write."""
         self._tape.killer = when, byte_count
 
     def bury(self) -> None:
-        """After the writer was killed: release its locks, so that another one can use the disk."""
+        """Release the locks of a killed writer, so that another one can use the disk."""
         with self._mutex:
             self._settle()
             self._tape.dead, self._tape.killer = False, None
@@ -188,13 +188,13 @@ class Recorder(CrashDisk):
 
     @property
     def dead(self) -> bool:
-        """Whether the writer was killed and bury() has not been called since."""
+        """Whether the writer was killed, and bury() has not been called since."""
         return self._tape.dead
 
     # -- recording
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:
-        """A lock whose file is there from then on, and whose release is a step of the writer's, too."""
+        """Take a lock. Its file stays from then on. Releasing it is a step of the writer too."""
         directory, name = os.path.split(path)
         with self._mutex:
             if not self.dead and name not in self._entries(directory):
@@ -218,7 +218,7 @@ class Recorder(CrashDisk):
         return fault
 
     def _kill_at(self, operation: Operation) -> Fault | None:
-        """The fault that has a write end early, if the writer dies in it; raises if it dies before."""
+        """Find the fault that ends a write early, if the writer dies in the write; raise if it dies before."""
         tape = self._tape
         if tape.killer is None or not tape.killer[0](operation):
             return None
@@ -292,7 +292,8 @@ def cuts(event: Event, fmt: Format | None) -> list[int]:
 
 
 def _record_ends(path: str, data: bytes, fmt: Format | None) -> list[int]:
-    """Where records end in what is written to a segment, or to what will be one; nothing for another file."""
+    """Where records end in what is written to a segment, or to a spare that will be one; nothing for other
+    files."""
     name = os.path.basename(path)
     if fmt is None or (fmt.segment_number(name) is None and name != "append.spare"):
         return []
@@ -304,7 +305,7 @@ def _record_ends(path: str, data: bytes, fmt: Format | None) -> list[int]:
 
 
 def _copy_model(model: DiskModel, before: DiskModel | None) -> DiskModel:
-    """What a program sees of a disk; files that are as they were before are shared with that."""
+    """What a program sees of a disk. Unchanged files are shared with the copy before."""
     return DiskModel(
         model.sector_bytes,
         {
@@ -337,7 +338,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _fields(thing: FileModel | DirectoryModel, known: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a copy: these, and whatever a model has besides."""
+    """The fields of a copy: the known ones, and copies of all others."""
     names = [field.name for field in dataclasses.fields(thing)]
     return known | {name: copy.deepcopy(getattr(thing, name)) for name in names if name not in known}
 
@@ -347,7 +348,7 @@ def _entries(model: DiskModel) -> dict[str, dict[str, int]]:
 
 
 def _changed_entries(before: Moment | None, moment: Moment) -> Iterator[tuple[str, str]]:
-    """Directories, and names in them that lead to another file than before, or to none, or did."""
+    """Names whose files have changed, each with its directory: added, removed, or now of another file."""
     old = _entries(before.model) if before else {}
     for path, entries in _entries(moment.model).items():
         were = old.get(path, {})
@@ -355,9 +356,9 @@ def _changed_entries(before: Moment | None, moment: Moment) -> Iterator[tuple[st
 
 
 def _changed_paths(before: Moment | None, moment: Moment, names: dict[int, set[str]]) -> Iterator[str]:
-    """What became another: files by each name they ever had, directories by theirs; * for anything at all.
+    """The paths at which a reader can find a change; `*` if it can find one anywhere.
 
-    `names` has the names that each file ever had, and is kept up.
+    A changed file is given by each name that it ever had. `names` has these names, and gets the new ones.
     """
     model, old = moment.model, before.model if before else DiskModel()
     yield from model.directories.keys() - old.directories.keys()

@@ -117,8 +117,8 @@ class Writer:
     ) -> Sequence[Position] | None:
         """Call a function that appends these payloads, and note what became of them.
 
-        An AppenderFailed leaves it in doubt, any other error of forelog's or of the disk's is a refusal. With
-        `readable=False` it can't be read at once, as what is in a spare that has no name yet.
+        An AppenderFailed leaves them in doubt. Any other error of forelog or of the disk means that they were
+        refused. With `readable=False` readers can't read them yet, because they are in a spare without a name.
         """
         entries = self.begin(payloads)
         try:
@@ -172,9 +172,9 @@ class Writer:
 
     @contextmanager
     def killed(self, when: Callable[[Operation], bool], byte_count: int | None = None) -> Iterator[None]:
-        """Kill the process at the first operation in this block that matches, at the latest at its end.
+        """Kill the process at the first operation in this block that matches, or at the end of the block.
 
-        Of a write, its first `byte_count` bytes are written. What the process had open is not closed.
+        A write that is hit leaves its first `byte_count` bytes. What the process had open isn't closed.
         """
         self.disk.kill(when, byte_count)
         try:

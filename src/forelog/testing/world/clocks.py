@@ -17,7 +17,8 @@ class Clock:
         self._rate_ppm = 0
         self._since_ns = boot_ns
         self._then_ns = SECOND
-        """What the steady clock said at `_since_ns`. It begins with a second, because many take 0 to be never."""
+        """What the steady clock said at `_since_ns`. It begins at one second, because many programs use 0 for
+        "never"."""
         self._wall_offset_ns = EPOCH_NS + boot_ns - SECOND
 
     def steady_ns(self, true_ns: int) -> int:
@@ -30,7 +31,7 @@ class Clock:
         return self.steady_ns(true_ns) + self._wall_offset_ns
 
     def true_ns(self, steady_ns: int) -> int:
-        """The first true time at which the steady clock says this, or more."""
+        """The first true time at which the steady clock says `steady_ns` or more."""
         wanted = steady_ns - self._then_ns
         guess = self._since_ns + wanted * 1_000_000 // (1_000_000 + self._rate_ppm)
         while self.steady_ns(guess) < steady_ns:
@@ -38,10 +39,10 @@ class Clock:
         return guess
 
     def drift(self, true_ns: int, ppm: int) -> None:
-        """Go too fast by so many millionths from now on, or too slow if negative."""
+        """From now on, run too fast by this many millionths, or too slow if negative."""
         self._then_ns, self._since_ns = self.steady_ns(true_ns), true_ns
         self._rate_ppm = ppm
 
     def step(self, seconds: float) -> None:
-        """Set the time of day forwards, or back."""
+        """Set the time of day forwards or back."""
         self._wall_offset_ns += round(seconds * SECOND)

@@ -1,4 +1,4 @@
-"""What all parts of a world share: the true time, chance, what is due, and the trace of what happened."""
+"""What all parts of a world share: the true time, randomness, what is due, and the trace of what happened."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 
 class Stopped(BaseException):
-    """Ends what a killed process still executes. Nothing that catches it can do anything any more."""
+    """Ends the code of a killed process. Code that catches it can't do anything any more."""
 
 
 class Steps(Protocol):
-    """What runs in a world, step by step."""
+    """Something that runs in a world, step by step."""
 
     alive: bool
     random: random.Random
@@ -34,16 +34,16 @@ class Steps(Protocol):
         """Its time of day."""
 
     def spend(self, ns: int) -> None:
-        """Let the step that is going on take so much longer."""
+        """Make the current step take this much longer."""
 
     def run_aside(self, work: Callable[[], Any]) -> None:
-        """Do it in one piece some time later, as a thread would."""
+        """Run a function in one piece, some time later, as a thread would."""
 
     def leave(self, *, tell: bool) -> None:
-        """It runs no more."""
+        """Note that it no longer runs."""
 
     def dispose(self) -> None:
-        """Let go of what it still has, once the world is over."""
+        """Release what it still has, once the world is over."""
 
 
 class Core:
@@ -59,13 +59,13 @@ class Core:
         self.lines: list[str] = []
         """The trace: its first lines, as many as are kept."""
         self.failures: list[tuple[str, str, BaseException | None]] = []
-        """Exceptions that nobody caught: which process, what asyncio said of it, the exception."""
+        """Exceptions that nobody caught: the process, asyncio's message, the exception."""
         self.processes: dict[Steps, None] = {}
         """What runs, in the order of its start."""
         self.graves: list[Steps] = []
-        """What ran: kept, so that Python doesn't end its tasks in the middle."""
+        """What ran before. Kept, because Python would otherwise end its tasks in the middle."""
         self.current: Steps | None = None
-        """Whose step is going on."""
+        """The process whose step is running."""
         self.reached: Callable[[Any, str], None] = lambda owner, kind: None  # noqa: ARG005
         """Called with a process that is about to do something to its disk or the network."""
         self._lines_max = lines_max
@@ -74,7 +74,7 @@ class Core:
         self._number = itertools.count()
 
     def branch(self, name: str) -> random.Random:
-        """Chance of its own for a part, so that what it does disturbs no other part's."""
+        """A random generator for one part of the world. What other parts draw doesn't change what it gives."""
         return random.Random(f"{self.seed}/{name}")
 
     def step_out(self, process: Steps, kind: str) -> None:
@@ -87,11 +87,11 @@ class Core:
     # -- what is due
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
-        """Do something, so much later."""
+        """Call a function after some time."""
         heapq.heappush(self._due, (self.now_ns + max(delay_ns, 0), next(self._number), action))
 
     def advance(self) -> bool:
-        """Do what is due next, whoever does it. False if nothing is due, and never will be."""
+        """Do whatever is due next. False if nothing is due, and nothing ever will be."""
         due: list[tuple[int, Callable[[], None]]] = []
         if self._due:
             due.append((self._due[0][0], self._act))
@@ -121,5 +121,5 @@ class Core:
             self.lines.append(line)
 
     def digest(self) -> str:
-        """Equal for equal traces, whole."""
+        """A checksum of the whole trace."""
         return self._digest.hexdigest()

@@ -54,7 +54,7 @@ class Fault(NamedTuple):
     seconds: float = 0.0
     """How long it lasts, or by how much a clock is set."""
     steps: int = 0
-    """After how many steps of the machine's processes, where that is said."""
+    """If given: after how many steps of the machine's processes."""
 
     def __str__(self) -> str:
         kind = self.kind.replace(" ", "-")
@@ -75,9 +75,9 @@ def planned(
     each_seconds: float = 2.0,
     kinds: Iterable[str] = KINDS,
 ) -> list[Fault]:
-    """Faults for a time, one in `each_seconds` on average: more in some seeds than in others, and of fewer kinds.
+    """Draw faults for a time, one in `each_seconds` on average.
 
-    The first of the machines is hit most often.
+    Some seeds have more faults than others, and some have fewer kinds. The first machine is hit most often.
     """
     rng = random.Random(f"faults {seed}")
     chosen = [kind for kind in kinds if rng.random() < 0.6] or list(kinds)
@@ -95,19 +95,19 @@ def planned(
 
 
 class Breaker:
-    """Carries a plan out."""
+    """Carries out a plan."""
 
     def __init__(self, world: World, plan: Sequence[Fault]) -> None:
         self.done: Counter[str] = Counter()
-        """How many faults of each kind there were."""
+        """How many faults of each kind have happened."""
         self._world = world
         self._plan = plan
         self._armed: dict[str, tuple[Fault, int]] = {}
-        """By machine, what happens to one of its processes, and after how many steps."""
+        """By machine: what will happen to one of its processes, and after how many steps."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Let everything happen, and wait until it is over and mended."""
+        """Carry out all faults, and wait until the last one is over and mended."""
         world = self._world
         world.on_step(self._look)
         for fault in self._plan:

@@ -1,7 +1,7 @@
 """The event loop of one process in a world.
 
-It is asyncio's own, but for what it waits with. Time is the machine's; sockets are the network's; what would run
-on a thread runs in one piece, some time later.
+It is asyncio's own, except for how it waits. Time is the machine's, sockets are the network's, and work for a
+thread runs in one piece, some time later.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class Owner(Protocol):
         """The steady clock."""
 
     def run_aside(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        """Run it in one piece later, then set the future."""
+        """Run a function in one piece later, then set the future."""
 
     def failed(self, message: str, error: BaseException | None) -> None:
-        """An exception that nobody caught."""
+        """Take an exception that nobody caught."""
 
     def listen(self, make: Callable[[], asyncio.BaseProtocol], port: int) -> Any:
-        """Accept connections: an asyncio.Server, as far as it goes."""
+        """Accept connections. Returns the part of an asyncio.Server that a world has."""
 
     def connect(self, make: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Coroutine[Any, Any, Any]:
         """Make a connection: a transport and its protocol."""
 
 
 class _NoSelector:
-    """Stands where asyncio waits for descriptors. The world waits instead."""
+    """Stands where asyncio waits for descriptors. The world does the waiting."""
 
     def select(self, timeout: float | None) -> list[Any]:  # noqa: ARG002
         return []
@@ -78,7 +78,7 @@ class ProcessLoop(base_events.BaseEventLoop):
             events._set_running_loop(before)
 
     def cut_off(self) -> None:
-        """Do nothing more, not even what is due in the step that is going on."""
+        """Do nothing more, not even what is still due in the current step."""
         self._is_cut_off = True
         self._ready.clear()
 
@@ -91,10 +91,10 @@ class ProcessLoop(base_events.BaseEventLoop):
         """Nothing comes from descriptors."""
 
     def _write_to_self(self) -> None:
-        """A loop that is stepped needs nobody to wake it."""
+        """Do nothing: a loop that is stepped needs no waking."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # noqa: ARG002
-        """Run it in one piece, later. It takes its time without holding up the loop."""
+        """Run a function in one piece, later. The event loop isn't held up meanwhile."""
         future = self.create_future()
         self._owner.run_aside(lambda: func(*args), future)
         return future

@@ -43,13 +43,13 @@ class Machine:
         return process
 
     def keep(self, name: str, main: Main) -> None:
-        """Run a program, and start it again whenever it has ended, as a service manager does."""
+        """Run a program, and start it again whenever it ends, as a service manager does."""
         self._kept[name] = main
         if self.is_up:
             self.start(name, main)
 
     def stop_keeping(self) -> None:
-        """Start nothing again that ends from now on."""
+        """Start no program again from now on."""
         self._kept.clear()
 
     def _start_again(self, name: str) -> None:
@@ -64,7 +64,7 @@ class Machine:
             self._core.after(self._random.randint(*_AGAIN_NS), lambda: self._start_again(process.name))
 
     def crash(self) -> None:
-        """Lose power: its processes are gone, and its disk is in a state in which a real one could be found."""
+        """Lose power. The processes are gone, and the disk is in a state in which a real one could be found."""
         if not self.is_up:
             return
         self.disk = self.disk.crashed(self._random)
@@ -77,7 +77,7 @@ class Machine:
             raise Stopped
 
     def boot(self) -> None:
-        """Have power again. The steady clock begins anew, and the time of day is right. What is kept starts."""
+        """Get power back. The steady clock begins anew, the time of day is right, and kept programs start."""
         if self.is_up:
             return
         self._core.note("boot", self.name)

@@ -1,7 +1,7 @@
 """A process's view of its machine's disk.
 
-It charges time for what is done, tells the world before each operation, and ends with the process: what a killed
-process had locked is free, and nothing that still holds on to it reaches the disk.
+It charges time for what is done, and tells the world before each operation. It ends with its process: locks of a
+killed process are free, and files that it had open no longer reach the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class User(Steps, Protocol):
 
 
 def _step(kind: str) -> Callable[..., Any]:
-    """An operation of the disk, as a step of the process."""
+    """Turn an operation of the disk into a step of the process."""
 
     def operation(mount: Mount, path: str, *rest: Any) -> Any:
         mount.begin(kind, path)
@@ -39,7 +39,7 @@ def _step(kind: str) -> Callable[..., Any]:
 
 
 def _opening(kind: str) -> Callable[..., File]:
-    """An operation of the disk that opens a file, as a step of the process."""
+    """Turn an operation that opens a file into a step of the process."""
     opened = _step(kind)
 
     def operation(mount: Mount, path: str, *rest: Any) -> File:
@@ -61,7 +61,7 @@ class Mount:
         self._is_dead = False
 
     def die(self) -> None:
-        """The process has ended."""
+        """End with the process."""
         self._is_dead = True
         for lock in list(self._locks):
             lock.release()
@@ -107,7 +107,7 @@ class Mount:
         self._disk.move_dir(source, target)
 
     def lock(self, path: str, *, exclusive: bool, timeout: float | None) -> Lock:  # noqa: ARG002
-        """Taken, or not: the holder could not release it while this one waits."""
+        """Take a lock, or raise at once: the holder could not release it while this process waits."""
         self.begin("lock", path)
         lock = _MountedLock(self._locks, self._disk.lock(path, exclusive=exclusive, timeout=0))
         self._locks[lock] = None

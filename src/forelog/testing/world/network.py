@@ -1,9 +1,9 @@
-"""The network of a world: connections as TCP makes them, over links that delay, cut and lose.
+"""The network of a world: TCP connections over links that delay, cut and lose.
 
-A connection carries bytes in order, each way, in pieces that are its own choice. What is sent over a link that is
-cut is sent again, later and later; if that takes too long, the sender finds its connection broken. A process that
-is killed has its connections closed by its machine. A machine that loses power says nothing: its peers find out
-when they send, or never.
+A connection carries bytes in order, each way, in pieces of any size. Bytes sent over a cut link are sent again,
+at growing intervals. If that takes too long, the sender's connection breaks. When a process is killed, its
+machine closes its connections. When a machine loses power, nobody is informed: its peers find out when they
+send, or never.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MS = 1_000_000
 _PIECE_BYTES_MAX = 16 << 10
 _RESEND_NS = 200 * _MS
 _GIVE_UP_NS = 20_000 * _MS
-"""For sending again, until a connection counts as broken."""
+"""How long bytes are sent again before a connection counts as broken."""
 _FIRST_PORT = 20_000
 
 
@@ -36,7 +36,7 @@ class Host(Wired, Protocol):
 
 
 class Listener:
-    """Where a process accepts connections: what asyncio calls a server, as far as it goes."""
+    """Where a process accepts connections: the part of asyncio's server that a world has."""
 
     def __init__(self, network: Network, host: Host, make: Callable[[], asyncio.BaseProtocol], port: int) -> None:
         self._network = network
@@ -70,16 +70,16 @@ class Listener:
 
 
 class Network:
-    """Links between machines, each way for itself."""
+    """Links between machines. Each direction has its own."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._random = core.branch("network")
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.is_up: Callable[[str], bool | None] = lambda name: None  # noqa: ARG005
-        """Whether a machine has power; None if there is none of this name."""
+        """Whether a machine has power; None if there is no such machine."""
         self.delay_ns = (100_000, 2 * _MS)
-        """What a piece takes from machine to machine, at least and at most."""
+        """How long a piece takes from machine to machine, at least and at most."""
         self._cut: set[tuple[str, str]] = set()
         self._slow: dict[tuple[str, str], int] = {}
         self._ports = _FIRST_PORT
@@ -87,19 +87,19 @@ class Network:
     # -- faults
 
     def cut(self, source: str, target: str, *, both: bool = True) -> None:
-        """Let nothing through from one machine to another, and unless told otherwise nothing back."""
+        """Let nothing through from one machine to another, and by default nothing back."""
         self._core.note("cut", f"{source} {'<>' if both else '>'} {target}")
         self._cut.add((source, target))
         if both:
             self._cut.add((target, source))
 
     def slow_down(self, source: str, target: str, seconds: float) -> None:
-        """Let everything from one machine to another take so much longer."""
+        """Delay everything from one machine to another by this much."""
         self._core.note("slow", f"{source} > {target} {seconds:g} s")
         self._slow[source, target] = round(seconds * 1e9)
 
     def heal(self) -> None:
-        """Let everything through again, at once."""
+        """Let everything through again, without delay."""
         self._core.note("heal", "")
         self._cut.clear()
         self._slow.clear()
@@ -111,7 +111,7 @@ class Network:
                 self.cut(name, other)
 
     def reset(self) -> bool:
-        """Break a connection that is open, if there is one: both sides are told."""
+        """Break one open connection, if there is any. Both sides get an error."""
         hosts = {listener.host.label: listener.host for listener in self.listeners.values()}
         found = [side for _, host in sorted(hosts.items()) for side in host.transports]
         if not found:
@@ -125,7 +125,7 @@ class Network:
     # -- for processes
 
     def listen(self, host: Host, make: Callable[[], asyncio.BaseProtocol], port: int) -> Listener:
-        """Accept connections at a port; 0 takes a free one."""
+        """Accept connections at a port; 0 chooses a free one."""
         if not port:
             self._ports += 1
             port = self._ports
@@ -197,11 +197,11 @@ class Network:
     # -- for transports
 
     def takes(self, source: str, target: str) -> int:
-        """What a piece takes from here to there."""
+        """How long a piece takes from one machine to another."""
         return self._random.randint(*self.delay_ns) + self._slow.get((source, target), 0)
 
     def piece(self, available: int) -> int:
-        """How many of so many bytes travel together, or are read at once."""
+        """How many of these bytes travel together, or are read at once."""
         if available <= 1 or self._random.random() < 0.7:
             return min(available, _PIECE_BYTES_MAX)
         return self._random.randint(1, min(available, _PIECE_BYTES_MAX))
@@ -211,7 +211,7 @@ class Network:
         return (source, target) not in self._cut
 
     def carry(self, source: Transport, arrive: Callable[[], None], due_ns: int) -> None:
-        """Bring something to the other side of a connection, not before what was sent earlier."""
+        """Deliver something to the other side of a connection, not before what was sent earlier."""
         core = self._core
 
         def attempt_it() -> None:

@@ -1,8 +1,8 @@
-"""What programs ask the world outside for, answered from inside: the time, and chance.
+"""What programs ask the real world for, answered by the simulated one: time and random bytes.
 
-While a world runs, the functions of `time` and those that give random bytes know whose step is going on. Code that
-took hold of such a function when it was imported gets round this: have it look the function up when it calls it.
-The spare segment of a log, which has a thread of its own, is prepared beside the event loop instead.
+While a world runs, the functions of `time`, and those that give random bytes, answer for the process whose step
+is running. A program that copied such a function at import gets past this: it should look the function up at
+each call. The spare segment of a log has a thread of its own; here its work is done beside the event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forelog.testing.world.core import Core, Steps
 
 @contextlib.contextmanager
 def inside(core: Core) -> Iterator[None]:
-    """Answer from a world's clocks and chance until the block ends."""
+    """Answer from a world's clocks and randomness until the block ends."""
 
     def asked(inner: Callable[[Steps], Any], outer: Callable[..., Any]) -> Callable[..., Any]:
         def answer(*args: Any) -> Any:
@@ -32,10 +32,10 @@ def inside(core: Core) -> Iterator[None]:
         return answer
 
     class Aside(DrivenSpare):
-        """A spare that works some time later, or where it is waited for."""
+        """A spare whose work is done some time later, or when somebody waits for it."""
 
         def _start(self) -> None:
-            """There are no threads in a world."""
+            """Start nothing: a world has no threads."""
 
         def begin(self, work: Callable[[], None]) -> None:
             super().begin(work)

@@ -1,4 +1,4 @@
-"""A program on a machine of a world: its loop, what it has open, and how it ends."""
+"""A program on a machine of a world: its loop, its open files and connections, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from forelog.testing.world.network import Listener, Network
 from forelog.testing.world.transport import Transport
 
 Main = Callable[["Process"], Coroutine[Any, Any, Any]]
-"""A program: a coroutine function that is given its process."""
+"""A program: a coroutine function that receives its process."""
 
 _ASIDE_NS = (20_000, 400_000)
 """How long it takes until a thread begins, at least and at most."""
 _STEP_NS = (2_000, 30_000)
-"""What a step takes beside what it does to the disk, at least and at most."""
+"""How long a step takes, besides what it does to the disk, at least and at most."""
 
 
 class Process:
@@ -45,7 +45,7 @@ class Process:
         self.name = name
         self.clock = clock
         self.random = core.branch(f"{machine_name}/{name}/{core.now_ns}")
-        """What it gets where it asks for chance."""
+        """The randomness that the program gets."""
         self.files = Mount(core, self, disk, sync_ns)
         """The machine's disk, for `files=`."""
         self.alive = True
@@ -81,11 +81,11 @@ class Process:
         return self.clock.wall_ns(self._core.now_ns + self.ahead_ns)
 
     def spend(self, ns: int) -> None:
-        """Let the step that is going on take so much longer."""
+        """Make the current step take this much longer."""
         self.ahead_ns += ns
 
     def pause(self, seconds: float) -> None:
-        """Let it do nothing for so long, as SIGSTOP or a long collection does. Its clocks go on."""
+        """Do nothing for some time, as after SIGSTOP or during a long garbage collection. The clocks go on."""
         self._core.note("pause", f"{self.label} {seconds:g} s")
         self.paused_until_ns = max(self.paused_until_ns, self._core.now_ns + round(seconds * 1e9))
 
@@ -118,7 +118,7 @@ class Process:
     # -- for its loop
 
     def failed(self, message: str, error: BaseException | None) -> None:
-        """An exception that nobody caught."""
+        """Note an exception that nobody caught."""
         if self.alive and not isinstance(error, Stopped):
             self._core.note("failure", f"{self.label} {message}: {error!r}")
             self._core.failures.append((self.label, message, error))
@@ -134,7 +134,7 @@ class Process:
         return self._network.connect(self, make, host, port)
 
     def run_aside(self, work: Callable[[], Any], future: asyncio.Future[Any] | None = None) -> None:
-        """Do it in one piece some time later, as a thread would, then set the future."""
+        """Run a function in one piece some time later, as a thread would, then set the future."""
         self._core.after(self.ahead_ns + self._core.random.randint(*_ASIDE_NS), lambda: self._aside(work, future))
 
     def _aside(self, work: Callable[[], Any], future: asyncio.Future[Any] | None) -> None:
@@ -170,7 +170,7 @@ class Process:
     # -- for the network
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Have it do something in its next step."""
+        """Call a function in the next step."""
         if self.alive:
             self.loop.call_soon(callback)
 
@@ -190,13 +190,13 @@ class Process:
         self.leave(tell=True)
 
     def kill(self) -> None:
-        """End it at once, as SIGKILL does. The machine's page cache keeps what it wrote."""
+        """End at once, as by SIGKILL. What was written stays in the machine's page cache."""
         if self.alive:
             self._core.note("kill", self.label)
             self.leave(tell=True)
 
     def leave(self, *, tell: bool) -> None:
-        """It runs no more. With `tell` its machine closes its connections."""
+        """Stop running. With `tell` the machine closes its connections."""
         self.alive = False
         self.loop.cut_off()
         self.files.die()
@@ -207,7 +207,7 @@ class Process:
         self._left(self)
 
     def dispose(self) -> None:
-        """Let go of tasks that never end, once the world is over."""
+        """Release tasks that never end, once the world is over."""
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""One side of a connection, as a process has it: what asyncio calls a transport."""
+"""One side of a connection of a process: what asyncio calls a transport."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from forelog.testing.world.core import Core, Steps
 
 _WINDOW_BYTES = 64 << 10
-"""What may be under way one way: sent, and not yet read by the other side's program."""
+"""Bytes that may be on their way in one direction: sent, and not yet read by the other program."""
 
 
 def reset_error() -> ConnectionResetError:
-    """What a broken connection is told."""
+    """The error of a broken connection."""
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
@@ -35,26 +35,26 @@ class Wired(Steps, Protocol):
 
     @property
     def ahead_ns(self) -> int:
-        """How much time the step that is going on has taken so far."""
+        """How much time the current step has taken so far."""
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Have it do something in its next step."""
+        """Call a function in the next step of the process."""
 
 
 class Links(Protocol):
     """What a transport needs of the network."""
 
     def takes(self, source: str, target: str) -> int:
-        """What a piece takes from here to there."""
+        """How long a piece takes from one machine to another."""
 
     def piece(self, available: int) -> int:
-        """How many of so many bytes travel together, or are read at once."""
+        """How many of these bytes travel together, or are read at once."""
 
     def passes(self, source: str, target: str) -> bool:
         """Whether a link lets anything through."""
 
     def carry(self, source: Transport, arrive: Callable[[], None], due_ns: int) -> None:
-        """Bring something to the other side of a connection, not before what was sent earlier."""
+        """Deliver something to the other side of a connection, not before what was sent earlier."""
 
 
 class Transport(asyncio.Transport):
@@ -73,11 +73,11 @@ class Transport(asyncio.Transport):
         self._protocol: Any = None
         self._out = bytearray()
         self._queue: list[Callable[[], None]] = []
-        """What is under way to the other side, in order."""
+        """What is on its way to the other side, in order."""
         self._in = bytearray()
         self._under_way = 0
         self._last_ns = 0
-        """When the last thing that was sent arrives, at the earliest."""
+        """The earliest arrival of what is sent next: that of the last thing sent."""
         self._reading = True
         self._scheduled = False
         self._writing_paused = False
@@ -85,22 +85,22 @@ class Transport(asyncio.Transport):
         self._closing = False
         self._eof_wanted = self._eof_sent = self._eof_came = self._eof_told = False
         self.is_gone = False
-        """Whether it is closed on this side: what comes is answered with a reset."""
+        """Whether this side has closed it. Whatever still arrives is answered with a reset."""
         self.is_forgotten = False
-        """Whether its machine has lost power since."""
+        """Whether its machine has lost power since it was opened."""
         host.transports[self] = None
 
     # -- its life
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Serve a protocol from now on."""
+        """Start serving a protocol."""
         if not self.is_gone:
             self._protocol = protocol
             protocol.connection_made(self)
             self._wake()
 
     def orphan(self, *, tell: bool) -> None:
-        """Its process has gone. With `tell` its machine is still there, and closes the connection."""
+        """Outlive its process. With `tell` the machine is still there, and closes the connection."""
         self.is_forgotten = not tell
         if self.is_gone:
             return
@@ -112,7 +112,7 @@ class Transport(asyncio.Transport):
         self._vanish()
 
     def broken(self, error: OSError) -> None:
-        """The connection is no more."""
+        """End the connection with an error."""
         if not self.is_gone:
             self._vanish()
             self._lost(error)
@@ -229,7 +229,7 @@ class Transport(asyncio.Transport):
         network.carry(self, self._next_arrives, self._last_ns)
 
     def _next_arrives(self) -> None:
-        """The first of what is under way: pieces that overtook it wait, as in TCP."""
+        """Handle the first thing on its way. Pieces that overtook it wait, as in TCP."""
         self._queue.pop(0)()
 
     def _send_end(self) -> None:
@@ -243,7 +243,7 @@ class Transport(asyncio.Transport):
             self._core.after(delay_ns, lambda: peer.broken(reset_error()))
 
     def _finish(self) -> None:
-        """Everything is sent: close."""
+        """Close, because everything was sent."""
         if not self._eof_sent:
             if self._in:
                 self._reset_peer()
@@ -255,7 +255,7 @@ class Transport(asyncio.Transport):
             self._lost(None)
 
     def _read_by_peer(self, count: int) -> None:
-        """The other side's program has read so much."""
+        """Note that the other side's program has read this many bytes."""
         self._under_way -= count
         if not self.is_gone and self._host.alive:
             self._host.call(self._room)
@@ -271,7 +271,7 @@ class Transport(asyncio.Transport):
     # -- receiving
 
     def arrived(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Handle bytes that have arrived."""
         if self.is_gone:
             self._reset_peer()
             return
@@ -279,7 +279,7 @@ class Transport(asyncio.Transport):
         self._wake()
 
     def ended(self) -> None:
-        """The other side sends no more."""
+        """Handle the end of what the other side sends."""
         if not self.is_gone:
             self._eof_came = True
             self._wake()

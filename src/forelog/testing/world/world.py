@@ -27,9 +27,10 @@ class WorldFailed(ForelogError):
 class World:
     """Runs asyncio programs on simulated machines, in one thread, on simulated time.
 
-    `run` is given the director: a coroutine function that makes machines, starts programs, breaks things and looks
-    at the outcome. Everything that happens follows from the seed and the programs: the same ones give the same
-    trace. `trace_lines_max` is how many of its lines are kept; its digest covers all.
+    `run` gets the director: a coroutine function that makes machines, starts programs, breaks things and looks
+    at the outcome. Everything that happens follows from the seed and the programs: equal ones give equal traces.
+
+    Of the trace, the first `trace_lines_max` lines are kept. Its digest covers all lines.
     """
 
     def __init__(self, seed: int = 0, *, trace_lines_max: int = 100_000, seconds_max: float = 36_000.0) -> None:
@@ -38,7 +39,7 @@ class World:
         self._core = Core(seed, lines_max=trace_lines_max)
         self._seconds_max = seconds_max
         self.random = self._core.branch("director")
-        """Chance for the director."""
+        """Randomness for the director."""
         self.network = Network(self._core)
         self.network.is_up = self._is_up
         self.machines: dict[str, Machine] = {}
@@ -50,7 +51,8 @@ class World:
     # -- for the director
 
     def machine(self, name: str, *, capacity_bytes: int | None = None, sync_seconds: float = 0.0005) -> Machine:
-        """A new machine, with power, an empty disk and the right time. A sync of its disk takes so long."""
+        """Make a machine with power, an empty disk and the right time. `sync_seconds` is how long a sync of its
+        disk takes."""
         if name in self.machines:
             raise ValueError(f"there is a machine {name} already")
         disk = CrashDisk(capacity_bytes=capacity_bytes)
@@ -65,7 +67,7 @@ class World:
 
     @property
     def failures(self) -> list[tuple[str, str, BaseException | None]]:
-        """Exceptions that nobody caught: which process, what asyncio said of it, the exception."""
+        """Exceptions that nobody caught: the process, asyncio's message, the exception."""
         return self._core.failures
 
     def note(self, kind: str, what: str) -> None:
@@ -73,14 +75,17 @@ class World:
         self._core.note(kind, what)
 
     def on_step(self, look: Callable[[Process, str], None] | None) -> None:
-        """Have `look` called before each step that a process takes outside of itself: one of the operations of the
-        files protocol, "connect" or "send". It may kill the process, or crash its machine, right there."""
+        """Call `look` before each operation of a process on its disk or the network.
+
+        It gets the process and the name of the operation: one of the files protocol, "connect" or "send". It may
+        kill the process, or crash its machine, right there.
+        """
         self._core.reached = look or (lambda process, kind: None)  # noqa: ARG005
 
     # -- running
 
     def run(self, director: Callable[[World], Coroutine[Any, Any, T]]) -> T:
-        """Run until the director returns, and return what it returned. Only once."""
+        """Run until the director returns, and return its result. A world runs only once."""
         # On a thread, because code may treat the main one in its own way.
         with ThreadPoolExecutor(1, thread_name_prefix="forelog-world") as thread:
             return thread.submit(self._run, director).result()
@@ -117,9 +122,9 @@ class World:
 
     @property
     def trace(self) -> list[str]:
-        """What happened: the first lines."""
+        """The first lines of what happened."""
         return self._core.lines
 
     def digest(self) -> str:
-        """Equal for equal traces, whole."""
+        """A checksum of the whole trace."""
         return self._core.digest()
