@@ -38,7 +38,7 @@ SEGMENT_BYTES = 64 << 20
 _BATCH_ITEMS = 4096
 
 Batch = tuple[Sequence[Any], Sequence[int], int, int]
-"""Items of the target's format, their times, and how far the source has been read: segment, and bytes in it."""
+"""Items of the target's format, their times, and how far the source was read: a segment, and bytes in it."""
 
 
 class ConvertReport(NamedTuple):

@@ -77,7 +77,7 @@ class Filter:
         return [None if low == least else low, None if high == most else high]
 
     def _allows(self, guarantee: pc.Expression) -> bool:
-        """Whether a row of which this holds can pass."""
+        """Whether a row can pass for which this holds."""
         fragment = _FORMAT.make_fragment("none", filesystem=_PLACE, partition_expression=guarantee)
         files = ds.FileSystemDataset([fragment], self._schema, _FORMAT, _PLACE)
         return bool(list(files.get_fragments(filter=self.expression)))

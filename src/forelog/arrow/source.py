@@ -79,7 +79,7 @@ class LogSource:
         return arrow_schema(columns, self.names)
 
     def batches(self, names: Sequence[str], wanted: Filter | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows that there are now, with these columns, and without most of those that a filter rules out."""
+        """The rows that there are now, with these columns. Most rows that a filter rules out are left out."""
         options, codec = self.options, codec_of(self.options.codec)
         columns, _ = table_columns(options)
         asked = options if wanted is None else replace(options, ranges=wanted.ranges())

@@ -164,7 +164,7 @@ class EntryWalk:
             first = last
 
     def _is_past(self, segment: int) -> bool:
-        """Whether all entries after one that is too late are too late as well."""
+        """Whether all entries that follow a late one are late as well."""
         return self._order is not None and self._order.holds(segment) and self._order.holds_to_the_end
 
     def _note(self, bad: BadMessage) -> None:

@@ -319,7 +319,7 @@ class CommitLog(Closing):
     # -- the writer: one thread at a time
 
     def _lone_writer(self) -> LoneWriter:
-        """For the producer that has no company, and waits."""
+        """Make what writes for a waiting producer that has no company."""
         return self._appender.lone_writer(
             self.commit.queue, self._write_among, "write", sizes="batch_writes", failed=self._note_failed
         )
@@ -330,7 +330,7 @@ class CommitLog(Closing):
         return positions[0]
 
     def _note_failed(self, error: Exception) -> None:
-        """The policy's reaction to the error of a lone writer, which still keeps others from writing."""
+        """Apply the policy to the error of a lone writer, which still keeps others from writing."""
         if self._error is None and not self._reaction.goes_on(self.path, error):
             self._error = error
         if self._appender.failed is not None and self._error is None:

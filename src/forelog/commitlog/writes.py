@@ -29,4 +29,4 @@ class Write(Request[Any]):
 
     control: Control | None = None
     synced = False
-    """Whether it is settled only by a sync."""
+    """Whether only a sync settles it."""

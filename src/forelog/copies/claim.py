@@ -35,7 +35,7 @@ _TO_KEEP = (
 
 
 class Known(NamedTuple):
-    """What a primary must continue before it may write to a copy."""
+    """What a primary must continue to be allowed to write to a copy."""
 
     identity: Identity | None
     """The last opening that was accepted; None if there was none."""
@@ -120,7 +120,7 @@ class Claim:
         )
 
     def _may_have_sent(self, end: Resume) -> bool:
-        """Whether this opening can have sent a copy that ends in records which the log has dropped."""
+        """Whether this opening may have sent the copy its last records, which the log has dropped since."""
         view = self._owner.view()
         if view is None or end.position >= view.snapshot.begin:
             return False

@@ -70,7 +70,7 @@ class DestinationHealth:
     lag_bytes: int
     """Bytes of the log that it lacks."""
     lag_seconds: float
-    """Time since it last had everything; 0 if it has."""
+    """How long ago it last had everything; 0 if it has everything now."""
     attempts: int
     """Attempts to connect since it was added."""
 

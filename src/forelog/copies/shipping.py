@@ -179,7 +179,7 @@ def ship(
 
 
 def _flush(target: Target) -> Position:
-    """What the target acknowledges, checked against what was sent."""
+    """Ask the target what it acknowledges, and check that against what was sent."""
     found = target.flush()
     target.transfer.settle(found)
     return found.position
@@ -196,7 +196,7 @@ def _wait_for_view(source: Source, woken: threading.Event, stopped: Callable[[],
 
 
 class _Gone(Exception):
-    """The log has dropped what comes next."""
+    """The log has dropped the records that come next."""
 
 
 def _send(view: View, at: Position, target: Target, *, apart: bool) -> tuple[Position, bool]:

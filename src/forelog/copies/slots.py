@@ -78,7 +78,7 @@ class Slots:
 
     @property
     def position(self) -> Position:
-        """The end of the whole replica; 0:0 without one, and while a new one is being made."""
+        """The end of the whole replica; 0:0 if there is none, or while a new one is being made."""
         return self.whole_end if self.growing is self.whole else Position(0, 0)
 
     @property

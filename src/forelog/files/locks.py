@@ -80,7 +80,7 @@ def _open_lock_file(path: str, mode: int, *, exclusive: bool) -> int:
 
 
 def _is_where_others_look(fd: int, path: str) -> bool:
-    """Whether a locked file still has its name. A lock on a removed file keeps nobody out."""
+    """Whether a locked file still has its name. A lock on a removed file excludes nobody."""
     found = os.fstat(fd)
     try:
         named = os.stat(path)

@@ -51,7 +51,7 @@ class File(Protocol):
         """How many bytes the file has now."""
 
     def identity(self) -> object:
-        """Equal for the same file under the same name, different once it was replaced."""
+        """A value that changes when another file takes this name."""
 
     def close(self) -> None:
         """Release it, once; closing again does nothing."""
@@ -119,9 +119,9 @@ class Files(Protocol):
         """
 
     def changed(self, path: str) -> object | None:
-        """A number for a directory's entries. While it stays the same, no entry was added, removed or renamed.
+        """A number that stays the same while no entry of a directory is added, removed or renamed.
 
-        None if there is no such number, or if it could stay the same through a change that comes right now.
+        None if there is no such number, or if it could miss a change that happens right now.
         """
 
     def sync_dir(self, path: str) -> None:

@@ -11,7 +11,7 @@ from forelog.errors import MissingExtra
 
 
 def load_pyarrow() -> ModuleType:
-    """Import pyarrow, or raise an error that says how to install it."""
+    """Import pyarrow. Raises MissingExtra if it isn't installed."""
     try:
         import pyarrow
     except ImportError as error:

@@ -68,7 +68,7 @@ class ActiveSegment:
         self.error: AppenderFailed | None = None
         """Why nothing more can be appended, once that is so."""
         self.told = True
-        """Whether a caller has got the error."""
+        """Whether a caller has received the error."""
         self.was_cut = False
         """Whether a write was cut off: then nothing more goes into this segment."""
         core.mark_bytes = MARK_BYTES
@@ -162,7 +162,7 @@ class ActiveSegment:
         return self.error
 
     def _sync_failed(self, error: OSError) -> NoReturn:
-        """Record a failed sync. The core has taken note of it, in case that an interrupt comes first."""
+        """Record a failed sync. The core knows of it already, in case an interrupt comes first."""
         if self.error is None:
             self._metrics.add(syncs_failed=1)
             self.fail(error, f"{self.path}: sync failed")
@@ -170,7 +170,7 @@ class ActiveSegment:
         raise self.error
 
     def disown(self, error: AppenderFailed) -> None:
-        """In a child that a fork made: leave everything to the parent, whose threads aren't here."""
+        """In a forked child, leave everything to the parent: the threads exist only there."""
         self.error = error
         self._core.disown()
         self.spare = None
@@ -195,7 +195,7 @@ class ActiveSegment:
     # -- writing, with the core held
 
     def write(self, data: bytes | memoryview, starts: array[int], first_ns: int, last_ns: int) -> int:
-        """Write encoded records, all of them or none. Returns where they start."""
+        """Write encoded records, all or none. Returns where they start."""
         core, encoder = self._core, self.encoder
         size, offset, index = len(data), core.offset, self.tail.index
         # From here until it is counted, or cut off again, an interrupt leaves it to the next append to cut.
@@ -247,8 +247,8 @@ class ActiveSegment:
     def cut_back(self, offset: int, why: str) -> None:
         """Cut off what was written past `offset`, if anything was, and sync that.
 
-        The next record begins a new segment, unless this one is empty: another program may have read what was cut
-        off, and its positions must not come to mean something else.
+        The next record begins a new segment, unless this one is empty. Another program may have read what was
+        cut off, so its positions must not get another meaning.
         """
         try:
             with self._sync_lock:

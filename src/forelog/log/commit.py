@@ -66,7 +66,7 @@ class Request(Generic[T]):
     is_main = False
     """Whether the main thread waits for it."""
     alone = False
-    """Whether its one item's result is wanted, and not a sequence with it."""
+    """Whether the result is that of its one item, and not a sequence."""
     settled = False
     result: T | None = None
     error: Exception | None = None
@@ -104,14 +104,14 @@ class GroupCommit(Generic[T]):
         self.queue = kernel.BoundedQueue(queue_max_writes, queue_max_bytes, wake)
         self._queue_timeout = queue_timeout
         self._line: deque[Gate] = deque()
-        """The gates of those whose requests are settled, not opened yet."""
+        """Gates of settled requests that aren't opened yet."""
         self._lined_up = 0
-        """How many there were when the last round ended."""
+        """How many gates there were when the last round ended."""
         self._seconds = 0.0
         """How long the last round took."""
         self._thread: threading.Thread | None = None
         self._serving = threading.Lock()
-        """Taken, for ever, by the one thread that serves."""
+        """Held for good by the one thread that serves."""
         self._refusal: Exception | None = None
 
     def submit(self, request: Request[T]) -> T:
@@ -173,7 +173,7 @@ class GroupCommit(Generic[T]):
             raise RuntimeError(REENTERED)
 
     def _enter(self, request: Request[T], *, wait: bool = True) -> bool:
-        """Put the request into the queue. If nobody leads, its thread leads from here on, or the commit's own."""
+        """Put the request into the queue. If nobody leads, the request's thread leads, or the commit's own."""
         self._check_open()
         if self.queue.enter(request):
             return True
@@ -250,7 +250,7 @@ class GroupCommit(Generic[T]):
                     logger.exception("a commit was interrupted")
 
     def _round(self, own: Request[T]) -> None:
-        """Commit everything that is queued, release its writers, and pass the lead on when that is due."""
+        """Commit everything that is queued, release its writers, and pass on the lead if that is due."""
         self._wait_for_crowd()
         queue = self.queue
         own.under_way = requests = queue.take(ROUND_REQUESTS_MAX, ROUND_BYTES_MAX)
@@ -290,7 +290,7 @@ class GroupCommit(Generic[T]):
                 time.sleep(patience / 8)
 
     def _count_crowd(self, requests: Sequence[Request[T]], own: Request[T]) -> None:
-        """Count those who were in this round or wait for the next, if the round's leader had company."""
+        """Count the writers in this round and in the queue, if the round's leader had company."""
         waiting = sum(1 for request in requests if request.gate is not None or request.deliver is not None)
         crowd = waiting + own.settled + len(self.queue)
         self.queue.crowd = crowd if waiting and crowd > 1 else 0

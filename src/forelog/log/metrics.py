@@ -91,11 +91,11 @@ class Metrics:
             self._timings[name].add(seconds)
 
     def timing(self, name: str) -> Distribution:
-        """A timing, to add to where no Python may run."""
+        """A timing, for code that must not run Python to add to it."""
         return self._timings[name]
 
     def size(self, name: str) -> Distribution:
-        """A size, likewise."""
+        """A size, for the same purpose."""
         return self._sizes[name]
 
     def measure(self, name: str, size: int) -> None:

@@ -99,12 +99,12 @@ class Positions(Sequence[Position]):
         return self._segment
 
     def places(self) -> tuple[int, array[int], int]:
-        """Their offsets as they are stored: a base, numbers to be added to it, and the first of these that
-        counts."""
+        """The offsets as stored: a base, numbers to be added to it, and the first of these that belongs to the
+        batch."""
         return self._base, self._offsets, self._first
 
     def part(self, first: int, last: int) -> Positions:
-        """A part of them, without copying their offsets."""
+        """A part of the positions. Their offsets aren't copied."""
         return Positions(self._segment, self._base, self._offsets, self._first + first, self._first + last)
 
     def __len__(self) -> int:

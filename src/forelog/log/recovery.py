@@ -72,13 +72,13 @@ class Recovery:
     missing_bytes: int = 0
     """How many synced bytes are gone from its end."""
     spare_bytes: int = 0
-    """How many bytes of the next segment, none of them synced, came after what a power loss may have taken."""
+    """Unsynced bytes of the next segment. They follow bytes that a power loss may have taken."""
     spare_path: str | None = None
-    """Where those are kept."""
+    """Where these bytes are kept."""
     restored_bytes: int = 0
     """How many bytes a power loss had taken from the last segment, and the journal still had."""
     far_off: bool = False
-    """Whether its records have times so far off that later ones don't come after them."""
+    """Whether the log's times are so far in the future that later records can't follow them."""
     journal_path: str | None = None
     """Where a journal is kept that doesn't fit its segment."""
 

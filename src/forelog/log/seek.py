@@ -78,7 +78,7 @@ class TimeBounds:
             bound is not None and in_column(bound) in (TIME_MIN, TIME_MAX) for bound in (since_ns, until_ns)
         )
         self._since_met = self._until_met = False
-        """Whether a record was found from which on all are late enough; and from which on all are too late."""
+        """Two flags: a record was found from which on all are late enough; one from which on all are too late."""
 
     def first_place(self, reader: SegmentReader, place: int) -> int:
         """Where to begin in a segment, at or after a place: after all records that are known to be too early or
@@ -179,7 +179,8 @@ def seek_time(reader: SegmentReader, place: int, since_ns: int) -> int:
 
 
 def first_row(fmt: Format, buffer: memoryview, base: int, scan: Scan, row: int, since_ns: int) -> int:
-    """The first row from `row` on whose time is `since_ns` or later, also if a column can't hold these times."""
+    """The first row from `row` on whose time is `since_ns` or later. The time may be one that no column can
+    hold."""
     times, at_least = scan.times, in_column(since_ns)
     row = kernel.first_since(times, row, at_least)
     while row < len(times) and times[row] in (TIME_MIN, TIME_MAX):

@@ -101,7 +101,7 @@ class VerifyReport:
     format: str
     """The name of its format."""
     live: bool = False
-    """Whether somebody was appending: then a torn tail is a record that is being written."""
+    """Whether a program has the log open to append. Then a torn tail is a record that is being written."""
     segments: list[SegmentReport] = field(default_factory=list)
     """What was found in each segment."""
     synced_segment_missing: int | None = None
@@ -370,8 +370,7 @@ def _is_locked(files: Files, path: str) -> bool:
 
 
 def _settle_torn(directory: Directory, segment: SegmentReport, report: VerifyReport) -> None:
-    """Accept a torn tail that has changed since it was read: an appender was writing it, and has closed
-    meanwhile."""
+    """Drop a torn tail that has changed since it was read: an appender was writing it, and has closed since."""
     if segment.torn is not None:
         seen = segment.torn.physical_offset + segment.torn.byte_count
         report.live = (directory.segment_bytes(segment.number) or 0) != seen

@@ -88,7 +88,7 @@ class Walk:
         self.directory = directory
         self.position = start
         self._start = None if at_record else start
-        """Where it began, if it isn't known that a record begins there."""
+        """The start, if it isn't certain that a record begins there."""
         self.torn: Defect | None = None
         self.defects: list[Defect] = []
         self.done = False

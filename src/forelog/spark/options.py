@@ -37,13 +37,13 @@ class ReadOptions:
     since_ns: int | None = None
     until_ns: int | None = None
     ranges: Ranges = EVERYTHING
-    """What the filters of a query leave. They only save reading, because Spark applies them to every row."""
+    """The rows that a query's filters leave. This only saves reading: Spark applies the filters to every row."""
     java: bool = False
     """Whether the part in Java can read for this query."""
     aggregates: str | None = None
-    """What a query asks for, as JSON, if it asks for nothing but aggregates: `totals.py` has the form."""
+    """The aggregates of a query that asks for nothing else, as JSON in the form that `totals.py` describes."""
     limit: int | None = None
-    """As many rows as a query needs: any of them."""
+    """How many rows the query needs. Any rows will do."""
     start: Position | None = None
     """The position to start at; None for the earliest."""
     latest: bool = False
@@ -53,7 +53,7 @@ class ReadOptions:
     """Read the damaged places in place of the records."""
     partition_bytes: int = PARTITION_BYTES
     partitions_min: int = 1
-    """As many tasks at least, if there is enough to read."""
+    """The least number of tasks, if there is enough to read."""
     batch_rows: int = BATCH_ROWS
     records_per_batch: int | None = None
     bytes_per_batch: int | None = None

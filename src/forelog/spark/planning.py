@@ -49,7 +49,7 @@ class Log:
     format: Format
     """Its format."""
     _stream: Stream | None = field(default=None, compare=False, repr=False)
-    """With the last listing of its directory, as long as that holds."""
+    """The log with the last listing of its directory, which is used as long as it is right."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Log, (self.path, self.name, self.format)
@@ -200,7 +200,7 @@ def plan(
 
 
 def _smaller(parts: Sequence[tuple[Log, Wanted, Position, Position]], options: ReadOptions) -> int:
-    """The bytes of a task, for as many tasks as are asked for."""
+    """The bytes of a task that make as many tasks as are asked for."""
     total = sum(
         _bytes_between(wanted.directory, number, max(start, Position(number, 0)), stop)
         for _, wanted, start, stop in parts
@@ -226,7 +226,7 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
 
 
 def between_entries(log: Log, begin: Position, end: Position) -> Position:
-    """The last place up to `end` where a reader can stop: in M3's log a chunk may end inside of an entry."""
+    """The last place up to `end` where a reader can stop. In M3's format a chunk may end inside an entry."""
     if not log.format.holds_entries:
         return end
     from forelog.commitlog.entries import EntryWalk

@@ -63,7 +63,7 @@ class Wanted:
 
 
 def _between(index: SegmentIndex, ranges: Ranges, *, ordered: bool) -> tuple[int, int | None]:
-    """From which offset on, and before which one, if not its end, a segment has all that is wanted of it."""
+    """The offsets in a segment between which all wanted records are. The second is None for the segment's end."""
     since, until = ranges.since_ns, ranges.until_ns
     if (since is not None and index.last_time < since) or (until is not None and index.first_time >= until):
         return 0, 0

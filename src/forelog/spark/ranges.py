@@ -47,7 +47,7 @@ class Ranges:
 
     @classmethod
     def of_json(cls, text: str) -> Ranges:
-        """What the part in Java says."""
+        """Read what the part in Java has found in the filters."""
         return cls.of(json.loads(text))
 
     @classmethod

@@ -405,7 +405,7 @@ class _Items(ItemsView[K, V]):
 
 
 def _plain(other: Any) -> dict[Any, Any]:
-    """A dict of what can be made one; of a PersistentDict as it is at one moment."""
+    """A dict made of a mapping or of pairs. Of a PersistentDict it has the items of one moment."""
     return other.copy() if isinstance(other, PersistentDict) else dict(other)
 
 

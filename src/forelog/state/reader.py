@@ -61,7 +61,7 @@ class Event(NamedTuple):
 
 
 class ParsedEvent(NamedTuple):
-    """What the bytes of an event tell."""
+    """What the bytes of an event say."""
 
     type: str
     """The name of its type; empty for a plain value."""
@@ -183,7 +183,7 @@ def _events_at(position: Position, time_ns: int, payload: bytes, frame_bytes: in
 
 
 def parse_event(data: bytes) -> ParsedEvent | None:
-    """What an event's bytes tell; None if EventCodec didn't write them, or if they are nested too deep."""
+    """Parse an event. None if EventCodec didn't write these bytes, or if they are nested too deep."""
     try:
         from msgspec import MsgspecError, msgpack
     except ImportError:

@@ -212,5 +212,5 @@ class Replayer:
 
 
 def _begins_an_opening(block: Block) -> bool:
-    """Whether a block begins with a WRITER record. An opening may skip the number of a segment."""
+    """Whether a block begins with a WRITER record. An opening may skip a segment's number."""
     return bytes(block.buffer[block.scan.starts[block.first] :][:1]) == WRITER

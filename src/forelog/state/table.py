@@ -50,7 +50,7 @@ class Table(Generic[K, V]):
         self._numbers = count()
         self._opened = False
         self._steady = False
-        """Whether a lookup needs no lock: the table is open, no changes are half made, and no key expires."""
+        """Whether a lookup needs no lock: the table is open, no change is half made, and no key expires."""
 
     def close(self) -> None:
         """Keep readers out, and forget everything: it will be restored from the log."""
@@ -89,13 +89,14 @@ class Table(Generic[K, V]):
             return len(self._items)
 
     def now(self) -> dict[K, V]:
-        """The items as they are now, and stay. Not to be changed. To hold them makes the next change copy them."""
+        """The current items, which stay as they are. Don't change them. While you hold them, the next change is
+        made in a copy."""
         with self._lock:
             self._settle()
             return self._items
 
     def event(self, key: K) -> list[Any] | None:
-        """The event that sets a key to what it is; None if there is no such key."""
+        """The event that sets a key to its current value; None if there is no such key."""
         with self._lock:
             self._settle()
             if key not in self._items:
@@ -141,7 +142,7 @@ class Table(Generic[K, V]):
             heapq.heappush(self._queue, (until_ns, next(self._numbers), key))
 
     def _own(self) -> None:
-        """Make sure that the items are nobody else's."""
+        """Make sure that nobody else holds the items."""
         if getrefcount(self._items) > self._alone:
             self._items = self._items.copy()
 

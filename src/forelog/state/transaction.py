@@ -57,7 +57,7 @@ class Transaction(Generic[K, V]):
         return items
 
     def events(self) -> list[list[Any]]:
-        """What is to be logged."""
+        """The events to be logged."""
         return [*([[]] if self._cleared else []), *self._changed.values()]
 
 

@@ -88,7 +88,7 @@ class Rights:
         self.publishes_all = free or self._all(_WRITE)
         """Whether it may publish to every topic, so that no topic has to be checked."""
         self.reads_all = free or self._all(_READ)
-        """Whether it may read every topic that clients can publish to."""
+        """Whether it may read all topics to which clients can publish."""
 
     def _all(self, right: int) -> bool:
         return bool(self._sets) and self._sets[0].allows_all(right)

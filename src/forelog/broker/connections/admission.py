@@ -44,7 +44,7 @@ class Pending:
 
 
 class Closing(Protocol):
-    """A connection, as far as closing it is concerned."""
+    """What admission needs of a connection that is being closed."""
 
     transport: asyncio.Transport
 
@@ -52,7 +52,7 @@ class Closing(Protocol):
 
 
 class Arriving(Closing, Protocol):
-    """A connection, as far as admission is concerned."""
+    """What admission needs of a new connection."""
 
     pending: Pending | None
     inside: bool
@@ -70,7 +70,7 @@ class Admission:
         self.inside = 0
         """Clients whose CONNECT was accepted."""
         self.inside_max = 0
-        """The most there were at a time."""
+        """The most of these at any time."""
         self.lingering: set[Closing] = set()
         """Connections that have been refused, while their clients may read why."""
         self.turned_away = 0
@@ -85,7 +85,8 @@ class Admission:
         return self._bytes.total
 
     def admit(self, connection: Arriving) -> bool:
-        """Give a new connection a place; False if there is none. With TLS it got one before its handshake."""
+        """Give a new connection a place; False if there is none. A connection with TLS has its place since
+        before the handshake."""
         if connection.pending is None:
             connection.pending = self.arrived(connection.transport)
         else:

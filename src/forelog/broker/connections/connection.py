@@ -96,7 +96,7 @@ class Connection(Peer, Input):
         self._kept = 0
         """Bytes of an incomplete packet, as they are counted."""
         self.outside = 0
-        """Such bytes in the buffer of its WebSocket."""
+        """The same for bytes in the buffer of its WebSocket."""
         self._unsent = 0
         """Bytes that wait for its socket, as of their last count."""
         self._held: Future[Any] | None = None
@@ -104,7 +104,7 @@ class Connection(Peer, Input):
         self._singly = 0
         """Bytes of messages to take one by one, because not all of them may be published."""
         self._looked_up = 0
-        """Bytes of messages whose topics were looked up while it was held: their turn has come."""
+        """Bytes of messages whose topics were looked up while the client was held. They are handled next."""
         self._pace = Pace(services.slices, services.delivery, services.routes)
         self._timer: asyncio.TimerHandle | None = None
         self._file = -1

@@ -20,11 +20,11 @@ ROUND_SECONDS = 0.005
 ROUND_BYTES = 4 << 20
 READ_BYTES = 64 << 10
 LITTLE_BYTES = 2048
-"""What is read of a client that has to wait: its socket isn't known to be readable before something is read."""
+"""Bytes that are read of a client that has to wait: only a read shows whether its socket is readable."""
 
 
 class Source(Hashable, Protocol):
-    """A client, as far as its input is concerned."""
+    """What `Inputs` needs of a client."""
 
     def pause_input(self) -> None:
         """Read nothing more from its socket."""
@@ -88,7 +88,7 @@ class Inputs:
         return self._deadline is None or (self._left > 0 and self._clock() < self._deadline)
 
     def _begin(self) -> None:
-        """Begin a round, if this is the first that is read in it."""
+        """Begin a round, unless one is under way."""
         if self._deadline is None:
             self._deadline, self._left = self._clock() + self._seconds, self._bytes_max
             self._call_soon(self._end)

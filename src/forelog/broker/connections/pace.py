@@ -24,7 +24,7 @@ from forelog.broker.flow.slices import Slices
 logger = logging.getLogger("forelog")
 
 RUNS_MAX = 100
-"""Runs of messages or acknowledgements handled in one read. After that the client may have to wait."""
+"""Runs of messages or acknowledgements handled in one read. Then the client may have to wait."""
 TOPICS_MAX = 256
 """New topics that are looked up for a client before its messages to them are written."""
 STEPS_MIN = 4
@@ -86,7 +86,7 @@ class Pace:
         return self._routes.are_easy
 
     def new(self, topics: list[bytes]) -> list[bytes]:
-        """Those of some topics whose subscribers aren't known."""
+        """The topics whose subscribers aren't known."""
         known = self._routes.known
         return [topic for topic in topics if known(topic) is None]
 

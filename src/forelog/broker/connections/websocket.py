@@ -39,7 +39,7 @@ SLICE_BYTES = 4096
 SLICE_SECONDS = 0.005
 """How long frames are parsed before other clients have their turn."""
 _LOGGER = logging.Logger("forelog.websockets", logging.CRITICAL + 1)
-"""For the library, which would log every frame with its passwords. No configuration can turn it on."""
+"""A logger for the library that is always silent: its messages would show frames with passwords."""
 
 
 class WebSocket(Input):

@@ -85,7 +85,7 @@ class CatchUp:
         batch: MessageBatch | None = None,
         reader: Hashable = None,
     ) -> Iterator[None]:
-        """Steps, each a part of a batch. A batch that `reader` has read from disk for a cursor comes first."""
+        """Send a part of a batch in each step. A batch that `reader` has read from disk comes first."""
         turn = _turn_of(owner)
         read: Callable[[Hashable], Coroutine[None, None, None]] | None = None
         try:
@@ -297,7 +297,7 @@ class CatchUp:
 
 
 def _turn_of(owner: Session | Group) -> Hashable:
-    """Whose turn it is when there is work for a client, or for a group."""
+    """What takes turns for a client or a group. Groups with the same first member count as one."""
     return ("groups", next(iter(owner.members), None)) if isinstance(owner, Group) else owner
 
 

@@ -41,12 +41,14 @@ CURSORS_PER_STEP = 32
 STEP_BYTES = 1 << 20
 """Bytes that are sent in a step, unless a single subscriber gets more."""
 TOGETHER_BYTES_MAX = 16 << 20
-"""Bytes of a part of a batch that are sent to subscribers before anything else is delivered. Those who haven't got
-theirs by then read it from the log, each in its turn."""
+"""Bytes of a part of a batch that are sent to subscribers before anything else is delivered.
+
+A subscriber that hasn't received its share by then reads it from the log, when its turn comes.
+"""
 LATER_PER_STEP = 512
 SMALL_CURSORS_MAX = 128
 SMALL_BYTES_MAX = 4 << 20
-"""Subscribers that are given a batch without a pause, and bytes that all of them are given."""
+"""Subscribers that receive a batch without a pause, and the bytes that all of them receive."""
 _WAITING_BYTES_MAX = 16 << 20
 
 

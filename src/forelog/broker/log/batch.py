@@ -97,7 +97,7 @@ class MessageBatch:
         return batch
 
     def placed(self, segment: int, base: int) -> None:
-        """Set the position at which the log has it."""
+        """Note the position at which the batch is in the log."""
         self.segment, self.base, self.end = segment, base, base + len(self.data)
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class MessageBatch:
 
     @property
     def weight(self) -> int:
-        """Memory that it takes, estimated: with small messages, or long topics, much more than the data."""
+        """An estimate of its memory. For small messages, or long topics, this is much more than the data."""
         if self._weight == 0:
             topics = sum(map(len, self.topics[1]))
             self._weight = len(self.data) + topics + _BATCH_BYTES + _ROW_BYTES * len(self.starts)
@@ -134,7 +134,8 @@ class MessageBatch:
         return bisect_left(self.starts, position.offset - self.base)
 
     def part(self, first: int, rows_max: int, bytes_max: int = PART_BYTES_MAX) -> int:
-        """The row after a part that begins at a row: so many rows and bytes, but at least one row."""
+        """The row after a part that begins at a row. A part has at most so many rows and bytes, and at least one
+        row."""
         starts = self.starts
         last, limit = min(first + rows_max, len(starts)), starts[first] + bytes_max
         if (starts[last] if last < len(starts) else len(self.data)) <= limit:

@@ -31,7 +31,7 @@ class MessageClock:
         self._steady_ns = steady_ns
         self._start = wall_ns() - steady_ns()
         self._times: list[int] = []
-        """Times of the messages from which on the offset in `_ahead` holds."""
+        """Times of messages. From each one on, the difference in `_ahead` holds."""
         self._ahead: list[int] = []
         """Time of day minus steady clock, for each entry of `_times`."""
 

@@ -133,7 +133,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Answer:
-    """What the four packets have that answer a message, or each other."""
+    """The fields of the four packets that answer a message, or each other."""
 
     packet_id: int
     reason_code: int = 0

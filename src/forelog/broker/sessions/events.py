@@ -25,7 +25,7 @@ _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
 EVENT_BYTES, ENTRY_BYTES = 64, 8
 """Estimated bytes of an event, and of each name in it, besides its texts."""
 _OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
-"""What the events that aren't about a session are about."""
+"""The subjects of events that aren't about a session."""
 
 
 def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]:

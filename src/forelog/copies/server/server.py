@@ -374,7 +374,7 @@ class ReplicaServer:
     def _grant(self, link: Link, hosted: HostedLog, identity: Identity) -> None:
         """Make a connection the primary if its log continues the copy; else raise.
 
-        It is asked without the lock held, so its claim is valid only if the copy hasn't changed meanwhile.
+        The client is asked without the lock held. So its claim counts only if the copy hasn't changed meanwhile.
         """
         slots = hosted.slots
         for _ in range(CLAIMS_MAX):

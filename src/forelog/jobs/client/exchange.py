@@ -62,11 +62,11 @@ class Pending(Generic[T]):
             self._outcome = None, error
 
     def give_up(self, error: JobError) -> None:
-        """There will be no reply."""
+        """Settle it with the error: no reply will come."""
         self._outcome = None, error
 
     def begin_anew(self) -> None:
-        """The request is sent once more: its reply says nothing."""
+        """Drop the outcome, because the request is sent again."""
         self._outcome = None
 
 

@@ -97,7 +97,7 @@ class Shift:
 
     @contextmanager
     def open(self, server: str, concurrency: int) -> Iterator[None]:
-        """Around all the work. Raises the error that has ended it, if one has."""
+        """Hold this open during all work. Raises the error that has ended the work, if one has."""
         if not self.functions:
             raise ValueError("a worker needs a function: @worker.job(NAME)")
         names = ", ".join(self.functions)
@@ -216,7 +216,7 @@ class Delivery:
         logger.debug("%s %s is %s", self.attempt.name, self.attempt.id, "done" if self.success else "failed")
 
     def refused(self, error: JobError) -> float | None:
-        """It was not taken. Returns how long to wait before it is sent again, or None if it is not."""
+        """Handle a refusal. Returns how long to wait before it is sent again, or None if it isn't."""
         if isinstance(error, ConnectionLost | ServerFailed) and (self.success or not error.unknown):
             # A second complete does no harm. A second fail might count twice, or end another worker's attempt.
             self._unknown = self._unknown or error.unknown

@@ -134,7 +134,7 @@ class Ledger:
         self.keep(job)
 
     def keep(self, job: Job) -> None:
-        """The job is finished, and the log has its result: its payload and result may leave the memory."""
+        """Note that a finished job and its result are in the log, so payload and result may leave the memory."""
         size = len(job.payload) + (0 if job.result is None else len(job.result))
         if size >= _KEPT_BYTES_MIN and not job.kept_bytes and not job.is_unloaded:
             job.kept_bytes = size
@@ -161,7 +161,7 @@ class Ledger:
         return lost
 
     def lose(self, job: Job) -> None:
-        """The job is gone for good: nothing that the log has of it is needed."""
+        """Note that the job is gone for good: nothing in the log about it is needed."""
         self._unneeded(job.segment, job.add_bytes)
         self._unneeded(job.result_segment, job.result_bytes)
         self.attempts_lost += job.attempts * _ATTEMPT_BYTES

@@ -251,7 +251,7 @@ class Machine:
             self._settle(job, now_ns, True)
 
     def _pass_over(self, job: Job) -> None:
-        """Remove a job whose ttl is over without writing that: a restart notices by itself, and room is needed."""
+        """Remove a job whose ttl is over without logging that: a restart notices by itself, and room is needed."""
         if not job.is_processed():
             self.evicted += 1
         self._remove(job)
@@ -285,7 +285,7 @@ class Machine:
             self.ledger.leaving.discard(change[0].id)
 
     def adopt(self, job: Job, kind: int, result: bytes, time_ns: int, now_ns: int) -> None:
-        """Take in a command that is in the log after all, although its outcome was unknown."""
+        """Take in a command that turned out to be in the log, although its outcome was unknown."""
         self._displace(job)
         self.wheel.cancel(job)
         self.replay_change(job, kind, result, time_ns)
@@ -452,7 +452,7 @@ class Machine:
         self.wheel.set(job, ends_ns if job.volatile or ends_ns < expires_ns else expires_ns)
 
     def _end(self, job: Job) -> None:
-        """The job's time is over."""
+        """Remove a job whose time is over."""
         self.ledger.log(_EXPIRE + job.id)
         self._remove(job)
 

@@ -32,7 +32,7 @@ class Registry:
         return queue
 
     def rest(self, queue: Queue) -> None:
-        """The queue may be empty: remember it as one of those that may go."""
+        """Remember a queue that may be empty, as one of those that may be dropped."""
         idle = self._idle
         idle.pop(queue.name, None)
         idle[queue.name] = None

@@ -19,7 +19,7 @@ _DOOR_LOOK_SECONDS = 1.0
 
 
 class Peer(Hashable, Protocol):
-    """A connection, as what knows no sockets sees it."""
+    """A connection, as code without sockets sees it."""
 
     def address(self) -> str:
         """Its host and port."""
@@ -99,7 +99,7 @@ class Clients:
         self.notices.warning("protocol error", _host(connection), from_=connection.address(), reason=what)
 
     def keep(self, connection: Peer, size: int) -> None:
-        """A connection holds so many bytes, in and out. If all hold too many, some have to go."""
+        """Note how many bytes a connection holds, in and out. If all hold too many, some are closed."""
         self.buffers.set(connection, _host(connection), size)
         while size and (other := self.buffers.surplus()) is not None:
             self.buffers.drop(other)
@@ -132,7 +132,7 @@ class Clients:
         connection.abort()
 
     def refuse_more(self) -> None:
-        """Let no more clients in: the server stops."""
+        """Refuse new clients, because the server stops."""
         self._closing = True
 
     async def dismiss(self, seconds: float) -> None:

@@ -59,11 +59,11 @@ class Round:
         self.sockets: Any = None
         """The sockets that are read together, where the system allows it."""
         self.line: deque[Connection] = deque()
-        """Clients that wait for their turn: what they have sent hasn't been looked at."""
+        """Clients that wait for their turn. Nothing has looked at what they sent."""
         self.later: deque[Connection] = deque()
-        """Those that have had a turn, and have more to do."""
+        """Clients that had a turn, and have more to do."""
         self.ends = 0.0
-        """When the time of this turn is used up."""
+        """When the time of this turn is over."""
         self._is_due = False
         """Whether the event loop is about to end a turn."""
         self._share = 1
@@ -86,12 +86,12 @@ class Round:
         self._end()
 
     def start_clock(self) -> None:
-        """Commands of this turn are done from now on."""
+        """Start the time of this turn's commands."""
         self.now_ns = self.clock.now()
         self.ends = time.perf_counter() + TURN_SECONDS
 
     def count(self, clients: int) -> None:
-        """There are so many clients now."""
+        """Note how many clients there are now."""
         self._share = max(SHARE_MIN, clients // 4)
 
     def touch(self, connection: Connection) -> None:
@@ -235,7 +235,7 @@ class Connection:
                 self.close()
 
     def touch(self) -> None:
-        """Something may have changed: the end of the turn looks at it."""
+        """Have the end of the turn look at this connection."""
         if not self._dirty:
             self._dirty = True
             self._round.touch(self)
@@ -249,13 +249,13 @@ class Connection:
         return False
 
     def go_on(self) -> None:
-        """It is the client's turn: do its next commands."""
+        """Do the client's next commands: it is its turn."""
         if self.transport is not None:
             self.session.go_on(self._round.now_ns)
             self.touch()
 
     def _most(self) -> int:
-        """How many bytes of commands that have to wait are kept, before its socket is read no more."""
+        """How many bytes of waiting commands are kept before the socket isn't read any more."""
         session = self.session
         if not session.known:
             return 0
@@ -289,7 +289,7 @@ class Connection:
             self.close()
 
     def _write(self, data: bytes) -> None:
-        """Write at once what the socket takes: a transport would write only after its next look at the socket."""
+        """Write at once as much as the socket takes. A transport would wait for its next look at the socket."""
         transport = self.transport
         if self._is_closing():
             return
@@ -303,7 +303,7 @@ class Connection:
         transport.write(data)  # if the socket is full or broken, the transport knows what to do
 
     def _go_on(self) -> None:
-        """Look at the bytes that are left: commands that had to wait, or that are not complete."""
+        """Look at the bytes that are left: commands that had to wait, or aren't complete."""
         session = self.session
         if not self._paused and not session.is_held():
             before = session.buffered()
@@ -319,7 +319,7 @@ class Connection:
         self._count()
 
     def _count(self) -> None:
-        """Note how many bytes it holds, if they are many."""
+        """Note how many bytes the connection holds, if they are many."""
         size = self.session.buffered()
         if self._paused and self.transport is not None:
             size += self._buffered()

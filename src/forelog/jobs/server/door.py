@@ -45,7 +45,7 @@ class Door(Generic[T]):
         return self._places.surplus()
 
     def leave(self, connection: T) -> bool:
-        """A connection has shown the token, or is gone. Returns whether it was here."""
+        """Note that a connection has shown the token, or is gone. Returns whether it was at the door."""
         self._places.drop(connection)
         return self._since.pop(connection, None) is not None
 

@@ -83,5 +83,5 @@ class Outage:
 
 
 def _unexpected(error: BaseException) -> BaseException | None:
-    """The error, if its traceback belongs in the log."""
+    """The error if its traceback should be logged, else None."""
     return None if isinstance(error, OSError | ForelogError) else error

@@ -23,7 +23,7 @@ class Pace:
         self._usual_crowd = 0
 
     def measure(self, took: float, clients: int) -> None:
-        """So many clients have got their replies, after a write with a sync that took so many seconds."""
+        """Note that so many clients got their replies after a write with a sync, and how long that took."""
         self._sent = time.perf_counter()
         self._typical += (took - self._typical) / TYPICAL_WRITES
         self.crowd = self._usual_crowd = max(clients, self._usual_crowd * 7 // 8)

@@ -21,7 +21,7 @@ class Schedule:
         self._begun_max = SEGMENTS_MIN
 
     def segment_begun(self) -> None:
-        """The log has a new segment: with many of them, cleaning is due."""
+        """Note that the log has a new segment. After many of them cleaning is due."""
         self._begun += 1
         if self._begun > self._begun_max:
             self._due.set()
@@ -38,5 +38,5 @@ class Schedule:
         self._begun = 0
 
     def cleaned(self, segments: int) -> None:
-        """A cleaning has left so many segments."""
+        """Note how many segments a cleaning has left."""
         self._begun_max = max(SEGMENTS_MIN, segments)

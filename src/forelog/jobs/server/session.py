@@ -152,7 +152,7 @@ class Session:
             self._commands(data, now_ns)
 
     def go_on(self, now_ns: int) -> None:
-        """It is the client's turn."""
+        """Do the client's next commands: it is its turn."""
         self.in_line = False
         self.resume(now_ns)
 
@@ -163,7 +163,7 @@ class Session:
         return replies
 
     def refuse(self, refusal: bytes) -> None:
-        """The client may not come in."""
+        """Refuse the client."""
         self.out.append(refusal)
         self.closed = True
 
@@ -176,7 +176,7 @@ class Session:
             self.waiting = None
 
     def end_wait(self) -> None:
-        """The client's wait is over: reply."""
+        """Reply, because the client's wait is over."""
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, Leaser):
             self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))

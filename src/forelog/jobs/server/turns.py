@@ -274,11 +274,11 @@ class Turns:
                     self.pace.measure(took, len(held))
 
     def _written(self, where: int | Positions, error: BaseException | None) -> None:
-        """The thread has written. Called by it."""
+        """Take the result of the thread's write. The thread calls this."""
         self._loop.call_soon_threadsafe(self._landed, where, error)
 
     def _landed(self, where: int | Positions, error: BaseException | None) -> None:
-        """The thread has written."""
+        """Finish the thread's write, on the event loop."""
         if self._in_flight is None:
             return
         (changes, held), self._in_flight = self._in_flight, None
@@ -293,7 +293,7 @@ class Turns:
             self.round.begin()
 
     def _succeed(self, changes: Changes, held: Held, where: int | Positions) -> None:
-        """The changes are written, to this place."""
+        """Enter changes that were written to this place, and send their replies."""
         self._ledger.landed(changes, where)
         if not isinstance(where, int) and where.segment != self._segment:
             self._segment = where.segment

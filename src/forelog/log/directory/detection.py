@@ -51,7 +51,7 @@ def _formats(probe: Directory, numbers: list[int]) -> Counter[Format]:
 
 
 def _heads(directory: Directory, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
-    """The first bytes of each segment that is still there: a cleaner may have taken some since all were listed."""
+    """The first bytes of each segment. Segments that a cleaner has removed since they were listed are left out."""
     for number in numbers:
         with if_there(directory.open_segment, number) as file:
             head = None if file is None else read_exactly(file, 16, 0)

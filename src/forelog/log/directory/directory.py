@@ -44,9 +44,9 @@ class Directory:
         self.ends_at_mark = True
         """Whether readers stop where the end mark says; recovery and verification look at everything."""
         self._listed: tuple[object, list[int]] | None = None
-        """The last listing, and the directory's word from before it."""
+        """The last listing, and the number of the directory's state before it."""
         self._indexed: tuple[object, dict[int, int]] | None = None
-        """The last listing of indexes, likewise."""
+        """The same for the listing of indexes."""
 
     def whole(self) -> Self:
         """This directory with everything in its files, also what is past the end mark."""
@@ -189,11 +189,11 @@ class Directory:
         return f"{self.path}/{map_name(self.format.segment_name(number), physical_bytes)}"
 
     def side_path(self, number: int, suffix: str) -> str:
-        """`000000007` with a suffix, such as `.torn`."""
+        """The path of a file beside a segment: `000000007` with a suffix, such as `.torn`."""
         return f"{self.path}/{self.format.segment_name(number).removesuffix('.log')}{suffix}"
 
     def free_path(self, number: int, suffix: str) -> str:
-        """`side_path`, or if that is taken, with `.2` and so on after it."""
+        """A `side_path` that isn't taken: with `.2`, `.3` and so on if needed."""
         for attempt in range(1, 10_000):
             path = self.side_path(number, suffix if attempt == 1 else f"{suffix}.{attempt}")
             if self.files.stat(path) is None:

@@ -144,7 +144,7 @@ def _open(directory: Place) -> File | None:
 
 
 def _look(file: File, boot: bytes) -> End:
-    """Read a mark once. The segment is `_CHANGING` while it is being changed."""
+    """Read a mark once. Its segment is `_CHANGING` while somebody changes the mark."""
     buffer = bytearray(_LAYOUT.size)
     count = file.read_into(memoryview(buffer), 0)
     return _end_in(bytes(buffer), boot) if count == len(buffer) else NO_END

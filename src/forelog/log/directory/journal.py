@@ -43,7 +43,8 @@ logger = logging.getLogger("forelog")
 
 NAME = "append.journal"
 JOURNAL_BYTES = 1 << 20
-"""A good size: what a full one has the segment sync takes a few milliseconds, once in hundreds of syncs."""
+"""A good size. A full journal has the segment synced, which takes a few milliseconds: once in hundreds of syncs.
+"""
 _HEAD = struct.Struct(">4sIQQQI")
 _FRAME_BYTES = _HEAD.size + 4
 _MAGIC = b"CLJR"

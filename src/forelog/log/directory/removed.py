@@ -42,7 +42,7 @@ _LAYOUT = struct.Struct(">4sQQQ")
 _ENTRY_BYTES = _LAYOUT.size + 4
 _MAGIC = b"GONE"
 _KEPT = 4096
-"""Entries that stay, of the latest segments, when the file has become twice as long."""
+"""How many entries of the latest segments stay when the file is shortened: when it has twice as many."""
 
 
 class Removed(NamedTuple):

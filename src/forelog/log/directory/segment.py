@@ -41,7 +41,7 @@ class SegmentReader:
         self.path = directory.segment_path(number)
         self.file = directory.open_segment(number)
         self._identity: object = None
-        """The file's, as soon as it was asked for."""
+        """The identity of the file, once somebody has asked for it."""
         try:
             self.header_bytes = directory.format.header_bytes
             self._look()
@@ -120,7 +120,7 @@ class SegmentReader:
         return self.index.logical_end if self.index else max(self.size, self.header_bytes)
 
     def first_time(self) -> int | None:
-        """The time of the first record; None if there is none that is right and has one."""
+        """The time of the first record; None if no record can be read."""
         if self.index and self.index.records and self.index.first_time:  # 0 may be of a record without a time
             return self.index.first_time
         fmt = self.directory.format
@@ -151,13 +151,13 @@ class SegmentWriter:
         """The segments that were begun, in order."""
         self.records = 0
         self.byte_count = 0
-        """In all of them, headers included."""
+        """The size of all of them, headers included."""
         self.segment_bytes = 0
         """The size of the one that is being written."""
         self._file: File | None = None
 
     def begin(self, number: int) -> None:
-        """Sync the segment before, if there is one, and start this one."""
+        """Sync the segment before this one, if there is one, and start this one."""
         self._seal()
         self._file = self.directory.files.open_append(self.directory.segment_path(number))
         self._encoder = self.directory.format.encoder(number)

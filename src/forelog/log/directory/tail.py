@@ -15,7 +15,7 @@ _NEW = "append.new"
 
 
 class HalfMadeSegment(OSError):
-    """Starting a segment failed, and it may exist or not. So nothing may be appended to the one before."""
+    """Starting a segment failed, and the segment may exist. So nothing may be appended to the one before it."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Tail:
     records: int
     """How many it held when it was opened."""
     time_ns: int
-    """No record after this may have an earlier time."""
+    """Records that are appended have this time or a later one."""
 
 
 def check_number(directory: Directory, number: int) -> None:

@@ -52,9 +52,9 @@ class Tenant(NamedTuple):
     kind: Kind
     """What it is, for a program."""
     what: str
-    """In words, as in: a state log."""
+    """The kind in words: `a state log`."""
     use: str
-    """And what to do with it."""
+    """What a user should do with it."""
 
 
 _KNOWN = {

@@ -194,7 +194,7 @@ class Watermark:
         self._file.write_at(_encode(Mark(self._opening, segment, offset, self.boot, closed)), _SECOND)
 
     def place(self) -> tuple[int, bytes, int]:
-        """Where notes go, for a frequent writer: a descriptor or -1, a mark like those, and its offset in the
+        """Where a frequent writer puts notes: a descriptor or -1, a mark as a template, and its offset in the
         file."""
         return self._file.descriptor(), _encode(Mark(self._opening, 0, 0, self.boot, False)), _SECOND
 

@@ -185,7 +185,7 @@ def _apply(stream: Stream, doomed: Doomed, *, apply: bool, timeout: float | None
 
 
 def _sync_last(stream: Stream) -> None:
-    """Sync the log, so that the superseding records are as durable as the removed ones were."""
+    """Sync the log, so the superseding records are as durable as the removed ones were."""
     directory = stream.directory
     numbers = directory.numbers()
     if numbers:

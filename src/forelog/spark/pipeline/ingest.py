@@ -172,7 +172,7 @@ def ingest(
 def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame:
     """The rows of an ingested table, exactly as of its last commit.
 
-    Files that are merged while it is read are missed with an error of Spark's, and not in silence: read again.
+    If an ingest merges files while they are read, Spark reports missing files. Then read again.
     """
     path = os.path.abspath(os.fspath(target))
     state = settled(path)
@@ -339,7 +339,7 @@ class Ingest:
         return True
 
     def _inside(self, done: int, size: int, total: int, tasks: int, finished: int) -> None:
-        """Report the progress inside a commit, by the number of its finished tasks."""
+        """Report progress inside a commit, by the number of finished tasks."""
         if finished < tasks:
             self._progress(done + size * finished // tasks, total)
 
@@ -357,7 +357,7 @@ class Ingest:
         return results
 
     def _append(self, staging: str, results: list[Written], reached: dict[str, Position]) -> int:
-        """The number of rows that it added."""
+        """Commit new files. Returns the number of rows that they add."""
         files = sorted((file for result in results for file in result.files), key=lambda file: file.path)
         moved = any(
             self._positions.get(name, Position(0, 0)).segment != to.segment for name, to in reached.items()
@@ -378,7 +378,7 @@ class Ingest:
         return rows
 
     def _note_traces(self, reached: dict[str, Position]) -> None:
-        """The traces of the logs at these positions, to compare the next time."""
+        """Keep the traces of the logs at these positions, to compare them next time."""
         for log in self._logs():
             if log.name in reached:
                 self._traces.pop(log.name, None)

@@ -30,7 +30,7 @@ def ignored(_: int) -> None:
 
 
 def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = ignored) -> list[R]:
-    """Run the tasks in this process."""
+    """Run the tasks in this process, one after the other."""
     results = []
     for task in tasks:
         results.append(function(task))
@@ -87,7 +87,7 @@ def _collect(
 
 @contextmanager
 def _watched(tell: Callable[[], None]) -> Iterator[None]:
-    """Report the progress every now and then, until the block ends."""
+    """Report progress now and then until the block ends."""
     ended = threading.Event()
 
     def poll() -> None:

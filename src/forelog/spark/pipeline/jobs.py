@@ -132,7 +132,7 @@ _UP_TO_NOW = (Window.unboundedPreceding, Window.currentRow)
 
 
 def _facts() -> list[Column]:
-    """What a life's commands say together."""
+    """All facts about a life that its commands tell."""
     command, place = F.col("command"), F.struct("segment", "offset")
     spent = F.col("starts") >= F.coalesce(F.nullif(F.col("attempts_max"), F.lit(0)), F.lit(ATTEMPTS_MAX))
     last_fail = (command == "fail") & ((F.col("fails") >= F.col("fails_max")) | spent)

@@ -70,7 +70,7 @@ class Report:
         self._parts.append(f"{heading}<p>{escape(text)}</p>")
 
     def add_figures(self, figures: Mapping[str, str]) -> None:
-        """The few numbers that matter most, large, each above what it is."""
+        """A few important numbers, in large type, each above its name."""
         tiles = (
             f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in figures.items()
         )
@@ -88,7 +88,7 @@ class Report:
     def add_lines(
         self, title: str, series: Mapping[str, Points], *, note: str = "", marks: Mapping[str, float] | None = None
     ) -> None:
-        """Values over time: a line for each name, and one upright for each time that is marked."""
+        """Values over time: a line for each name, and an upright line for each marked time."""
         self._add_plot(title, series, _line, note, marks or {}, decades=False)
 
     def add_dots(
@@ -130,7 +130,7 @@ class Report:
         self._parts.append(f"<h2>{escape(title)}</h2>\n{told}{_svg(drawn, label=title)}\n<p>{''.join(keys)}</p>")
 
     def _times_of(self, marks: Mapping[str, float]) -> list[float]:
-        """Times that have to be within a plot, whatever its values are."""
+        """The times that a plot must include, whatever its values are."""
         return [*marks.values(), *([] if self._start_s is None else [self._start_s])]
 
     def add_bars(self, title: str, values: Mapping[str, float], unit: str = "") -> None:
@@ -231,7 +231,7 @@ class _Frame:
         return _LEFT + across * (WIDTH - _LEFT - _RIGHT), HEIGHT - _BOTTOM - up * (HEIGHT - _TOP - _BOTTOM)
 
     def steps(self) -> list[float]:
-        """The values that the scale is marked with."""
+        """The values at which the scale has marks."""
         if self.decades:
             return [10.0**power for power in range(int(self.low), int(self.high) + 1)]
         return [self.high * step / 4 for step in range(5)]
@@ -279,7 +279,7 @@ def _axes(frame: _Frame, start_s: float | None) -> str:
 
 
 def _times(frame: _Frame, start_s: float | None) -> list[tuple[float, str, str]]:
-    """The times below a plot: where, how they are set, and what they say."""
+    """The times below a plot: their places, their alignment, and their text."""
 
     def told(time: float) -> str:
         if start_s is not None:

@@ -102,10 +102,11 @@ def windows(records: DataFrame, width: str = "1 minute") -> DataFrame:
 
 
 def gaps(records: DataFrame, longer_than: str = "1m") -> DataFrame:
-    """Times of at least so long in which a log got no record: from one record's time to that of the next.
+    """Times of at least `longer_than` in which a log got no record: from the time of one record to that of the
+    next.
 
-    Time is cut into windows of that width, of which only the first and last time matter: a gap as long as a
-    window always reaches across one's end. So nothing is sorted but a row for each window.
+    Time is cut into windows of that width. A gap at least as long as a window always crosses the end of one, so
+    only the first and the last time of each window matter. Nothing is sorted but one row for each window.
     """
     need_columns(records, ["time"], "gaps")
     logs = log_columns(records)
@@ -123,9 +124,9 @@ def gaps(records: DataFrame, longer_than: str = "1m") -> DataFrame:
 
 
 def duplicates(records: DataFrame) -> DataFrame:
-    """Payloads that a log has more than once: how often, and where first and last.
+    """Payloads that a log has more than once: how often, and the first and last place.
 
-    They are told apart by a 128 bit hash, and the payload itself is not moved.
+    Payloads are compared by a hash of 128 bits, so the payloads themselves aren't moved.
     """
     need_columns(records, ["segment", "offset", "payload"], "duplicates")
     logs = log_columns(records)
