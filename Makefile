@@ -16,7 +16,7 @@ WORLD_SEED ?= 0
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore world fuzz sanitize hostile promise rights load kill cluster pipeline readers coverage clean
+.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore world fuzz sanitize hostile promise rights load kill kill-tables cluster pipeline readers coverage clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -129,6 +129,10 @@ readers: $(VENV)/.ready
 ## make kill    200 rounds of a writer ended by kill -9
 kill: $(VENV)/.ready
 	$(RUN) -m pytest tests/faults/test_kill.py tests/state/test_kill.py --kill-rounds 200
+
+## make kill-tables  20 rounds of an ingest ended by kill -9, for each kind of table, in folders and in a bucket
+kill-tables: $(VENV)/.ready
+	$(RUN) -m pytest tests/spark/test_ingest_kill.py tests/spark/test_ingest_bucket.py --kill-rounds 700
 
 ## make cluster  Spark on a standalone cluster of two workers, one of which is killed
 cluster: $(VENV)/.ready

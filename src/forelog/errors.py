@@ -40,6 +40,7 @@
     ├── DataLoss                cleaning or retention has taken records that a reader hadn't read
     ├── TableDamaged            files of a table are missing, or can't be read
     ├── CatalogFailed           an Iceberg catalog can't be reached, or refuses
+    ├── StorageFailed           the bucket of a table can't be reached, or refuses
     ├── TaskFailed              a task on Spark failed in every attempt
     ├── SparkFailure            Spark failed for a reason other than a log
     └── MissingExtra            an optional dependency isn't installed (also an ImportError)
@@ -90,6 +91,7 @@ __all__ = [
     "ServerReadOnly",
     "SkipSegment",
     "SparkFailure",
+    "StorageFailed",
     "Superseded",
     "TableDamaged",
     "TargetTaken",
@@ -331,6 +333,10 @@ class TableDamaged(ForelogError):
 
 class CatalogFailed(ForelogError):
     """An Iceberg catalog can't be reached, or refuses."""
+
+
+class StorageFailed(ForelogError):
+    """The bucket of a table can't be reached, or refuses."""
 
 
 class TaskFailed(ForelogError):

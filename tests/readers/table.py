@@ -21,6 +21,7 @@ from forelog.spark.pipeline.ingest import Ingest
 from forelog.spark.pipeline.ingest_plan import Plan
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.storage import storage_of
 from tests.readers.ledger import Noted
 from tests.readers.pair import LogPair
 from tests.readers.records import Notes, Seen, as_seen
@@ -49,7 +50,7 @@ class IngestedTable(LogPair):
     def seen(self) -> list[Seen]:
         """A table has no order: its rows are sorted by position."""
         target, rows = self.folder / TARGET, []
-        for name in load_state(str(target)).files:
+        for name in load_state(storage_of(str(target))).files:
             columns = pq.ParquetFile(target / name).read(columns=["segment", "offset", "payload"])
             places = zip(columns["segment"].to_pylist(), columns["offset"].to_pylist(), strict=True)
             positions = [Position(*place) for place in places]
@@ -59,7 +60,7 @@ class IngestedTable(LogPair):
 
 def table_end(target: Path) -> Position:
     """How far a table goes in its log."""
-    return load_state(str(target)).positions.get(LOG_NAME, Position(0, 0))
+    return load_state(storage_of(str(target))).positions.get(LOG_NAME, Position(0, 0))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import time
 
 from forelog import Record, Stream
 from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.storage import storage_of
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
 
 def clean(stream: Stream, target: str) -> int:
     """Forget what the table has, all of it in earlier segments, half of it in the one that it has got to."""
-    reached = load_state(target).positions.get("log")
+    reached = load_state(storage_of(target)).positions.get("log")
     if reached is None:
         return 0
 

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("log")
     parser.add_argument("target")
     parser.add_argument("--table", default="parquet")
+    parser.add_argument("--catalog", help="that of an Iceberg table")
     parser.add_argument("--die-at", help="the step after which to be killed")
     parser.add_argument("--times", type=int, default=1, help="at which time that it comes there")
     parser.add_argument("--follow", action="store_true")
@@ -35,6 +36,7 @@ def main() -> None:
     much = 100 if chosen.spark or (chosen.table == "iceberg" and not chosen.die_at) else 1
     plan = Plan(
         table=chosen.table,
+        catalog=chosen.catalog,
         partition_by="date",
         compact_below=1 << 20,
         slice_bytes=2000 * much,

@@ -16,6 +16,7 @@ from forelog.log.directory.tenants import JOBS_MAGIC  # noqa: E402
 from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
 from forelog.spark.tables.commits import load_state, partition_folder  # noqa: E402
+from forelog.spark.tables.storage import storage_of  # noqa: E402
 from forelog.spark.tables.table import settled  # noqa: E402
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry, raw_chunk  # noqa: E402
 
@@ -64,7 +65,7 @@ def numbers(files) -> list[int]:
 
 
 def committed(target) -> list[Path]:
-    return sorted(Path(target) / path for path in load_state(str(target)).files)
+    return sorted(Path(target) / path for path in load_state(storage_of(str(target))).files)
 
 
 def test_a_table_has_the_rows_of_its_log(log, tmp_path):
@@ -110,7 +111,7 @@ def test_a_large_backlog_is_several_commits(log, tmp_path):
 def test_statistics_of_files_are_those_of_their_rows(log, tmp_path):
     append(log, 0, 200)
     ingest(log.path, tmp_path / "t", partition_by="date")
-    for path, file in load_state(str(tmp_path / "t")).files.items():
+    for path, file in load_state(storage_of(str(tmp_path / "t"))).files.items():
         rows = pq.ParquetFile(tmp_path / "t" / path).read().to_pylist()
         positions = [Position(row["segment"], row["offset"]) for row in rows]
         assert (file.rows, Position.parse(file.first), Position.parse(file.last)) == (
@@ -277,7 +278,7 @@ def test_damage_is_an_error_and_the_table_stays_as_it_was(log, tmp_path):
 def test_a_segment_that_went_unread_is_an_error(log, tmp_path):
     append(log, 0, 100)
     ingest(log.path, tmp_path / "t")
-    number = load_state(str(tmp_path / "t")).positions["log"].segment
+    number = load_state(storage_of(str(tmp_path / "t"))).positions["log"].segment
     append(log, 100, 300)
     for path in Path(log.path).glob(f"{number:09d}.*"):
         path.unlink()
@@ -342,10 +343,10 @@ def test_a_damaged_commit_is_told(log, tmp_path):
     text = commit.read_text()
     commit.write_text(text[:100])
     with pytest.raises(TableDamaged, match=r"000000001\.json"):
-        load_state(str(tmp_path / "t"))
+        load_state(storage_of(str(tmp_path / "t")))
     commit.write_text(json.dumps({**json.loads(text), "version": 2}))
     with pytest.raises(TableDamaged, match="newer"):
-        load_state(str(tmp_path / "t"))
+        load_state(storage_of(str(tmp_path / "t")))
 
 
 def test_partition_folders_are_named_as_spark_names_them():

@@ -9,6 +9,7 @@ from forelog.errors import BadOption, TableDamaged
 from forelog.formats.commands.commands import Add, encode
 from forelog.spark.tables.commits import load_state
 from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.storage import storage_of
 from forelog.spark.tables.table import settled
 from tests.spark.test_ingest import Clock, append, ingest
 from tests.spark.test_ingest_kill import killed
@@ -73,7 +74,7 @@ def test_what_a_killed_run_had_decided_is_told_to_delta_before_the_table_is_read
     assert killed(log.path, tmp_path / "t", "--table", "delta", "--die-at", "moved")
     state = settled(str(tmp_path / "t"))
     assert sum(file.rows for file in state.files.values()) == len(rows(tmp_path / "t")) > 0
-    assert sorted(state.files) == sorted(format_of("delta").current(str(tmp_path / "t"), state))
+    assert sorted(state.files) == sorted(format_of("delta").current(storage_of(str(tmp_path / "t")), state))
 
 
 def test_files_that_delta_has_merged_and_vacuumed_by_itself_are_not_missed(tmp_path):
@@ -97,7 +98,7 @@ def test_a_table_whose_log_is_gone_is_told_and_not_begun_anew(tmp_path):
     with pytest.raises(TableDamaged, match="_delta_log is gone"):
         ingest(log.path, target, table="delta")
     with pytest.raises(TableDamaged, match="_delta_log is gone"):
-        format_of("delta").current(str(target), load_state(str(target)))
+        format_of("delta").current(storage_of(str(target)), load_state(storage_of(str(target))))
     assert not (target / "_delta_log").exists()
     (tmp_path / "away").rename(target / "_delta_log")
     ingest(log.path, target, table="delta")

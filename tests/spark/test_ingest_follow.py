@@ -20,13 +20,14 @@ from forelog import Stream
 from forelog.cli import main
 from forelog.spark.pipeline.ingest import read_table
 from forelog.spark.tables.commits import load_state
+from forelog.spark.tables.storage import storage_of
 from tests.children import child
 from tests.spark.test_ingest import append, numbers, visible
 
 
 def wait_for(target: Path, rows: int, goes_on: Callable[[], bool]) -> None:
     """Until the table has so many, for as long as whoever writes it goes on."""
-    while sum(file.rows for file in load_state(str(target)).files.values()) < rows:
+    while sum(file.rows for file in load_state(storage_of(str(target))).files.values()) < rows:
         assert goes_on(), f"{target} never had {rows} rows"
         time.sleep(0.02)
 

@@ -21,6 +21,7 @@ from forelog.spark.tables import iceberg
 from forelog.spark.tables.commits import load_state
 from forelog.spark.tables.formats import format_of
 from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.storage import storage_of
 from forelog.spark.tables.table import settled
 from forelog.spark.types import arrow_schema
 from tests.commitlog.test_entries import CPU, INFO, chunked, entry
@@ -137,7 +138,7 @@ def test_a_kill_between_our_commit_and_icebergs_loses_nothing_and_doubles_nothin
     assert killed(log.path, tmp_path / "t", "--table", "iceberg", "--die-at", step)
     assert not killed(log.path, tmp_path / "t", "--table", "iceberg")
     assert rows(tmp_path) == list(range(450))
-    assert load_state(str(tmp_path / "t")).positions == {"log": log.end()}
+    assert load_state(storage_of(str(tmp_path / "t"))).positions == {"log": log.end()}
 
 
 def test_what_a_killed_run_had_decided_is_told_to_iceberg_before_the_table_is_read(tmp_path):
@@ -146,7 +147,7 @@ def test_what_a_killed_run_had_decided_is_told_to_iceberg_before_the_table_is_re
     assert killed(log.path, tmp_path / "t", "--table", "iceberg", "--die-at", "moved")
     state = settled(str(tmp_path / "t"))
     assert sum(file.rows for file in state.files.values()) == len(rows(tmp_path)) > 0
-    assert sorted(state.files) == sorted(format_of("iceberg").current(str(tmp_path / "t"), state))
+    assert sorted(state.files) == sorted(format_of("iceberg").current(storage_of(str(tmp_path / "t")), state))
 
 
 def test_a_commit_is_told_once_also_if_its_snapshot_is_gone_and_others_have_written(tmp_path):
@@ -159,8 +160,8 @@ def test_a_commit_is_told_once_also_if_its_snapshot_is_gone_and_others_have_writ
     table.catalog.close()
     old = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(old).commit()
-    state = load_state(str(tmp_path / "t"))
-    format_of("iceberg").announce(str(tmp_path / "t"), state.last)
+    state = load_state(storage_of(str(tmp_path / "t")))
+    format_of("iceberg").announce(storage_of(str(tmp_path / "t")), state.last)
     assert rows(tmp_path) == list(range(30))
     append(log, 30, 40)
     assert ingest(log.path, tmp_path / "t", table="iceberg", compact_below=1 << 20).rows == 10
@@ -180,7 +181,7 @@ def test_a_merge_of_files_that_others_have_merged_is_not_told(tmp_path):
     # It ends after it has decided its merge, and before it tells Iceberg.
     with pytest.raises(KeyboardInterrupt):
         Ingest(log.path, target, run_here, Plan(table="iceberg"), reached=reached).once()
-    assert load_state(target).last.kind == "compact"
+    assert load_state(storage_of(str(target))).last.kind == "compact"
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
     table.catalog.close()
@@ -228,7 +229,7 @@ def test_a_table_that_was_dropped_is_told_and_not_begun_anew(tmp_path):
     with pytest.raises(CatalogFailed, match="is gone"):
         ingest(log.path, target, table="iceberg")
     with pytest.raises(CatalogFailed, match="is gone"):
-        format_of("iceberg").current(str(target), load_state(str(target)))
+        format_of("iceberg").current(storage_of(str(target)), load_state(storage_of(str(target))))
     with catalog:
         catalog.register_table("default.t", last)
     ingest(log.path, target, table="iceberg")

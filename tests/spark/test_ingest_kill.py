@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 from forelog import Stream
 from forelog.spark.tables.commits import load_state
 from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.storage import storage_of
 from forelog.spark.tables.table import Table
 from tests.children import child
 from tests.spark.test_ingest import Clock, append, committed, numbers, visible
@@ -53,7 +54,7 @@ def test_a_kill_after_any_step_loses_nothing_and_doubles_nothing(step, tmp_path)
     assert numbers(visible(target)) == list(range(900))
     assert visible(target) == committed(target)
     assert not list((target / "_forelog" / "staging").iterdir())
-    assert load_state(str(target)).positions == {"log": log.end()}
+    assert load_state(storage_of(str(target))).positions == {"log": log.end()}
 
 
 def placed(target) -> list[Path]:

@@ -64,6 +64,7 @@ def lines(chosen: argparse.Namespace, found: IngestReport) -> list[str]:
 def page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport) -> Report:
     """What it writes with `--report`: commits over time, and the table's files."""
     from forelog.spark.tables.commits import load_state
+    from forelog.spark.tables.storage import storage_of
 
     page = Report(f"ingest {chosen.path}", f"{made()}; to {chosen.target}")
     counts = ("rows", "files", "bytes", "batches", "merged", "defects", "seconds")
@@ -75,7 +76,7 @@ def page(chosen: argparse.Namespace, value: dict[str, Any], found: IngestReport)
     ):
         page.add_lines(title, {what: [(one.time_s, float(getattr(one, what))) for one in found.commits]})
     sizes: dict[str, int] = {}
-    for file in load_state(chosen.target).files.values():
+    for file in load_state(storage_of(chosen.target)).files.values():
         place = file.folder or "the table"
         sizes[place] = sizes.get(place, 0) + file.bytes
     page.add_bars("bytes of the table's files", dict(sorted(sizes.items())), "B")

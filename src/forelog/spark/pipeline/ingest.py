@@ -16,7 +16,6 @@ are merged, by partition, in separate commits.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 import uuid
@@ -59,6 +58,7 @@ from forelog.spark.remote import is_remote
 from forelog.spark.tables.commits import DataFile, TableInfo
 from forelog.spark.tables.formats import format_of
 from forelog.spark.tables.iceberg import place_of
+from forelog.spark.tables.storage import storage_of
 from forelog.spark.tables.table import Table, settled
 from forelog.spark.types import ddl
 
@@ -146,8 +146,8 @@ def ingest(
     over with `on_corruption="skip"`; so are records that were cleaned away unread, with
     `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
 
-    The target is a folder that the driver and all executors have at this path. A new one belongs to its user
-    alone; `mode=0o640` lets the group read it, too. With `once=False` it looks for more every `every_seconds`,
+    The target is a folder that the driver and all executors have at this path, or an address in a bucket. A new
+    folder belongs to its user alone; `mode=0o640` lets the group read it, too. With `once=False` it looks for more every `every_seconds`,
     until `stop` is set, which ends it after the commit that is under way. `progress` is called with how many
     bytes of log are done, and how many there are; also from another thread.
     """
@@ -174,16 +174,25 @@ def read_table(spark: SparkSession, target: str | os.PathLike[str]) -> DataFrame
 
     If an ingest merges files while they are read, Spark reports missing files. Then read again.
     """
-    path = os.path.abspath(os.fspath(target))
+    path = _absolute(os.fspath(target))
     state = settled(path)
     assert state.last is not None
     about = state.last.about
     schema = ddl(about.columns, list(about.columns))
-    names = format_of(about.format).current(path, state)
+    names = format_of(about.format).current(storage_of(path), state)
     if not names:
         return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema).option("basePath", path)
-    return reader.parquet(*(f"{path}/{name}" for name in names))
+    base = f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path  # as Hadoop says it
+    reader = spark.read.schema(schema).option("basePath", base)
+    return reader.parquet(*(f"{base}/{name}" for name in names))
+
+
+def table_files(target: str | os.PathLike[str]) -> list[str]:
+    """The Parquet files of an ingested table, exactly as of its last commit, for Polars, DuckDB and others."""
+    path = _absolute(os.fspath(target))
+    state = settled(path)
+    assert state.last is not None
+    return [f"{path}/{name}" for name in format_of(state.last.about.format).current(storage_of(path), state)]
 
 
 class Ingest:
@@ -200,15 +209,13 @@ class Ingest:
         reached: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
-        self._target = os.path.abspath(target)
+        self._target = _absolute(target)
         self._run = run
         self._plan = plan or Plan()
         if self._plan.codec == "auto":
             self._plan = replace(self._plan, codec=codec_for(self._logs()))
         self._progress = progress or _silent
         self._reached = reached or _silent
-        if is_remote(target):
-            raise BadOption(f"{target}: tables are written to local filesystems only")
         self._shape = shape_of(self._plan)
         self._format = format_of(self._plan.table, self._plan.catalog, self._plan.table_name)
         self._table = Table(self._target, self._format, reached=self._reached, mode=self._plan.mode)
@@ -325,11 +332,14 @@ class Ingest:
             number = self._table.state.number + 1
             # What is new of many logs may be little of each.
             bundles = grouped(group, _size, self._plan.slice_bytes)
-            tasks = [WriteTask(tuple(some), staging, label_of(number, n)) for n, some in enumerate(bundles)]
+            tasks = [
+                WriteTask(tuple(some), self._target, staging, label_of(number, n))
+                for n, some in enumerate(bundles)
+            ]
             inside = partial(self._inside, done, size, total, len(tasks))
             results = self._run_tasks(tasks, partial(write_pieces, self._shape), inside)
             if any(result.vanished for result in results):
-                shutil.rmtree(staging, ignore_errors=True)
+                self._table.drop(staging)
                 return False
             rows = self._append(staging, results, {one.piece.log.name: one.after for one in group})
             if rows:
@@ -367,7 +377,7 @@ class Ingest:
         self._report.defects += sum(result.defects for result in results)
         if not files and not moved:
             # No rows, and no segment that could be cleaned away and missed: not worth a commit.
-            shutil.rmtree(staging, ignore_errors=True)
+            self._table.drop(staging)
             return 0
         self._commit("append", staging, files, self._positions)
         self._report.batches += bool(files)
@@ -394,7 +404,7 @@ class Ingest:
         if not choose(list(known.values())):
             return
         # Others may have merged some by themselves, and that takes longer to find out.
-        current = set(self._format.current(self._target, self._table.state))
+        current = set(self._format.current(self._table.storage, self._table.state))
         groups = choose([file for path, file in known.items() if path in current])
         if not groups:
             return
@@ -425,6 +435,10 @@ def _size(piece: Piece) -> int:
 
 def _silent(*_: object) -> None:
     pass
+
+
+def _absolute(path: str) -> str:
+    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
 
 
 def _place(path: str) -> str:

@@ -14,13 +14,13 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from forelog.errors import ForelogError
-from forelog.files import OSFiles, sync_file
 from forelog.formats.columns import load_pyarrow
 from forelog.log.position import Position
 from forelog.log.walk import Defect, OnCorruption
 from forelog.spark.codecs import Codec
 from forelog.spark.planning import Slice
 from forelog.spark.tables.commits import DataFile, partition_folder
+from forelog.spark.tables.storage import Storage, storage_of
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class WriteTask:
     """A task that writes slices."""
 
     pieces: tuple[Piece, ...]
+    table: str
     folder: str
-    """The folder of the new files."""
+    """The folder of the new files, in the table."""
     label: str
     """The beginning of their names."""
 
@@ -97,7 +98,7 @@ class Written:
 def write_pieces(shape: Shape, task: WriteTask) -> Written:
     """Write the rows of slices, one or more files for each partition."""
     defects: list[Defect] = []
-    parts = _Parts(shape, task.folder, task.label)
+    parts = _Parts(shape, storage_of(task.table), task.folder, task.label)
     try:
         for piece in task.pieces:
             if not write_piece(shape, piece, parts, defects):
@@ -134,9 +135,10 @@ def merge_files(shape: Shape, task: MergeTask) -> Written:
     import pyarrow.parquet as pq
 
     sample = task.files[0]
-    out = _Part(shape, task.folder, task.label, sample.folder, sample.partition)
+    storage = storage_of(task.table)
+    out = _Part(shape, storage, task.folder, task.label, sample.folder, sample.partition)
     for file in task.files:
-        with pq.ParquetFile(f"{task.table}/{file.path}") as source:
+        with pq.ParquetFile(storage.open(file.path)) as source:
             for batch in source.iter_batches(batch_size=_BATCH_ROWS):
                 out.write(batch)
     merged = out.close()
@@ -166,8 +168,9 @@ def merge_files(shape: Shape, task: MergeTask) -> Written:
 class _Parts:
     """The files of a task that are being written, by partition."""
 
-    def __init__(self, shape: Shape, folder: str, label: str) -> None:
+    def __init__(self, shape: Shape, storage: Storage, folder: str, label: str) -> None:
         self._shape = shape
+        self._storage = storage
         self._folder = folder
         self._label = label
         self._open: dict[str | None, _Part] = {}
@@ -181,7 +184,7 @@ class _Parts:
                     self._closed.append(self._open.pop(next(iter(self._open))).close())
                 column = self._shape.partition_by
                 place = "" if column is None else partition_folder(column, value)
-                part = _Part(self._shape, self._folder, self._label, place, value)
+                part = _Part(self._shape, self._storage, self._folder, self._label, place, value)
             self._open[value] = part  # last: the first one is the least recently used
             part.write(rows)
 
@@ -228,10 +231,15 @@ def _text(column: str, value: Any) -> str | None:
 class _Part:
     """A Parquet file that is being written, with the statistics of its rows."""
 
-    def __init__(self, shape: Shape, folder: str, label: str, place: str, value: str | None) -> None:
+    def __init__(
+        self, shape: Shape, storage: Storage, folder: str, label: str, place: str, value: str | None
+    ) -> None:
         self._shape = shape
+        self._storage = storage
         self._name = f"{label}-{uuid.uuid4().hex}.parquet"
         self._staged = f"{folder}/{self._name}"
+        self._written = ""
+        """The file on this machine."""
         self._place = place
         self._value = value
         self._writer: Any = None
@@ -273,8 +281,9 @@ class _Part:
             return
         schema = self._batches[0].schema
         if self._writer is None:
+            self._written = self._storage.staged(self._staged)
             self._writer = pq.ParquetWriter(
-                self._staged,
+                self._written,
                 schema,
                 compression="zstd",
                 compression_level=1,
@@ -288,7 +297,7 @@ class _Part:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
-        size = sync_file(OSFiles(), self._staged)
+        size = self._storage.add(self._staged, self._written)
         return DataFile(
             path=os.path.join(self._place, self._name),
             rows=self._rows,

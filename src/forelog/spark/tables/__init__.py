@@ -1,6 +1,10 @@
-"""Tables of Parquet files that grow by commits, and how Delta and Iceberg know them.
+"""Tables of Parquet files that grow by commits, in a folder or a bucket, and how Delta and Iceberg know them.
 
+layout.py          the names of a table's own folders
 commits.py         a commit, and the state of a table as its commits say
+storage.py         what a table needs of the place where it is
+folder.py          a folder
+bucket.py          a bucket, by conditional writes
 format.py          what a table needs of a table format
 parquet.py         no format but the files
 delta.py           commits as versions of a Delta table

@@ -6,25 +6,26 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forelog.errors import TableDamaged
 from forelog.log.position import Position
+from forelog.spark.tables.layout import COMMITS
+
+if TYPE_CHECKING:
+    from forelog.spark.tables.storage import Storage
 
 __all__ = [
-    "FOLDER",
     "Commit",
     "DataFile",
     "TableInfo",
     "TableState",
+    "commit_name",
     "commit_number",
-    "commits_folder",
     "load_state",
     "partition_folder",
-    "staging_folder",
 ]
 
-FOLDER = "_forelog"
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
 
@@ -123,30 +124,29 @@ class TableState:
         return self.last.number if self.last else 0
 
 
-def load_state(path: str) -> TableState:
+def load_state(storage: Storage) -> TableState:
     """Read the state of a table from its commits."""
     for _ in range(5):
         with suppress(FileNotFoundError):  # removed since they were listed, because a later one lists all files
-            return _load_state(path)
-    raise TableDamaged(f"{commits_folder(path)}: commits vanish while they are read")
+            return _load_state(storage)
+    raise TableDamaged(f"{storage.path}/{COMMITS}: commits vanish while they are read")
 
 
-def _load_state(path: str) -> TableState:
-    folder = commits_folder(path)
-    if not os.path.isdir(folder):
-        return TableState()
-    numbers = sorted(number for name in os.listdir(folder) if (number := commit_number(name)) is not None)
+def _load_state(storage: Storage) -> TableState:
+    names = storage.names(COMMITS)
+    numbers = sorted(number for name in names if (number := commit_number(name)) is not None)
     commits: list[Commit] = []
     for number in reversed(numbers):
         if commits and number != commits[-1].number - 1:
             break
-        commits.append(_read_commit(f"{folder}/{number:09d}.json"))
+        commits.append(_read_commit(storage, commit_name(number)))
         if commits[-1].files is not None:
             break
     if not commits:
         return TableState()
     if commits[-1].files is None:
-        raise TableDamaged(f"{folder}: commit {commits[-1].number - 1} is missing, and those after it build on it")
+        number = commits[-1].number - 1
+        raise TableDamaged(f"{storage.path}/{COMMITS}: commit {number} is missing, and those after it build on it")
     files: dict[str, DataFile] = {}
     for commit in reversed(commits):
         for removed in commit.removed:
@@ -158,27 +158,23 @@ def _load_state(path: str) -> TableState:
     )
 
 
-def _read_commit(path: str) -> Commit:
+def _read_commit(storage: Storage, name: str) -> Commit:
     try:
-        with open(path, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
+        found: dict[str, Any] = json.loads(storage.read(name))
         if found.pop("version") != 1:
-            raise TableDamaged(f"{path} is of a version of forelog that is newer than this one")
+            raise TableDamaged(f"{storage.path}/{name} is of a version of forelog that is newer than this one")
         found["about"] = TableInfo(**found["about"])
         found["added"] = [DataFile(**one) for one in found["added"]]
         if found["files"] is not None:
             found["files"] = [DataFile(**one) for one in found["files"]]
         return Commit(**found)
     except (ValueError, KeyError, TypeError) as error:
-        raise TableDamaged(f"{path} is not a commit: {error}") from error
+        raise TableDamaged(f"{storage.path}/{name} is not a commit: {error}") from error
 
 
-def commits_folder(path: str) -> str:
-    return f"{path}/{FOLDER}/commits"
-
-
-def staging_folder(path: str) -> str:
-    return f"{path}/{FOLDER}/staging"
+def commit_name(number: int) -> str:
+    """The name of a commit's file, below the table."""
+    return f"{COMMITS}/{number:09d}.json"
 
 
 def commit_number(name: str) -> int | None:

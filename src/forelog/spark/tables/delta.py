@@ -8,20 +8,19 @@ its log says. Merged files stay until the table is vacuumed.
 from __future__ import annotations
 
 import json
-import os
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from forelog.errors import BadOption, MissingExtra, TableDamaged
-from forelog.files import OSFiles, sync_file
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
+    from forelog.spark.tables.storage import Storage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,52 +41,52 @@ class Delta:
     def __init__(self) -> None:
         self._deltalake = _load_deltalake()
 
-    def check_new(self, path: str) -> None:
-        names = sorted(name for name in os.listdir(path) if name != "_forelog")
+    def check_new(self, storage: Storage) -> None:
+        names = sorted(name for name in storage.names("") if name != "_forelog")
         if names:
             raise BadOption(
-                f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
+                f"{storage.path} has files already that no ingest made, such as {names[0]}: choose a new folder"
             )
 
-    def announce(self, path: str, commit: Commit) -> None:
+    def announce(self, storage: Storage, commit: Commit) -> None:
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction
 
-        about = commit.about
+        about, path = commit.about, storage.path
         by = [] if about.partition_by is None else [about.partition_by]
         schema = self._deltalake.Schema.from_arrow(_schema(about))
-        if not self._is_there(path):
+        if not self._is_there(storage):
             if commit.number > 1:
                 raise _gone(path)
             self._deltalake.DeltaTable.create(path, schema, mode="ignore", partition_by=by)
-            _sync(f"{path}/_delta_log")
-            OSFiles().sync_dir(path)
+            _sync(storage)
+            storage.sync("")
         table = self._deltalake.DeltaTable(path)
-        if self.is_announced(path, commit):
+        if self.is_announced(storage, commit):
             return
         appends = commit.kind == "append"
-        actions: list[Any] = [_added(path, commit, file, data_change=appends) for file in commit.added]
+        actions: list[Any] = [_added(commit, file, data_change=appends) for file in commit.added]
         actions += [RemoveAction(name, False, time.time_ns() // 10**6) for name in commit.removed]
         properties = CommitProperties(
             custom_metadata={"forelog.positions": json.dumps(commit.positions)},
             app_transactions=[Transaction(_app(about), commit.number)],
         )
         table.create_write_transaction(actions, "append", schema, by, commit_properties=properties)
-        _sync(f"{path}/_delta_log")
+        _sync(storage)
 
-    def is_announced(self, path: str, commit: Commit) -> bool:
-        if not self._is_there(path):
+    def is_announced(self, storage: Storage, commit: Commit) -> bool:
+        if not self._is_there(storage):
             return False
-        known = self._deltalake.DeltaTable(path).transaction_version(_app(commit.about)) or 0
+        known = self._deltalake.DeltaTable(storage.path).transaction_version(_app(commit.about)) or 0
         return known >= commit.number or not (commit.added or commit.removed)
 
-    def current(self, path: str, state: TableState) -> list[str]:  # noqa: ARG002 - Delta's own log says it
-        if not self._is_there(path):
-            raise _gone(path)
-        table = self._deltalake.DeltaTable(path)
+    def current(self, storage: Storage, state: TableState) -> list[str]:  # noqa: ARG002 - Delta's own log says it
+        if not self._is_there(storage):
+            raise _gone(storage.path)
+        table = self._deltalake.DeltaTable(storage.path)
         return [unquote(name) for name in table.get_add_actions(flatten=True)["path"].to_pylist()]
 
-    def _is_there(self, path: str) -> bool:
-        return bool(self._deltalake.DeltaTable.is_deltatable(path))
+    def _is_there(self, storage: Storage) -> bool:
+        return bool(self._deltalake.DeltaTable.is_deltatable(storage.path))
 
 
 def _gone(path: str) -> TableDamaged:
@@ -101,10 +100,10 @@ def _app(about: TableInfo) -> str:
     return f"forelog-{about.id}"
 
 
-def _sync(folder: str) -> None:
+def _sync(storage: Storage) -> None:
     """Sync the last version to the disk, which deltalake doesn't do."""
-    last = max(name for name in os.listdir(folder) if name.endswith(".json"))
-    sync_file(OSFiles(), f"{folder}/{last}")
+    if storage.locks:  # a bucket has it already
+        storage.sync("_delta_log", max(name for name in storage.names("_delta_log") if name.endswith(".json")))
 
 
 def _schema(about: TableInfo) -> pa.Schema:
@@ -114,7 +113,7 @@ def _schema(about: TableInfo) -> pa.Schema:
     return schema.append(pa.field("date", pa.date32())) if about.partition_by == "date" else schema
 
 
-def _added(path: str, commit: Commit, file: DataFile, *, data_change: bool) -> Any:
+def _added(commit: Commit, file: DataFile, *, data_change: bool) -> Any:
     from deltalake.transaction import AddAction
 
     by = commit.about.partition_by
@@ -128,7 +127,7 @@ def _added(path: str, commit: Commit, file: DataFile, *, data_change: bool) -> A
         path=file.path,
         size=file.bytes,
         partition_values={} if by is None else {by: file.partition},
-        modification_time=int(os.stat(f"{path}/{file.path}").st_mtime * 1000),
+        modification_time=time.time_ns() // 10**6,
         data_change=data_change,
         stats=json.dumps(stats),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from forelog.spark.tables.commits import Commit, TableState
+from forelog.spark.tables.storage import Storage
 
 __all__ = ["TableFormat"]
 
@@ -15,14 +16,14 @@ class TableFormat(Protocol):
     keeps_removed: bool
     """Whether the files that a commit removes stay, until the format removes them."""
 
-    def check_new(self, path: str) -> None:
+    def check_new(self, storage: Storage) -> None:
         """Raise if there is another table in the folder already."""
 
-    def announce(self, path: str, commit: Commit) -> None:
+    def announce(self, storage: Storage, commit: Commit) -> None:
         """Tell the format about a commit, unless it knows it."""
 
-    def is_announced(self, path: str, commit: Commit) -> bool:
+    def is_announced(self, storage: Storage, commit: Commit) -> bool:
         """Whether the format knows a commit."""
 
-    def current(self, path: str, state: TableState) -> list[str]:
+    def current(self, storage: Storage, state: TableState) -> list[str]:
         """The paths of the table's files, below its folder."""

@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from forelog.errors import BadOption, CatalogFailed, ForelogError, MissingExtra
+from forelog.spark.remote import is_remote
 from forelog.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     from forelog.spark.tables.commits import Commit, DataFile, TableInfo, TableState
+    from forelog.spark.tables.storage import Storage
 
 CATALOG_FILE = "iceberg.db"
 CATALOG_NAME = "default"  # pyiceberg's own name for a catalog that is given none
@@ -42,6 +44,8 @@ _ID, _NUMBER, _POSITIONS = "forelog.table", "forelog.commit", "forelog.positions
 
 def place_of(path: str, catalog: str | None, name: str | None) -> tuple[str, str]:
     """The catalog of a table and its name there: as given, or the defaults."""
+    if catalog is None and is_remote(path):
+        raise BadOption(f"{path}: an Iceberg table in a bucket needs a catalog: give its address or its name")
     if catalog is None:
         catalog = f"sqlite:///{os.path.dirname(path)}/{CATALOG_FILE}"
     elif catalog.startswith("sqlite:///"):
@@ -69,24 +73,24 @@ class Iceberg:
         self._wanted = catalog, name
         self._catalogs: dict[str, Any] = {}
 
-    def check_new(self, path: str) -> None:
-        names = sorted(name for name in os.listdir(path) if name != "_forelog")
+    def check_new(self, storage: Storage) -> None:
+        names = sorted(name for name in storage.names("") if name != "_forelog")
         if names:
             raise BadOption(
-                f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
+                f"{storage.path} has files already that no ingest made, such as {names[0]}: choose a new folder"
             )
-        catalog, name = place_of(path, *self._wanted)
+        catalog, name = place_of(storage.path, *self._wanted)
         with self._connected(catalog):
             if self._catalog(catalog).table_exists(name):
                 raise BadOption(f"{catalog} has a table {name} already: choose another name")
 
-    def announce(self, path: str, commit: Commit) -> None:
+    def announce(self, storage: Storage, commit: Commit) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
         about = commit.about
         with self._connected(about.catalog):
             for attempt in range(1, _ATTEMPTS + 1):
-                table = self._table(path, about) or self._made_by(path, commit)
+                table = self._table(storage, about) or self._made_by(storage, commit)
                 if _is_known(table, commit):
                     break
                 try:
@@ -95,20 +99,22 @@ class Iceberg:
                     if attempt == _ATTEMPTS:
                         raise
 
-    def is_announced(self, path: str, commit: Commit) -> bool:
+    def is_announced(self, storage: Storage, commit: Commit) -> bool:
         with self._connected(commit.about.catalog):
-            table = self._table(path, commit.about)
+            table = self._table(storage, commit.about)
             return table is not None and _is_known(table, commit)
 
-    def current(self, path: str, state: TableState) -> list[str]:
+    def current(self, storage: Storage, state: TableState) -> list[str]:
         assert state.last is not None
         about = state.last.about
         with self._connected(about.catalog):
-            table = self._table(path, about) or self._made_by(path, state.last)
+            table = self._table(storage, about) or self._made_by(storage, state.last)
             tasks = list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
-            raise BadOption(f"{path} has rows that were deleted by position: read it with an Iceberg reader")
-        start = f"{_address(path)}/"
+            raise BadOption(
+                f"{storage.path} has rows that were deleted by position: read it with an Iceberg reader"
+            )
+        start = f"{storage.address}/"
         return [task.file.file_path.removeprefix(start) for task in tasks]
 
     @contextmanager
@@ -129,8 +135,10 @@ class Iceberg:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
 
+        from forelog.spark.tables.iceberg_files import bucket_properties
+
         if place not in self._catalogs:
-            files = {"py-io-impl": "forelog.spark.tables.iceberg_files.SyncedFiles"}
+            files = {"py-io-impl": "forelog.spark.tables.iceberg_files.SyncedFiles", **bucket_properties()}
             if place.startswith("sqlite:///"):
                 uri = f"{place}?timeout={_LOCKED_SECONDS}"
                 self._catalogs[place] = SqlCatalog(CATALOG_NAME, uri=uri, **files)
@@ -140,17 +148,17 @@ class Iceberg:
                 self._catalogs[place] = load_catalog(place, **files)
         return self._catalogs[place]
 
-    def _made_by(self, path: str, commit: Commit) -> Any:
+    def _made_by(self, storage: Storage, commit: Commit) -> Any:
         """Make the table for the first commit; later ones need the existing table."""
         about = commit.about
         if commit.number > 1:
             raise CatalogFailed(
-                f"the Iceberg catalog {about.catalog}: {about.name} is gone, whose files are in {path}. Register "
-                "it again with its last file of metadata, or choose a new folder"
+                f"the Iceberg catalog {about.catalog}: {about.name} is gone, whose files are in {storage.path}. "
+                "Register it again with its last file of metadata, or choose a new folder"
             )
-        return _create(self._catalog(str(about.catalog)), path, about)
+        return _create(self._catalog(str(about.catalog)), storage, about)
 
-    def _table(self, path: str, about: TableInfo) -> Any:
+    def _table(self, storage: Storage, about: TableInfo) -> Any:
         """The table of an ingest; None if it isn't there."""
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -162,20 +170,16 @@ class Iceberg:
         except NoSuchTableError:
             return None
         if table.properties.get(_ID) != about.id:
-            raise BadOption(f"{about.name} in {about.catalog} is another table than that in {path}")
-        if table.location() != _address(path):
-            raise BadOption(f"{about.name} in {about.catalog} is in {table.location()}, not in {path}")
+            raise BadOption(f"{about.name} in {about.catalog} is another table than that in {storage.path}")
+        if table.location() != storage.address:
+            raise BadOption(f"{about.name} in {about.catalog} is in {table.location()}, not in {storage.path}")
         return table
-
-
-def _address(path: str) -> str:
-    return f"file://{path}"
 
 
 # -- tables
 
 
-def _create(catalog: Any, path: str, about: TableInfo) -> Any:
+def _create(catalog: Any, storage: Storage, about: TableInfo) -> Any:
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import assign_fresh_schema_ids
 
@@ -194,7 +198,7 @@ def _create(catalog: Any, path: str, about: TableInfo) -> Any:
     }
     catalog.create_namespace_if_not_exists(Catalog.namespace_from(about.name))
     return catalog.create_table(
-        about.name, schema, _address(path), partition_spec=_spec(schema, about), properties=properties
+        about.name, schema, storage.address, partition_spec=_spec(schema, about), properties=properties
     )
 
 

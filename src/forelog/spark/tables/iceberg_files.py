@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from forelog.files import OSFiles, sync_file
+
+_VARIABLES = {
+    "s3.endpoint": "AWS_ENDPOINT_URL",
+    "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+    "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session-token": "AWS_SESSION_TOKEN",
+    "s3.region": "AWS_REGION",
+}
+
+
+def bucket_properties() -> dict[str, str]:
+    """How pyiceberg reaches a bucket: by the same variables as everything else here."""
+    return {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
 
 
 class SyncedFiles(PyArrowFileIO):

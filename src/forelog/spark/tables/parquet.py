@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from forelog.errors import BadOption
 from forelog.spark.tables.commits import Commit, TableState
+from forelog.spark.tables.storage import Storage
 
 __all__ = ["Parquet"]
 
@@ -15,18 +14,18 @@ class Parquet:
 
     keeps_removed = False
 
-    def check_new(self, path: str) -> None:
-        names = sorted(name for name in os.listdir(path) if not name.startswith(("_", ".")))
+    def check_new(self, storage: Storage) -> None:
+        names = sorted(name for name in storage.names("") if not name.startswith(("_", ".")))
         if names:
             raise BadOption(
-                f"{path} has files already that no ingest made, such as {names[0]}: choose a new folder"
+                f"{storage.path} has files already that no ingest made, such as {names[0]}: choose a new folder"
             )
 
-    def announce(self, path: str, commit: Commit) -> None:
+    def announce(self, storage: Storage, commit: Commit) -> None:
         pass
 
-    def is_announced(self, path: str, commit: Commit) -> bool:  # noqa: ARG002
+    def is_announced(self, storage: Storage, commit: Commit) -> bool:  # noqa: ARG002
         return True
 
-    def current(self, path: str, state: TableState) -> list[str]:  # noqa: ARG002 - others look at the path
+    def current(self, storage: Storage, state: TableState) -> list[str]:  # noqa: ARG002 - others look at the path
         return list(state.files)

@@ -3,7 +3,7 @@
 ::
 
     TARGET/date=2026-11-15/000000007-00003-5f0c….parquet    rows
-    TARGET/_forelog/lock                                    held by the writer
+    TARGET/_forelog/lock                                    held by the writer, in a folder
     TARGET/_forelog/commits/000000007.json                  a commit: added and removed files, and positions
     TARGET/_forelog/staging/8a1e…/                          files of a commit that is being made
 
@@ -20,37 +20,38 @@ later on, the next start repeats steps 3 to 5, which skip what was done. Spark, 
 because of its name, so a reader of plain Parquet never sees an uncommitted row, nor a row twice. After a kill
 between 2 and 3 it doesn't see the rows of the last commit until the next start. `read_table` finishes such a
 commit first.
+
+In a bucket (storage.py), step 2 creates the commit's object on condition that there is none. So whoever opens the
+table later takes it over: with its first commit it is the writer, and the other one's next commit is refused. Only
+then does it remove what others have staged.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from forelog.errors import LockTimeout, LogNotFound, TableDamaged
-from forelog.files import OSFiles, removed_on_failure, write_all
-from forelog.files.modes import PRIVATE, mode_like
-from forelog.log.directory.tenants import refuse_others
+from forelog.files.modes import PRIVATE
 from forelog.log.position import Position
 from forelog.spark.tables.commits import (
-    FOLDER,
     Commit,
     DataFile,
     TableInfo,
     TableState,
+    commit_name,
     commit_number,
-    commits_folder,
     load_state,
-    staging_folder,
 )
 from forelog.spark.tables.format import TableFormat
 from forelog.spark.tables.formats import format_of
+from forelog.spark.tables.layout import COMMITS, STAGING
+from forelog.spark.tables.storage import Storage, storage_of
 
 __all__ = ["Table", "settled"]
 
@@ -71,49 +72,55 @@ class Table:
     def __init__(
         self, path: str, fmt: TableFormat, *, reached: Callable[[str], None] = _nothing, mode: int = PRIVATE
     ) -> None:
-        self.path = path
+        self.storage = storage_of(path, mode)
         self.state = TableState()
         self._format = fmt
         self._reached = reached
-        self._files = OSFiles(mode_like(f"{path}/{FOLDER}", mode))
+        self._ours = False
+        """Whether nobody else can commit any more."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Lock the table, and finish what a killed run left undone."""
-        refuse_others(self._files, self.path, "a table", kind="table")
-        self._files.make_dir(commits_folder(self.path))
-        self._files.make_dir(staging_folder(self.path))
-        try:
-            lock = self._files.lock(f"{self.path}/{FOLDER}/lock", exclusive=True, timeout=0)
-        except LockTimeout:
-            raise LockTimeout(f"{self.path}: another ingest writes to it: only one can at a time") from None
-        try:
+        self.storage.prepare()
+        with self.storage.lock():
             self._recover()
             yield
-        finally:
-            lock.release()
 
     def _recover(self) -> None:
-        self.state = load_state(self.path)
-        if self.state.last is None:
-            self._format.check_new(self.path)
-        elif os.path.isdir(f"{staging_folder(self.path)}/{self.state.last.staging}"):
-            self._publish(self.state.last)
+        self.state = load_state(self.storage)
+        last = self.state.last
+        if last is None:
+            self._format.check_new(self.storage)
+        elif last.staging in self.storage.names(STAGING):
+            self._publish(last)
+            self.storage.remove_folder(f"{STAGING}/{last.staging}")
         else:
-            self._format.announce(self.path, self.state.last)  # if a power loss has undone it
-        for name in os.listdir(staging_folder(self.path)):
-            # Tasks of a killed run may still write here: then the next start removes the rest.
-            shutil.rmtree(f"{staging_folder(self.path)}/{name}", ignore_errors=True)
-        for name in os.listdir(commits_folder(self.path)):
-            if commit_number(name) is None:
-                self._files.remove(f"{commits_folder(self.path)}/{name}")
+            self._format.announce(self.storage, last)  # if a power loss has undone it
+        self._ours = self.storage.locks
+        if self._ours:
+            self._clear("")
         self._forget()
 
+    def _clear(self, own: str) -> None:
+        """Remove what others have staged and never committed, and now never can."""
+        for name in self.storage.names(STAGING):
+            # Tasks of a killed run may still write here: then the next start removes the rest.
+            if name != own:
+                self.storage.remove_folder(f"{STAGING}/{name}")
+        for name in self.storage.names(COMMITS):
+            if commit_number(name) is None:
+                self.storage.remove(f"{COMMITS}/{name}")
+
     def stage(self) -> str:
-        """Make a staging folder for the files of the next commit."""
-        folder = f"{staging_folder(self.path)}/{uuid.uuid4().hex}"
-        self._files.make_dir(folder)
-        return folder
+        """Make a folder for the files of the next commit. Returns its name in the table."""
+        name = f"{STAGING}/{uuid.uuid4().hex}"
+        self.storage.make_folder(name)
+        return name
+
+    def drop(self, staging: str) -> None:
+        """Remove a folder of files that aren't committed."""
+        self.storage.remove_folder(staging)
 
     def commit(
         self,
@@ -126,7 +133,7 @@ class Table:
         traces: dict[str, str] | None = None,
     ) -> Commit:
         """Write a commit and carry it out. Its files are in the staging folder, by name."""
-        self._files.sync_dir(staging)
+        self.storage.sync(staging)
         self._reached("written")
         files = {path: file for path, file in self.state.files.items() if path not in set(removed)}
         files |= {file.path: file for file in added}
@@ -147,65 +154,67 @@ class Table:
         self.state = TableState(commit, files, dict(positions), dict(commit.traces), known)
         self._reached("committed")
         self._publish(commit)
-        shutil.rmtree(staging, ignore_errors=True)
+        self.storage.remove_folder(staging)
         self._reached("emptied")
+        if not self._ours:
+            self._clear(commit.staging)
+            self._ours = True
         if whole:
             self._forget()
         return commit
 
     def _write(self, commit: Commit) -> None:
-        folder = commits_folder(self.path)
-        part = f"{folder}/.{commit.number:09d}.part"
-        self._files.remove(part)
-        with removed_on_failure(self._files, part), closing(self._files.open_append(part)) as file:
-            write_all(file, json.dumps({"version": 1, **asdict(commit)}, indent=1).encode())
-            file.sync()
-        self._reached("prepared")
-        self._files.rename(part, f"{folder}/{commit.number:09d}.json")
-        self._files.sync_dir(folder)
+        data = json.dumps({"version": 1, **asdict(commit)}, indent=1).encode()
+        try:
+            self.storage.create(commit_name(commit.number), data, lambda: self._reached("prepared"))
+        except FileExistsError:
+            self.storage.remove_folder(f"{STAGING}/{commit.staging}")
+            raise LockTimeout(
+                f"{self.storage.path}: another ingest writes to it, and has made commit {commit.number}: only one "
+                "can at a time"
+            ) from None
 
     def _publish(self, commit: Commit) -> None:
         """Move the files of a decided commit to their places, also if some of them are there already."""
         folders = set()
         if not self._format.keeps_removed:
             for path in commit.removed:
-                self._files.remove(f"{self.path}/{path}")
+                self.storage.remove(path)
                 folders.add(os.path.dirname(path))
                 self._reached("removed one")
         for file in commit.added:
-            staged = f"{staging_folder(self.path)}/{commit.staging}/{os.path.basename(file.path)}"
-            self._files.make_dir(os.path.dirname(f"{self.path}/{file.path}"))
             with suppress(FileNotFoundError):  # it was moved before
-                self._files.rename(staged, f"{self.path}/{file.path}")
+                self.storage.move(f"{STAGING}/{commit.staging}/{os.path.basename(file.path)}", file.path)
                 self._reached("moved one")
-            if self._files.stat(f"{self.path}/{file.path}") is None:
-                raise TableDamaged(f"{self.path}/{file.path} of commit {commit.number} is gone")
+            if not self.storage.exists(file.path):
+                raise TableDamaged(f"{self.storage.path}/{file.path} of commit {commit.number} is gone")
             folders.add(file.folder)
         for folder in folders:
             with suppress(FileNotFoundError):
-                self._files.sync_dir(f"{self.path}/{folder}")
+                self.storage.sync(folder)
         self._reached("moved")
-        self._format.announce(self.path, commit)
+        self._format.announce(self.storage, commit)
         self._reached("announced")
 
     def _forget(self) -> None:
         """Remove commits that are not needed any more."""
         oldest = min(self.state.commits, default=0)
-        for name in os.listdir(commits_folder(self.path)):
+        for name in self.storage.names(COMMITS):
             number = commit_number(name)
             if number is not None and number < oldest:
-                self._files.remove(f"{commits_folder(self.path)}/{name}")
+                self.storage.remove(f"{COMMITS}/{name}")
 
 
 def settled(path: str) -> TableState:
     """The state of a table whose last commit is carried out: by its ingest, or here if that was killed."""
     deadline = time.monotonic() + _SETTLE_SECONDS
+    storage = storage_of(path)
     while True:
-        state = load_state(path)
+        state = load_state(storage)
         if state.last is None:
-            raise LogNotFound(f"there is no table of an ingest in {path}: expected {commits_folder(path)}")
+            raise LogNotFound(f"there is no table of an ingest in {path}: expected {path}/{COMMITS}")
         fmt = format_of(state.last.about.format)
-        if not _unfinished(path, state.last, fmt):
+        if not _unfinished(storage, state.last, fmt):
             return state
         try:
             with Table(path, fmt).writing():
@@ -216,8 +225,8 @@ def settled(path: str) -> TableState:
             time.sleep(0.01)
 
 
-def _unfinished(path: str, commit: Commit, fmt: TableFormat) -> bool:
-    if not os.path.isdir(f"{staging_folder(path)}/{commit.staging}"):
+def _unfinished(storage: Storage, commit: Commit, fmt: TableFormat) -> bool:
+    if commit.staging not in storage.names(STAGING):
         return False
-    moved = all(os.path.exists(f"{path}/{file.path}") for file in commit.added)
-    return not moved or not fmt.is_announced(path, commit)
+    moved = all(storage.exists(file.path) for file in commit.added)
+    return not moved or not fmt.is_announced(storage, commit)
