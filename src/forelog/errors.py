@@ -127,7 +127,7 @@ class CorruptRecord(ForelogError):
     """
 
     def __init__(
-        self, message: str, *, position: object, reason: str, path: str, physical_offset: int, data: bytes
+        self, message: str, *, position: tuple[int, int], reason: str, path: str, physical_offset: int, data: bytes
     ) -> None:
         super().__init__(message)
         self.position = position
@@ -198,7 +198,7 @@ class BadCommand(ForelogError, ValueError):
 class BadEvent(ForelogError, ValueError):
     """An event can't be written, or a record can't be read as one. When reading, `position` says where it is."""
 
-    def __init__(self, message: str, *, position: object = None) -> None:
+    def __init__(self, message: str, *, position: tuple[int, int] | None = None) -> None:
         super().__init__(message)
         self.position = position
 
@@ -230,7 +230,7 @@ class NotReplicated(ReplicaError):
     unknown. Without a `position`, nothing was written, because the copy is known to be away.
     """
 
-    def __init__(self, message: str, *, position: object = None) -> None:
+    def __init__(self, message: str, *, position: tuple[int, int] | None = None) -> None:
         super().__init__(message)
         self.position = position
 

@@ -165,15 +165,15 @@ def test_a_filter_is_the_same_before_and_after(tmp_path, kind, pl, sql):
 def taken(monkeypatch):
     """The segments that were read."""
     numbers: set[int] = set()
-    real = source.read_slice
+    real = read_slice
 
-    def read_slice(piece, *rest):
+    def noting(piece, *rest):
         for batch in real(piece, *rest):
             last = piece.stop.segment if piece.stop.offset else piece.stop.segment - 1
             numbers.update(range(piece.start.segment, last + 1))
             yield batch
 
-    monkeypatch.setattr(source, "read_slice", read_slice)
+    monkeypatch.setattr(source, "read_slice", noting)
     return numbers
 
 
@@ -214,14 +214,14 @@ def test_a_query_reads_the_segments_that_it_needs(log, taken, pl, sql):
 def test_the_first_rows_come_without_the_rest(log, monkeypatch, pl):
     frame = arrow.scan_polars(log)
     read: list[int] = []
-    real = source.read_slice
+    real = read_slice
 
-    def read_slice(*of):
+    def noting(*of):
         for batch in real(*of):
             read.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(source, "read_slice", read_slice)
+    monkeypatch.setattr(source, "read_slice", noting)
     assert frame.head(3).collect()["payload"].to_list() == [b"0", b"1", b"2"]
     assert read == [10]
     # The first row, if it passes the filter: not the first one that passes it.
@@ -232,9 +232,9 @@ def test_the_first_rows_come_without_the_rest(log, monkeypatch, pl):
 
 def test_only_the_columns_are_read_that_are_asked_for(log, monkeypatch, pl, sql):
     asked: list[list[str]] = []
-    real = arrow.LogSource.batches
+    real = source.LogSource.batches
     monkeypatch.setattr(
-        arrow.LogSource,
+        source.LogSource,
         "batches",
         lambda self, names, *rest: asked.append(sorted(names)) or real(self, names, *rest),
     )

@@ -23,6 +23,7 @@ from forelog.broker.mqtt.packets import (
     Connack,
     Connect,
     Pingreq,
+    Properties,
     Publish,
     Suback,
     Subscribe,
@@ -449,10 +450,10 @@ def test_messages_to_new_topics_keep_their_order(broker, talk):
     subscriber, publisher = talk("s"), talk("p")
     subscriber.subscribe("a/#")
     topics = ["/".join([*"a" * 11, f"a{n}"]) for n in range(700)]
-    kinds = [{}, {}, {}, {"topic_alias": 1}, {"message_expiry_interval": 100}]
+    kinds: list[Properties] = [{}, {}, {}, {"topic_alias": 1}, {"message_expiry_interval": 100}]
     publisher.send(
         *(
-            Publish(topic, b"%d" % n, n % 2, packet_id=n + 1 if n % 2 else 0, properties=dict(kinds[n % 5]))
+            Publish(topic, b"%d" % n, n % 2, packet_id=n + 1 if n % 2 else 0, properties=kinds[n % 5].copy())
             for n, topic in enumerate(topics)
         )
     )

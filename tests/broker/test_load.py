@@ -157,7 +157,7 @@ def test_a_message_of_quality_2_that_could_not_be_written_at_once_counts_as_new_
     with local(tmp_path / "log", limits=Limits(turn_bytes_max=100)) as found:
 
         def fail(*_: object) -> None:
-            found.broker.intake.appender.append_encoded = works  # type: ignore[method-assign]
+            found.broker.intake.appender.append_encoded = works
             raise OSError(errno.ENOSPC, "No space left on device")
 
         works = found.broker.intake.appender.append_encoded

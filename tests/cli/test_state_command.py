@@ -176,7 +176,7 @@ def test_a_generation_that_is_not_whole_is_told(run: Run, bank) -> None:
     path, _ = bank
     broken = Bank(path)
     with broken.log:
-        broken.enumerate = None  # type: ignore[method-assign]
+        broken.enumerate = None
         broken.log._enumerate = lambda log: 1 / 0
         with pytest.raises(ZeroDivisionError):
             broken.log.rotate()

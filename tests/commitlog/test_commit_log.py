@@ -61,7 +61,7 @@ class SlowSyncs(CrashDisk):
             assert self.let.wait(30)
             real()
 
-        file.sync = sync  # type: ignore[method-assign]
+        file.sync = sync
         return file
 
 

@@ -229,7 +229,7 @@ def test_a_writer_that_dies_leaves_no_producer_hanging(strategy, death):
             raise death("injected")
         return real(items)
 
-    log._appender.append_many = dying  # type: ignore[method-assign]
+    log._appender.append_many = dying
     ended = []
 
     def work(name: int) -> None:

@@ -129,7 +129,7 @@ class _Runner:
             self.may_seal.clear()
             begin(wait_and_work)
 
-        spare.begin = held  # type: ignore[method-assign]
+        spare.begin = held
 
     def _seal(self, _: int) -> None:
         """Let what was swapped be sealed, and wait for it."""

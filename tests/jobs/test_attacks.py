@@ -19,6 +19,7 @@ from forelog.jobs.machine.queue import Leaser
 from forelog.jobs.machine.registry import QUEUES_IDLE_MAX
 from forelog.jobs.machine.wheel import Clock
 from forelog.jobs.server.local import LocalServer
+from forelog.log.position import Positions
 from tests.jobs.serving import Talk, add
 
 REFUSED = b"-SERVER-ERROR Read only: the command log can't be written"
@@ -41,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
     write = CommandLog.write
 
-    def written(self: CommandLog, records: list[bytes]) -> int:
+    def written(self: CommandLog, records: list[bytes]) -> int | Positions:
         time.sleep(disk.slow)
         if disk.full.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -309,7 +310,7 @@ def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, dis
     sizes = []
     write = CommandLog.write
 
-    def measured(self: CommandLog, records: list[bytes]) -> int:
+    def measured(self: CommandLog, records: list[bytes]) -> int | Positions:
         sizes.append(sum(map(len, records)))
         return write(self, records)
 

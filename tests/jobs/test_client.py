@@ -360,7 +360,8 @@ def test_what_has_large_answers_is_sent_in_small_lots():
     assert [len(lot) for lot in windows(small)] == [1000, 1000, 500]
     large = [requests.add("q", bytes(1 << 20))] * 3
     assert [len(lot) for lot in windows(large)] == [1, 1, 1]
-    mixed = [requests.add("q", bytes(5000)), requests.inspect_jobs("q"), requests.add("q", bytes(5000))]
+    job = requests.add("q", bytes(5000))
+    mixed: list[requests.Request] = [job, requests.inspect_jobs("q"), job]
     assert [len(lot) for lot in windows(mixed)] == [2, 1]
     assert [len(lot) for lot in windows([mixed[0]] * 10 + [mixed[1]])] == [10, 1]
 
@@ -500,7 +501,7 @@ def test_what_can_never_connect_is_refused_when_it_is_made():
         with pytest.raises(ValueError, match="connections is 0: expected at least 1"):
             make(connections=0)
         with pytest.raises(TypeError, match="a server is a text, HOST:PORT"):
-            make(("127.0.0.1", 9922))
+            make(("127.0.0.1", 9922))  # type: ignore[arg-type]
 
 
 def test_threads_and_tasks_share_a_client(server, queue):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -50,7 +51,7 @@ def when(time_ns: int | None) -> int | None:
     return None if time_ns in (None, YEAR_1) else time_ns // 1000
 
 
-def rows(columns: dict[str, pa.Array]) -> list[dict[str, object]]:
+def rows(columns: dict[str, Any]) -> list[dict[str, object]]:
     plain = {
         name: (column.cast(pa.int64()) if name in ("scheduled", "created") else column).to_pylist()
         for name, column in columns.items()

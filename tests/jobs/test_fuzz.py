@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,13 @@ class Connection:
 
     def address(self) -> str:
         return "127.0.0.1:1"
+
+    def is_late(self, now: float) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
 
     def has_time(self) -> bool:
         return True
@@ -50,7 +58,8 @@ def test_how_bytes_are_cut_makes_no_difference(seed):
         for at in range(0, len(data), size):
             session.feed(data[at : at + size], 10**18)
             while session.waiting is not None:
-                session.waiting.client.end_wait()
+                client: Any = session.waiting.client
+                client.end_wait()
                 session.resume(10**18)
             if session.closed:
                 break

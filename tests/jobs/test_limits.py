@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_who_must_say_a_token_and_says_nothing_is_let_go():
         door = server.clients.door
         assert door.late() == []
         door._clock = lambda: time.monotonic() + STRANGER_SECONDS + 1
-        assert [found.session.known for found in door.late()] == [False]
+        late: list[Any] = door.late()
+        assert [found.session.known for found in late] == [False]
         assert len(server.clients) == 2
         for _, writer in (silent, known):
             writer.close()

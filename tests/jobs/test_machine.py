@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forelog.formats.commands.commands import decode
+from forelog.formats.commands.commands import Command, decode
 from forelog.formats.commands.fields import COMPLETE, DELETE, NOT_SCHEDULED, START_ATTEMPT
 from forelog.jobs.machine.machine import DONE, DUPLICATE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Leaser
@@ -77,7 +77,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.machine = Machine(self.now)
         self.world = World()
         self.order = 0
-        self.log: list[tuple[object, int]] = []
+        self.log: list[tuple[Command, int]] = []
         self.told: list[Waiting] = []
 
     # -- what the model does

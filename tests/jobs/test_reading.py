@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forelog import Stream
 from forelog.errors import BadCommand, CorruptRecord
 from forelog.formats import Block
-from forelog.formats.commands.commands import MAGIC, Add, Delete, Schedule, decode, encode
+from forelog.formats.commands.commands import MAGIC, Add, Command, Delete, Schedule, decode, encode
 from forelog.jobs.log.reader import commands_of, read_commands
 from forelog.jobs.log.replay import Replay
 from forelog.kernel.types import END, Scan
@@ -33,6 +33,7 @@ def test_a_log_of_the_original_is_read_in_order_with_positions_and_times(log, tm
     assert list(read_commands(stream, start=found[5][0], until=found[9][0])) == found[5:9]
     state = Replay(parse_time("2026-11-15T18:40:00Z"))
     for _, time_ns, command in found:
+        assert not isinstance(command, BadCommand)
         state.apply(command, time_ns)
     assert state.jobs
 
@@ -59,7 +60,7 @@ def test_a_block_gives_what_its_payloads_give_one_by_one(payloads, data):
 
 def test_times_that_no_int64_of_nanoseconds_holds_are_kept(tmp_path):
     far = 250_000_000_000 * 10**9
-    commands = [
+    commands: list[Command] = [
         Schedule(ID, "q", 1, 1, far, -far),
         Add(ID, "q", 1, 1, far),
         Add(ID, "q", 1, 1, 5, time_ns=far),

@@ -320,7 +320,7 @@ def test_an_idle_worker_waits_for_its_server_and_counts_it(make, serve, queue, c
 
 
 def test_a_function_that_ends_the_program_fails_its_job_and_stops_the_worker(server, client, queue):
-    with pytest.raises(SystemExit), working(Worker({queue: sys.exit}, server.address, lease_ms=50)):
+    with pytest.raises(SystemExit), working(Worker({queue: lambda job: sys.exit()}, server.address, lease_ms=50)):
         found = client.run(queue, wait_ms=5000)
         assert (found.success, found.result[:10]) == (False, b"SystemExit")
 

@@ -100,9 +100,9 @@ def core_of(module: Any, write: Any, fail: Any = None) -> Any:
 def test_it_writes_syncs_counts_and_passes_the_lead_on(kernel: Any) -> None:
     steps: list[Any] = []
     core = core_of(kernel, lambda data: steps.append(len(data)) or len(data))
+    queue, timing, sizes = kernel.BoundedQueue(9, 99), kernel.Distribution([1.0]), kernel.Distribution([1, 10])
     core.sync = lambda: steps.append((queue.is_committing, core.held, core.synced))
     core.note = lambda *place: steps.append(place)
-    queue, timing, sizes = kernel.BoundedQueue(9, 99), kernel.Distribution([1.0]), kernel.Distribution([1, 10])
     writer = kernel.LoneWriter(core, queue, lambda payload: ("among", payload), timing, sizes)
     assert writer.append(b"a") == (3, 8)
     assert steps == [21, (True, True, 8), (3, 29)]

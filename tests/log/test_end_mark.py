@@ -37,7 +37,7 @@ def watched(disk: CrashDisk, stream: Stream, path: str = ".log") -> list[list[by
             looking.clear()
 
     looking: list[bool] = []
-    disk._happen = look  # type: ignore[method-assign]
+    disk._happen = look
     return seen
 
 

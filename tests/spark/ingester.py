@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 
-from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest import Ingest
+from forelog.spark.pipeline.ingest_plan import Plan
 from forelog.spark.pipeline.ingest_run import run_here, run_on
 from forelog.spark.session import session
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import stat
+from typing import Any
 
 import pytest
 
@@ -134,14 +135,14 @@ def allocated(spark) -> int:
 
 
 def test_batches_that_are_under_way_to_a_worker_keep_what_is_in_them(spark, tmp_path):
-    from pyspark.sql.functions import pandas_udf, udf
+    from pyspark.sql.functions import pandas_udf, udf  # type: ignore[attr-defined]
 
     segments(tmp_path / "log")
     frame = spark.read.format("forelog").option("batchRows", 3).load(str(tmp_path / "log"))
     number = udf(int, "bigint")
     both = frame.select("payload", number("payload").alias("n"), "offset").collect()
     assert [(bytes(row.payload), row.n) for row in both] == [(b"%09d" % n, n) for n in range(100)]
-    plus = pandas_udf(lambda offsets: offsets + 1, "bigint")
+    plus: Any = pandas_udf(lambda offsets: offsets + 1, "bigint")
     assert all(row.o == row.offset + 1 for row in frame.select("offset", plus("offset").alias("o")).collect())
     assert allocated(spark) == 0
 

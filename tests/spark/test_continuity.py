@@ -29,9 +29,9 @@ def stream(tmp_path):
 
 
 def reader_of(stream, **options):
-    options = read_options({"path": str(stream.path), **options})
-    columns, names = table_columns(options)
-    return ForelogStreamReader(options, columns, names)
+    found = read_options({"path": str(stream.path), **options})
+    columns, names = table_columns(found)
+    return ForelogStreamReader(found, columns, names)
 
 
 def forget(stream, segments: int = 1) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -23,7 +25,8 @@ def test_each_run_takes_what_is_new_and_gold_is_what_the_pipeline_says(spark, tm
     """With `--long` there is a second run, on a server that knows of the first only what is on disk."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # starts faster
     log, folder = tmp_path / "commands.log", tmp_path / "pipeline"
-    written, before = 0, set()
+    written = 0
+    before: set[Path] = set()
     for seed in range(2 if request.config.getoption("--long") else 1):
         more = append_jobs(str(log), 80, seed=seed)
         written += more

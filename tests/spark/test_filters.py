@@ -267,7 +267,7 @@ def test_columns_of_a_codec_of_ones_own_rule_nothing_out(monkeypatch):
 
     class Own(Records):
         name = "own"
-        positioned = ()
+        positioned = ()  # type: ignore[assignment]
 
     monkeypatch.setattr("forelog.spark.codecs._codecs", {})
     register_codec(Own())

@@ -37,7 +37,7 @@ def messages(path: Path, rng: random.Random) -> None:
     for name in ("a", "b"):
         times = iter(range(10**18, 2 * 10**18, rng.randrange(1, 10**12)))
         with MessageLogWriter(
-            path / name, file_bytes=3000, buffer_bytes=500, flush_interval_ms=None, clock=lambda t=times: next(t)
+            path / name, file_bytes=3000, buffer_bytes=500, flush_interval_ms=None, clock=times.__next__
         ) as log:
             for serial in range(150):
                 log.write(f"plant/{serial % 5}/o%", b"%d" % serial, {"n": serial} if serial % 3 else None)

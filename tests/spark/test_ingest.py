@@ -13,7 +13,8 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 from forelog import CorruptRecord, LockTimeout, LogNotFound, Position, Stream  # noqa: E402
 from forelog.errors import BadOption, DataLoss, TableDamaged  # noqa: E402
 from forelog.log.directory.tenants import JOBS_MAGIC  # noqa: E402
-from forelog.spark.pipeline.ingest import Ingest, Plan  # noqa: E402
+from forelog.spark.pipeline.ingest import Ingest  # noqa: E402
+from forelog.spark.pipeline.ingest_plan import Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
 from forelog.spark.tables.commits import load_state, partition_folder  # noqa: E402
 from forelog.spark.tables.storage import storage_of  # noqa: E402

@@ -15,7 +15,8 @@ from forelog import Stream
 from forelog.errors import BadOption, CatalogFailed
 from forelog.formats.commands.commands import Add, Delete, encode
 from forelog.spark.codecs import codec_of
-from forelog.spark.pipeline.ingest import Ingest, Plan
+from forelog.spark.pipeline.ingest import Ingest
+from forelog.spark.pipeline.ingest_plan import Plan
 from forelog.spark.pipeline.ingest_run import run_here
 from forelog.spark.tables import iceberg
 from forelog.spark.tables.commits import load_state

@@ -10,7 +10,7 @@ from forelog import CorruptRecord, LogNotFound, Stream
 from forelog.errors import TaskFailed
 from forelog.formats.commands.commands import Add, encode
 from forelog.spark.pipeline.ingest import ingest, read_table
-from forelog.spark.pipeline.ingest_run import run_on
+from forelog.spark.pipeline.ingest_run import ignored, run_on
 from tests.spark.test_ingest import Clock, append
 
 
@@ -55,6 +55,6 @@ def test_an_error_of_a_task_is_its_own_and_not_sparks(spark, tmp_path):
         ingest(spark, log.path, tmp_path / "t")
     assert caught.value.reason == "crc"
     with pytest.raises(TaskFailed, match="a task failed: ZeroDivisionError"):
-        run_on(spark)([0], lambda n: 1 // n)
+        run_on(spark)([0], lambda n: 1 // n, ignored)
     with pytest.raises(LogNotFound, match="no table of an ingest"):
         read_table(spark, tmp_path / "nothing")

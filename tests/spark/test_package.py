@@ -44,7 +44,8 @@ def repacked(package: str, target: Path, names: dict[str, str], texts: dict[str,
         for name in old.namelist():
             data = old.read(name)
             if name in texts:
-                data = data.replace(*(word.encode() for word in texts[name]))
+                old_text, new_text = texts[name]
+                data = data.replace(old_text.encode(), new_text.encode())
             new.writestr(names.get(name, name), data)
     return str(target)
 

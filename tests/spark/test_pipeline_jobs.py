@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from forelog.errors import ForelogError
 from forelog.formats.commands.commands import (
     MAGIC,
     Add,
+    Command,
     Complete,
     Delete,
     Expire,
@@ -202,12 +204,12 @@ def test_a_table_without_the_columns_is_told(spark):
 def possible_commands(rng: random.Random, count: int) -> tuple[list, Replay]:
     """Commands that a server could have written, and what the state machine makes of them."""
     replay = Replay(0)
-    commands = []
+    commands: list[tuple[int, Command]] = []
     while len(commands) < count:
         letter = rng.choice("123456789abcdef")
-        kind = rng.choice([add, Complete, Fail, Delete, Expire, *[StartAttempt] * 4, *[TimeoutAttempt] * 3])
+        kind: Any = rng.choice([add, Complete, Fail, Delete, Expire, *[StartAttempt] * 4, *[TimeoutAttempt] * 3])
         if kind is add:
-            command = add(letter, max_attempts=rng.randrange(4), max_fails=rng.randrange(4))
+            command: Command = add(letter, max_attempts=rng.randrange(4), max_fails=rng.randrange(4))
         else:
             command = kind(job_id(letter))
         job = replay.jobs.get(command.id)
@@ -232,15 +234,15 @@ def test_the_state_machine_agrees(spark, tmp_path):
         commands, oracles[f"log{seed}"] = possible_commands(random.Random(seed), 400)
         write_commands(tmp_path / f"log{seed}", commands, segment_bytes=4000)
     table = jobs(read_log(spark, str(tmp_path), JOB_COLUMNS, codec="commands", recursive=True))
-    for name, oracle in oracles.items():
-        oracles[name] = {
-            format_id(job.id): (outcomes[job.state], job.attempts, job.fails) for job in oracle.jobs.values()
-        }
+    expected = {
+        name: {format_id(job.id): (outcomes[job.state], job.attempts, job.fails) for job in oracle.jobs.values()}
+        for name, oracle in oracles.items()
+    }
     found = {name: {} for name in oracles}
     for row in table.where("removed is null").collect():
         assert row.id not in found[row.log], "one life at a time"
         found[row.log][row.id] = (row.outcome, row.attempts, row.fails)
-    assert found == oracles
+    assert found == expected
 
 
 def test_a_fail_that_is_not_the_last_one_is_told_from_a_timeout(spark, tmp_path):

@@ -10,8 +10,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.types import BinaryType, StructField, StructType  # noqa: E402
 
 from forelog import Stream  # noqa: E402
-from forelog.spark import writer as writer_module  # noqa: E402
+from forelog.files import OSFiles  # noqa: E402
 from forelog.spark.options import write_options  # noqa: E402
+from forelog.spark.writer import ForelogWriter  # noqa: E402
 
 
 class Context:
@@ -23,11 +24,9 @@ class Context:
 
 
 def write(tmp_path, monkeypatch, payloads, **options) -> Stream:
-    monkeypatch.setattr(writer_module, "TaskContext", Context)
+    monkeypatch.setattr("forelog.spark.writer.TaskContext", Context)
     schema = StructType([StructField("payload", BinaryType())])
-    writer = writer_module.ForelogWriter(
-        write_options({"path": str(tmp_path), **options}), schema, overwrite=False
-    )
+    writer = ForelogWriter(write_options({"path": str(tmp_path), **options}), schema, overwrite=False)
     message = writer.write(iter([pa.record_batch({"payload": pa.array(payloads, pa.binary())})]))
     writer.commit([message])
     [path] = tmp_path.glob("batch-*/part-*")
@@ -51,14 +50,14 @@ def test_segments_are_about_as_large_as_asked_for(tmp_path, monkeypatch):
 def test_an_overwrite_whose_removal_fails_halfway_leaves_nothing_of_the_old_to_read(tmp_path, monkeypatch):
     write(tmp_path, monkeypatch, [b"old"])
     schema = StructType([StructField("payload", BinaryType())])
-    writer = writer_module.ForelogWriter(write_options({"path": str(tmp_path)}), schema, overwrite=True)
+    writer = ForelogWriter(write_options({"path": str(tmp_path)}), schema, overwrite=True)
     message = writer.write(iter([pa.record_batch({"payload": pa.array([b"new"], pa.binary())})]))
 
     def interrupted(*_: object, **__: object) -> None:
         raise OSError("interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer_module.OSFiles, "remove_dir", interrupted)
+        patch.setattr(OSFiles, "remove_dir", interrupted)
         with pytest.raises(OSError, match="interrupted"):
             writer.commit([message])
     [path] = tmp_path.glob("batch-*/part-*")

@@ -17,9 +17,11 @@ import random
 import sys
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from forelog.log.appender import Sync
 from forelog.state import Enumeration, PersistentDict, StateLog
 
 THREADS = 4
@@ -62,7 +64,7 @@ def apply(event: Put | Gone, things: Things) -> None:
 class App:
     """Things of four owners, each with a lock."""
 
-    def __init__(self, path: str, sync: str = "os") -> None:
+    def __init__(self, path: str, sync: Sync = "os") -> None:
         self.things: list[Things] = [{} for _ in range(THREADS)]
         self.locks = [threading.Lock() for _ in range(THREADS)]
         self.log = StateLog(
@@ -100,7 +102,7 @@ LASTING, FLEETING = 1e6, 1e-6  # seconds
 class DictApp:
     """The same with a dict. Whatever a transaction sets has its number."""
 
-    def __init__(self, path: str, sync: str = "os") -> None:
+    def __init__(self, path: str, sync: Sync = "os") -> None:
         self.log = self.data = PersistentDict[tuple[int, str], int](path, sync=sync, rotate_bytes=ROTATE_BYTES)
 
     def change_for_ever(self, thread: int, number: int) -> None:
@@ -130,6 +132,7 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     arguments = sys.argv[1:]
     make = DictApp if arguments[0] == "--dict" else App
+    sync: Any
     path, sync, *numbers = arguments[arguments[0] == "--dict" :]
     app = make(path, sync)
     app.log.open()

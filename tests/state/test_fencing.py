@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_a_promotion_waits_for_what_the_replica_has_also_while_that_is_being_mad
         follower = Late(str(address), str(tmp_path / "follower"), replay=follows.replay, reset=follows.reset)
         follower.may_follow = threading.Event()
         follower.open()
-        promoted = []
+        promoted: list[Any] = []
         thread = threading.Thread(target=lambda: promoted.append(follower.promote(follows.enumerate, timeout=30)))
         thread.start()
         wait_until(lambda: server._logs["things"].slots.identity.term == 2)
@@ -144,7 +145,7 @@ def test_a_promotion_waits_for_what_the_replica_has_also_while_that_is_being_mad
         thread.join()
         primary.close()
         promoted[0].close()
-        assert follows.state == {"first": 0, **dict.fromkeys(range(50), "acknowledged")}
+        assert follows.state == {"first": 0} | dict.fromkeys(range(50), "acknowledged")
 
 
 @pytest.mark.parametrize("kind", ["directory", "replica", "store"])

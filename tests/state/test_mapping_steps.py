@@ -359,7 +359,7 @@ def test_copies_and_unions(tmp_path):
         assert data is before
         assert data == {"a": 1, "b": 2, "c": 3, "d": 4}
         with pytest.raises(TypeError):
-            data | [("e", 5)]
+            data | [("e", 5)]  # type: ignore[operator]
 
 
 # -- time
@@ -466,7 +466,7 @@ def test_a_dict_has_the_types_in_its_brackets(tmp_path):
     with PersistentDict[str, Decimal](path) as data:
         data["a"] = Decimal("1.50")
         with pytest.raises(BadEvent, match="Expected `str`"):
-            data[1] = Decimal(1)  # type: ignore[index]
+            data[1] = Decimal(1)
     with PersistentDict[str, Decimal](path) as data:
         assert data.copy() == {"a": Decimal("1.50")}
 

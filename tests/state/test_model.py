@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from forelog.log.appender import Sync
 from forelog.state import Enumeration, StateLog
 from forelog.testing import CrashDisk
 
@@ -76,7 +77,7 @@ class Reopen(NamedTuple):
 class Bank:
     """Accounts, a log, and who is told of every change that was acknowledged."""
 
-    def __init__(self, disk: CrashDisk, sync: str = "os", told: Any = lambda begun: None) -> None:
+    def __init__(self, disk: CrashDisk, sync: Sync = "os", told: Any = lambda begun: None) -> None:
         self.disk = disk
         self.accounts: dict[int, Account] = {}
         self.told = told
@@ -170,7 +171,7 @@ def restored(disk: CrashDisk) -> dict[int, Account]:
 class Life:
     """A history on a crash disk, with what was sure to survive at each moment."""
 
-    def __init__(self, steps: list[Any], sync: str, disk: CrashDisk | None = None) -> None:
+    def __init__(self, steps: list[Any], sync: Sync, disk: CrashDisk | None = None) -> None:
         self.disk = disk or CrashDisk(sector_bytes=64)
         self.history: list[tuple[int, int, dict[int, Account]]] = []
         """From when on a state may be found, from when on it must be, unless a later one is, and the state."""

@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 from forelog import kernel
 from forelog.copies.addresses import source_directory
-from forelog.copies.shipping import ship
+from forelog.copies.shipping import Target, ship
 from forelog.copies.store import merge as merging
 from forelog.copies.store.bucket import Bucket, shown
 from forelog.copies.store.fetch import fetch
@@ -45,7 +47,7 @@ def _empty_store():
     faulty.empty()
 
 
-def send(data: PersistentDict, target: StoreTarget, *steps: Callable[[], object]) -> Position:
+def send(data: Any, target: Target, *steps: Callable[[], object]) -> Position:
     """Connect, send everything, and again after each step; what was acknowledged last."""
     stopped, acknowledged, left = threading.Event(), [], list(steps)
 
@@ -219,8 +221,8 @@ def life(folder: Path, check: Callable[[dict | None], None], states: list[dict])
                 data[key] = value
                 states.append(dict(data))
 
-            steps = [lambda n=n, word=opening: change(n % 3, f"{n} in the {word}") for n in range(6)]
-            steps.insert(3, data.rotate)
+            changes = [partial(change, n % 3, f"{n} in the {opening}") for n in range(6)]
+            steps: list[Callable[[], object]] = [*changes[:3], data.rotate, *changes[3:]]
             left = iter(steps)
             while not copied(data, target, left):
                 check(None)

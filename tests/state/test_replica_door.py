@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -488,7 +489,7 @@ def test_nobody_ends_the_terms_of_a_copy(tmp_path):
 
 
 def test_copies_take_up_no_more_of_the_disk_than_they_may(tmp_path):
-    limits = {"log_bytes_max": 350_000, "bytes_max": 500_000, "logs_max": 2}
+    limits: dict[str, Any] = {"log_bytes_max": 350_000, "bytes_max": 500_000, "logs_max": 2}
     with ReplicaServer(str(tmp_path / "copies"), **limits) as server:  # noqa: SIM117
         with PersistentDict(str(tmp_path / "one")) as one, PersistentDict(str(tmp_path / "two")) as two:
             a = one.log.add_destination(url(server, "one"))

@@ -45,12 +45,12 @@ def logged(path: Path, kind: type, *events: Any) -> None:
             log.update(event)
 
 
-class Line(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+class Line(pydantic.BaseModel):  # type: ignore[name-defined]
     what: str
     price: Decimal
 
 
-class Model(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+class Model(pydantic.BaseModel):  # type: ignore[name-defined]
     id: UUID
     at: datetime
     size: Size
@@ -110,14 +110,14 @@ def test_without_its_type_a_value_is_refused_and_not_turned_into_another(tmp_pat
 
 
 def test_what_a_model_would_not_validate_again_is_refused(tmp_path: Path) -> None:
-    class Positive(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+    class Positive(pydantic.BaseModel):  # type: ignore[name-defined]
         number: int = pydantic.Field(gt=0)
 
     with PersistentDict(tmp_path / "dict", keys=str, values=Positive) as d:
         with pytest.raises(BadEvent, match="greater than 0"):
             d["one"] = Positive.model_construct(number=-1)
         with pytest.raises(BadEvent):
-            d["one"] = object()
+            d["one"] = object()  # type: ignore[assignment]
         assert not d
 
 
@@ -162,13 +162,13 @@ class AttrsAfter:
     tags: list[str] = attrs.field(factory=list)
 
 
-class ModelBefore(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+class ModelBefore(pydantic.BaseModel):  # type: ignore[name-defined]
     id: int
     name: str
     gone: int = 0
 
 
-class ModelAfter(pydantic.BaseModel):  # type: ignore[name-defined,misc]
+class ModelAfter(pydantic.BaseModel):  # type: ignore[name-defined]
     id: int | str
     title: str = pydantic.Field(validation_alias=pydantic.AliasChoices("title", "name"))
     tags: list[str] = pydantic.Field(default_factory=list)

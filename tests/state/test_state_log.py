@@ -121,7 +121,8 @@ def test_a_value_that_would_come_back_as_another_is_refused_unless_its_type_is_t
         with pytest.raises(BadEvent, match=rf"\['a'\]: {told}: say what they are, with keys=TYPE or values=TYPE"):
             data["a"] = value
         assert "a" not in data
-    kind = {dict: Any, tuple: tuple[int, int]}.get(type(value), type(value))
+    kinds: dict[type, Any] = {dict: Any, tuple: tuple[int, int]}
+    kind = kinds.get(type(value), type(value))
     if kind is not Any:
         with PersistentDict(str(tmp_path / "typed"), keys=str, values=kind) as data:
             data["a"], data["b"] = value, value
@@ -146,9 +147,9 @@ def test_a_key_or_value_of_another_type_than_was_told_is_refused(tmp_path):
     with PersistentDict(str(tmp_path / "state"), keys=tuple[int, str], values=int) as data:
         data[1, "a"] = 7
         with pytest.raises(BadEvent, match="can't be kept: Expected `int`, got `str`"):
-            data[1, "a"] = "seven"
+            data[1, "a"] = "seven"  # type: ignore[assignment]
         with pytest.raises(BadEvent, match="can't be kept: Expected `array`, got `str`"):
-            data["a"] = 7
+            data["a"] = 7  # type: ignore[index]
         assert dict(data) == {(1, "a"): 7}
     with PersistentDict(str(tmp_path / "state"), keys=tuple[int, str], values=int) as data:
         assert dict(data) == {(1, "a"): 7}
@@ -350,7 +351,7 @@ def test_an_enumeration_pauses_for_those_who_update_and_only_without_a_lock(tmp_
     monkeypatch.setattr(enumeration, "TURN_SECONDS", 0)
     monkeypatch.setattr(enumeration, "PAUSES_MAX", 1e9)
     monkeypatch.setattr(enumeration, "QUIET_SECONDS", 1e9)
-    monkeypatch.setattr(enumeration.time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pauses.append(app.lock.locked()))
 
     def enumerate_all(log) -> None:
         for number in log.each(list(app.users)):

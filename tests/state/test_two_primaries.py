@@ -84,7 +84,7 @@ def bucket(folder: Path) -> Iterator[Place]:
 KINDS = {"directory": directory, "replica": replica, "store": store, "plain store": plain_store, "s3": bucket}
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 def place(request, tmp_path):
     with request.param(tmp_path) as found:
         yield found

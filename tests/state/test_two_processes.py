@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,7 +195,7 @@ def test_a_process_that_goes_on_after_its_follower_was_promoted_is_told(tmp_path
 def test_a_process_that_goes_on_after_its_bucket_was_taken_over_is_told(tmp_path, children, seed):
     (tmp_path / "server").mkdir()
     with s3(tmp_path / "server") as server:
-        options = {"interval": 0, "storage_options": server.options}
+        options: dict[str, Any] = {"interval": 0, "storage_options": server.options}
         old = children(Writer, tmp_path / "log", "old", where=server.where, seconds=4, **options)
         old.begin()
         wait_until(lambda: len(old.acknowledged) > 5)

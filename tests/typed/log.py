@@ -42,6 +42,7 @@ def types_are_known() -> None:
         assert_type(verify(stream), VerifyReport)
     except CorruptRecord as error:
         print(error.path)
+        stream.cursor(start=error.position)
     for block in stream.blocks(on_corruption="skip"):
         print(block.frame_bytes(0))
     with stream.reading() as walk:

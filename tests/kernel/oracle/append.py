@@ -193,7 +193,7 @@ class AppendCore:
     def mark_batch(self, starts: array[int], base: int, time_ns: int) -> None:
         for start in starts if self._marks is not None else ():
             if base + start >= self.mark_at:
-                self._marks.extend((base + start, time_ns))  # type: ignore[union-attr]
+                self._marks.extend((base + start, time_ns))
                 self.mark_at = ((base + start) // self.mark_bytes + 1) * self.mark_bytes
 
     def advance(self, size: int, records: int, time_ns: int) -> None:
