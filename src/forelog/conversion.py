@@ -45,13 +45,13 @@ class ConvertReport(NamedTuple):
     """The result of a conversion."""
 
     target: str
-    """The new log."""
+    """The path of the new log."""
     records: int
-    """How many records or entries it has."""
+    """How many records or entries the new log has."""
     segments: int
-    """How many segments."""
+    """How many segments the new log has."""
     byte_count: int
-    """The size of these."""
+    """The size of the new log's segments."""
     skipped: int
     """Places in the source that can't be read."""
     torn: bool

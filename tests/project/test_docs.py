@@ -35,6 +35,10 @@ def test_every_python_block_runs_and_prints_what_the_text_block_after_it_shows(p
             assert out.getvalue() == shown
 
 
+def test_the_readme_is_read_in_two_minutes():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 250
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page):
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))

@@ -85,7 +85,7 @@ class LogScanner:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
     def to_table(self) -> pa.Table:
-        """All rows in memory."""
+        """All rows, in memory."""
         return pa.Table.from_batches(self.to_batches(), self.projected_schema)
 
     def head(self, num_rows: int) -> pa.Table:
@@ -103,7 +103,7 @@ class LogScanner:
         return self.head(max(pa.array(indices).to_pylist(), default=-1) + 1).take(indices)
 
     def count_rows(self) -> int:
-        """How many there are."""
+        """How many rows there are."""
         return sum(batch.num_rows for batch in self.to_batches())
 
     def _scan(self, rows: pa.Table) -> pa.Table:

@@ -64,7 +64,7 @@ from forelog.serving.heap import Heap
 READERS = 2
 """Threads that read old messages."""
 DELIVERY_SECONDS_MAX = 2.0
-"""For what was published to be delivered when the broker stops."""
+"""How long a broker that stops goes on delivering what was published."""
 
 
 class Broker:

@@ -22,9 +22,9 @@ class Figure(NamedTuple):
     """A count, which only grows, or a measurement."""
 
     topic: str
-    """Its topic below $SYS/broker/."""
+    """The topic below $SYS/broker/."""
     counts: bool
-    """Whether it is a count."""
+    """Whether the figure is a count."""
     help: str
 
 

@@ -30,7 +30,7 @@ class Limits:
     connect_seconds: float = 10.0
     """Seconds from accepting a connection to its CONNECT, including TLS and WebSocket handshakes."""
     linger_seconds: float = 2.0
-    """For a client to read why it is disconnected, and to close its side."""
+    """Seconds that a client has to read why it is disconnected, and to close its side."""
     linger_bytes_max: Annotated[int, (0, BYTES_MAX)] = 32 << 20
     """Bytes that are read and dropped from a client in that time."""
     packet_bytes_max: Annotated[int, (2, 0x1000_0004)] = 16 << 20
@@ -86,7 +86,7 @@ class Limits:
     retain_force: bool = False
     """Whether files are removed even if a session needs their messages, which it then loses."""
     retain_interval_seconds: float = 60.0
-    """Seconds between two checks of that."""
+    """Seconds between two runs of retention."""
     system_interval_seconds: float = 10.0
     """Seconds between two values of $SYS topics; 0: there are none."""
 

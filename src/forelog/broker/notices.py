@@ -57,11 +57,11 @@ class Visited(Protocol):
 
     @property
     def peer(self) -> str:
-        """Its address and port."""
+        """The client's address and port."""
 
     @property
     def peer_host(self) -> str:
-        """Its address."""
+        """The client's address."""
 
 
 class ClientNotices(Notices):

@@ -29,7 +29,7 @@ logger = logging.getLogger("forelog")
 
 SESSIONS_PER_STEP = 500
 _LOCK_SECONDS = 10.0
-"""To wait for readers of the log."""
+"""How long a run of retention waits for readers of the log."""
 
 
 @dataclass(eq=False, slots=True)

@@ -48,7 +48,7 @@ class CopyOptions(TypedDict, total=False):
     tls: ssl.SSLContext | bool | None
     """TLS for a replica server: True, or a context."""
     storage_options: Mapping[str, Any] | None
-    """Options for fsspec."""
+    """Options for fsspec, where the destination is an object store."""
     mode: int | None
     """Permissions of the files of a new copy in a directory; 0o600 by default."""
 
@@ -58,25 +58,25 @@ class DestinationHealth:
     """The health of one copy."""
 
     where: str
-    """The address, without its password."""
+    """The address of the copy, without its password."""
     state: str
     """`connecting`, `live`, `unhealthy`, or `superseded`, which is final."""
     error: str | None
-    """Why it isn't live; None if it is, or was never reached."""
+    """Why the copy isn't live; None if it is, or was never reached."""
     error_seconds: float | None
-    """How long it has had an error."""
+    """How long the copy has had an error."""
     position: Position | None
-    """The position up to which it has everything."""
+    """The position up to which the copy has everything."""
     lag_bytes: int
-    """Bytes of the log that it lacks."""
+    """Bytes of the log that the copy lacks."""
     lag_seconds: float
-    """How long ago it last had everything; 0 if it has everything now."""
+    """How long ago the copy last had everything; 0 if it has everything now."""
     attempts: int
-    """Attempts to connect since it was added."""
+    """Attempts to connect since the destination was added."""
 
     @property
     def healthy(self) -> bool:
-        """Whether it has no error."""
+        """Whether the copy has no error."""
         return self.error is None
 
 

@@ -44,7 +44,7 @@ class Opening(NamedTuple):
     run: int
     """The number of the opening in its term."""
     word: bytes
-    """Its random word."""
+    """The opening's random word."""
     end: Position
     """The position after the last record that it wrote."""
 

@@ -72,12 +72,12 @@ class Replica:
 
     @property
     def path(self) -> str:
-        """Its directory, which can be read as a log."""
+        """The directory of the copy, which can be read as a log."""
         return self._directory.path
 
     @property
     def position(self) -> Position | None:
-        """Its end; None while it is empty."""
+        """Where the copy ends; None while it is empty."""
         return Position(self._number, self._size) if self._file is not None else None
 
     def resume(self) -> Resume | None:

@@ -36,9 +36,9 @@ class Chunk(NamedTuple):
     """Whole records of one segment."""
 
     position: Position
-    """Where they begin."""
+    """The position at which the records begin."""
     data: memoryview
-    """Their bytes, valid until the next chunk is read."""
+    """The bytes of the records, valid until the next chunk is read."""
 
     @property
     def end(self) -> Position:
@@ -90,7 +90,7 @@ class Target(Protocol):
     """Where a log is shipped to. An error ends the attempt; the next one begins with `connect`."""
 
     transfer: Transfer
-    """What was sent to it, over all attempts."""
+    """What was sent to the target, over all attempts."""
 
     def connect(self) -> Resume | None:
         """Connect, and return the end of the copy; None if everything must be sent."""

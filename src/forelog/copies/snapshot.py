@@ -29,9 +29,9 @@ class Snapshot(NamedTuple):
     """A whole generation."""
 
     begin: Position
-    """Where it begins."""
+    """Where the generation begins."""
     end: Position
-    """The position after its commit."""
+    """The position after the generation's commit."""
 
 
 class Whole(NamedTuple):
@@ -42,7 +42,7 @@ class Whole(NamedTuple):
     sequence: int
     """The number of the replica: the highest one of a log is the newest."""
     term: int
-    """The term whose history it has."""
+    """The term of the history that the replica has."""
 
 
 class Resume(NamedTuple):
@@ -51,7 +51,7 @@ class Resume(NamedTuple):
     position: Position
     """The copy has everything up to this position."""
     tail: bytes
-    """The last bytes before it."""
+    """The last bytes before that position."""
 
 
 def read_snapshot(files: Files, folder: str) -> Whole | None:

@@ -100,7 +100,7 @@ class Watch(Protocol):
         """Forget the changes reported so far."""
 
     def close(self) -> None:
-        """Release it."""
+        """Release what it holds."""
 
 
 class Files(Protocol):

@@ -12,17 +12,17 @@ class Block(NamedTuple):
     """Some records of one segment, as columns. The buffer is valid until the next block is asked for."""
 
     segment: int
-    """The segment's number."""
+    """The number of the segment."""
     path: str
-    """The segment's file."""
+    """The path of the segment's file."""
     buffer: memoryview
     """The bytes that were read."""
     base: int
     """The physical offset of the buffer's first byte."""
     scan: Scan
-    """Offsets in it are physical."""
+    """What a scan found in the buffer, with physical offsets."""
     offsets: array[int]
-    """The logical ones."""
+    """The logical offset of each row."""
     first: int
     """The first row that is wanted."""
     last: int

@@ -651,7 +651,7 @@ class SocketSet:
         """Read this socket from now on."""
 
     def remove(self, descriptor: int) -> None:
-        """Read it no more."""
+        """Read this socket no more."""
 
     def forget(self, descriptor: int, owner: Any) -> None:
         """Something else has closed this owner's socket. Does nothing if another socket has its number by now."""
@@ -692,7 +692,7 @@ class Inbox:
 
     @property
     def byte_count(self) -> int:
-        """How many bytes they have."""
+        """How many bytes the messages have."""
 
     def take(
         self,

@@ -18,7 +18,7 @@ from array import array
 from typing import Any, NamedTuple
 
 TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1
-"""In a column of times: a time before or after all that 64 bits of nanoseconds can hold."""
+"""What a column of times has for a time before, or after, all that 64 bits of nanoseconds can hold."""
 CLOCK_SECONDS_MAX = 9_223_372_033
 """Seconds before and after 1970 to which any int32 of nanoseconds can be added."""
 CLOCK_MIN, CLOCK_MAX = -CLOCK_SECONDS_MAX * 10**9, CLOCK_SECONDS_MAX * 10**9
@@ -107,13 +107,13 @@ class Commands(NamedTuple):
     known: bytes
     """Which rows could be read."""
     jobs: bytes
-    """Which ones have a job: name, payload and numbers."""
+    """Which rows have a job: name, payload and numbers."""
     resulted: bytes
-    """Which ones have a result, be it empty."""
+    """Which rows have a result, be it empty."""
     timed: bytes
-    """Which ones have a time that isn't the zero time and that fits."""
+    """Which rows have a time that isn't the zero time and that fits."""
     dated: bytes
-    """Which ones have such a time of creation."""
+    """Which rows have a time of creation that isn't the zero time and that fits."""
 
 
 class Entries(NamedTuple):
@@ -138,7 +138,7 @@ class Entries(NamedTuple):
     offset: int
     """The offset of the chunk in which the unreadable message begins."""
     place: int
-    """Where it begins in that chunk's data."""
+    """Where the unreadable message begins in that chunk's data."""
     unknown: int
     """How many entries were left out because their series isn't known."""
     unknown_offset: int
@@ -173,7 +173,7 @@ class Publishes(NamedTuple):
     packet_ids: array[int]
     """0 at QoS 0."""
     acks: bytes
-    """The PUBACKs of those of QoS 1, in order."""
+    """The PUBACKs for the messages of QoS 1, in order."""
     end: int
     reason: int
     need: int

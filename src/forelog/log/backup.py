@@ -37,13 +37,13 @@ class Backup:
     path: str
     """The directory of the copy."""
     segments: int
-    """How many segments it has."""
+    """How many segments the copy has."""
     records: int
-    """How many records they have."""
+    """How many records the copy has."""
     byte_count: int
-    """The bytes of its segments."""
+    """The size of the copy's segments."""
     end: Position
-    """The position after its last record."""
+    """The position after the copy's last record."""
 
 
 def back_up(

@@ -53,17 +53,17 @@ class CleanReport:
     segments_visited: int = 0
     """Segments that were looked at: all but the last."""
     segments_rewritten: int = 0
-    """Those that lost some records."""
+    """Segments that lost some of their records."""
     segments_removed: int = 0
-    """Those that lost all."""
+    """Segments that lost all of their records."""
     segments_skipped: list[str] = field(default_factory=list)
-    """Left as they are, because the function raised SkipSegment or because they are damaged."""
+    """Segments left as they are, because the function raised SkipSegment or because they are damaged."""
     records_dropped: int = 0
-    """Records that are gone."""
+    """Records that were dropped."""
     records_kept: int = 0
     """Records that are left in the segments that were visited."""
     bytes_dropped: int = 0
-    """Bytes of the records that are gone."""
+    """Bytes of the records that were dropped."""
 
 
 class Cleaner:

@@ -54,11 +54,11 @@ class Record(NamedTuple):
     """One record: its position, its time and its payload."""
 
     position: Position
-    """Where it is."""
+    """The position of the record."""
     time_ns: int
-    """When it was written, in nanoseconds since 1970."""
+    """When the record was written, in nanoseconds since 1970."""
     payload: bytes
-    """What it says."""
+    """The content of the record."""
     frame_bytes: int
     """How many bytes the record takes in its segment, with time, length and checksum."""
 

@@ -62,7 +62,7 @@ class Recovery:
     segment: int = 0
     """The last segment that was found; 0 if there was none."""
     records: int = 0
-    """How many records it holds."""
+    """How many records that segment holds."""
     torn: Defect | None = None
     """The torn tail that was cut off, if there was one."""
     torn_path: str | None = None
@@ -70,11 +70,11 @@ class Recovery:
     damage: Defect | None = None
     """Damage to synced data in the last segment, left as it is."""
     missing_bytes: int = 0
-    """How many synced bytes are gone from its end."""
+    """How many synced bytes are gone from the end of the last segment."""
     spare_bytes: int = 0
     """Unsynced bytes of the next segment. They follow bytes that a power loss may have taken."""
     spare_path: str | None = None
-    """Where these bytes are kept."""
+    """Where the bytes of the spare are kept."""
     restored_bytes: int = 0
     """How many bytes a power loss had taken from the last segment, and the journal still had."""
     far_off: bool = False

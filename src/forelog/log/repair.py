@@ -78,23 +78,23 @@ class Repair:
     """One thing that is wrong, and what is done about it."""
 
     kind: Kind
-    """Which step it is."""
+    """Which step of the repair it is."""
     path: str
-    """The file that it is about."""
+    """The file that is repaired."""
     problem: str
-    """What is wrong with it."""
+    """What is wrong with the file."""
     action: str
-    """What is done."""
+    """What the repair does."""
     damage: bool
     """Whether something is damaged or lost; else it is only untidy."""
     segment: int = -1
-    """Its number; -1 if it is about none in particular."""
+    """The number of the segment; -1 if the repair is about none in particular."""
     copies: list[str] = field(default_factory=list)
-    """After it was applied: the names of the files in which the old bytes are kept."""
+    """The names of the files in which the old bytes are kept, once the repair was applied."""
 
     @property
     def possible(self) -> bool:
-        """Whether anything can be done about it."""
+        """Whether anything can be done about the problem."""
         return self.kind != "foreign"
 
     def __str__(self) -> str:

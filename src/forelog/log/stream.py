@@ -69,13 +69,13 @@ class SegmentInfo:
     """A segment's size, records and times, as far as they are known without reading it."""
 
     number: int
-    """Its number."""
+    """The number of the segment."""
     path: str
-    """Its file."""
+    """The path of the segment's file."""
     byte_count: int
-    """How many bytes of its file belong to the log."""
+    """How many bytes of the file belong to the log."""
     end: Position
-    """The position after its last byte."""
+    """The position after the segment's last byte."""
     sealed: bool
     """Whether a later segment exists."""
     records: int | None
@@ -85,7 +85,7 @@ class SegmentInfo:
     last_time_ns: int | None
     """The time of its last record, as the index has it."""
     rewritten: bool
-    """Whether cleaning has moved its records."""
+    """Whether cleaning has moved the segment's records."""
 
 
 class Stream:

@@ -53,21 +53,21 @@ class SegmentReport:
     """What was found in one segment."""
 
     number: int
-    """Its number."""
+    """The number of the segment."""
     path: str
-    """Its file."""
+    """The path of the segment's file."""
     byte_count: int = 0
-    """How many bytes of its file belong to the log."""
+    """How many bytes of the file belong to the log."""
     records: int = 0
-    """How many records can be read."""
+    """How many records of the segment can be read."""
     first_time_ns: int | None = None
-    """The time of the first of them."""
+    """The time of the first record that can be read."""
     last_time_ns: int | None = None
-    """The time of the last of them."""
+    """The time of the last record that can be read."""
     sealed: bool = False
     """Whether a later segment exists."""
     rewritten: bool = False
-    """Whether cleaning has moved its records."""
+    """Whether cleaning has moved the segment's records."""
     index: IndexState = "none"
     """The state of its index, or of its map if it was rewritten. `none`: there is none, and none is needed.
 
@@ -77,19 +77,19 @@ class SegmentReport:
     defects: list[Defect] = field(default_factory=list)
     """The segment's defects, at most the first thousand."""
     defects_found: int = 0
-    """How many places are damaged."""
+    """How many places in the segment are damaged."""
     defect_bytes: int = 0
-    """How many bytes these have."""
+    """How many bytes the damaged places have."""
     torn: Defect | None = None
     """The torn tail, of the last segment only."""
     header: Literal["right", "unfinished", "foreign"] = "right"
     """`unfinished` has 0 to 7 bytes or zeros; `foreign` is another log's, or damaged beyond telling."""
     header_defect: str | None = None
-    """What is wrong with its header, if anything."""
+    """What is wrong with the segment's header, if anything."""
     times_back: int = 0
     """How many records are earlier than the one before them."""
     times_back_first: Position | None = None
-    """Where a time goes back for the first time."""
+    """Where a record is earlier than the one before it, for the first time."""
 
 
 @dataclass(slots=True)
@@ -97,9 +97,9 @@ class VerifyReport:
     """What was found in a log."""
 
     path: str
-    """The log."""
+    """The path of the log."""
     format: str
-    """The name of its format."""
+    """The name of the log's format."""
     live: bool = False
     """Whether a program has the log open to append. Then a torn tail is a record that is being written."""
     segments: list[SegmentReport] = field(default_factory=list)
@@ -289,7 +289,7 @@ class _Columns:
         self._exact_time = directory.format.exact_time
         self.last_time = TIME_MIN
         self.earliest, self.latest = TIME_MAX, TIME_MIN
-        """As an index has them: where times go back, not those of the first and the last record."""
+        """The least and the greatest time, as an index has them: where times go back, not the first and last."""
 
     def add(self, block: Block) -> None:
         report, times = self._report, block.scan.times

@@ -43,15 +43,15 @@ class Defect(NamedTuple):
     """A place where a segment's bytes are not whole records, and the number of such bytes."""
 
     position: Position
-    """Where it begins."""
+    """The position at which the place begins."""
     reason: str
     """One word or two for what is wrong."""
     path: str
     """The segment's file."""
     physical_offset: int
-    """Where it begins in the file."""
+    """Where the place begins in the file."""
     byte_count: int
-    """How many bytes it has."""
+    """How many bytes the place has."""
     torn: bool
     """Whether it is the torn tail of the last segment, which opening the log to append cuts off."""
 

@@ -20,15 +20,15 @@ class Message(NamedTuple):
     time_ns: int
     """When it was written, in nanoseconds since 1970."""
     topic: str
-    """The topic, such as `plant/7/temp`."""
+    """When the message was written, in nanoseconds since 1970."""
     payload: bytes
-    """What it says."""
+    """The content of the message."""
     properties: dict[str, Any]
-    """What was sent with it, by name."""
+    """The properties of the message, by name."""
     position: Position
-    """Where it is in the log."""
+    """The position of the message in the log."""
     next_position: Position
-    """The place after it: what to store when it has been dealt with."""
+    """The position after the message: what to store when it has been dealt with."""
 
     @property
     def time(self) -> datetime:

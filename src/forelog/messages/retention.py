@@ -24,11 +24,11 @@ class Retained:
     """The result of a run of retention."""
 
     removed: list[str] = field(default_factory=list)
-    """The files that are gone."""
+    """The files that were removed."""
     removed_bytes: int = 0
-    """How many bytes they had."""
+    """How many bytes the removed files had."""
     kept: list[str] = field(default_factory=list)
-    """Those that are too old or too many, and still needed."""
+    """Files that are too old or too many, and still needed."""
     forced: list[str] = field(default_factory=list)
     """Those of the removed ones that were still needed."""
 

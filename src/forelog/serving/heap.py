@@ -43,7 +43,7 @@ class Heap:
         self._trim = trim
         self._clock = clock
         self._given = 0
-        """Of the free bytes, those that the system has at most."""
+        """At most so many of the free bytes have been returned to the system."""
         self._next = -1.0
 
     def tend(self) -> None:

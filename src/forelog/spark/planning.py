@@ -43,11 +43,11 @@ class Log:
     """A log to read: all that a task needs to open it."""
 
     path: str
-    """Its directory."""
+    """The log's directory."""
     name: str
-    """Its name in the folder."""
+    """The log's name in the folder of logs."""
     format: Format
-    """Its format."""
+    """The log's format."""
     _stream: Stream | None = field(default=None, compare=False, repr=False)
     """The log with the last listing of its directory, which is used as long as it is right."""
 

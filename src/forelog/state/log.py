@@ -74,11 +74,11 @@ class StateStats:
     updates: int
     """Events that were written since, without those of enumerations."""
     objects: int
-    """Events that the last enumeration wrote."""
+    """Objects that the last enumeration wrote."""
     bytes_since_snapshot: int
     """Bytes that were written since the last snapshot was whole."""
     rotations: int
-    """Generations that became whole."""
+    """Snapshots that became whole."""
     error: str | None
     """Why the last rotation failed; None if it didn't."""
 

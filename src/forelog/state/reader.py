@@ -38,9 +38,9 @@ class Span(NamedTuple):
     start: Position
     """The position where the last whole generation begins."""
     commit: Position | None
-    """The position of its commit; None for a first generation that isn't committed: nothing came before it."""
+    """The position of its commit; None for a first generation that isn't committed, with nothing before it."""
     whole_ns: int | None
-    """The time of its commit."""
+    """The time at which the last whole generation was committed."""
     end: Position
     """The position after the last event."""
     last_ns: int
@@ -51,11 +51,11 @@ class Event(NamedTuple):
     """An event as bytes."""
 
     position: Position
-    """Where its record begins; events of one group share it."""
+    """Where the event's record begins; events of one group share it."""
     time_ns: int
-    """When it was written."""
+    """When the event was written."""
     data: bytes
-    """The bytes that the codec made of it."""
+    """The bytes that the codec made of the event."""
     frame_bytes: int
     """The size of the whole record; in a group, of its part of it."""
 

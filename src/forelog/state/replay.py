@@ -49,11 +49,11 @@ class Replayer:
         self.generation = 0
         """The number of the newest generation."""
         self.complete = False
-        """Whether it is whole."""
+        """Whether that generation is whole."""
         self.identity: Identity | None = None
         """The opening that wrote last."""
         self.openings: tuple[lineage.Opening, ...] = ()
-        """The openings of its term that came before it."""
+        """The openings of the same term that came before that one."""
         self.end = Position(0, 0)
         """The position after the last record."""
         self.snapshot: Snapshot | None = None

@@ -23,7 +23,7 @@ class Entry:
     """One record that a writer began to append. Moments are numbers in a timeline."""
 
     payload: bytes
-    """Its payload, which no other record has."""
+    """The record's payload, which no other record has."""
     number: int
     """The number of records begun before it."""
     unit: int
@@ -35,7 +35,7 @@ class Entry:
     outcome: Outcome = "pending"
     """What became of it."""
     position: Position | None = None
-    """Its position, if known."""
+    """The record's position, if known."""
     end: Position | None = None
     """The position after it, if known."""
     readable: int = NEVER
@@ -144,7 +144,7 @@ class Ledger:
         return self.shape(payload) is None
 
     def place(self, entry: Entry) -> int | None:
-        """Its place in the log at the end; None if it isn't there."""
+        """Where an entry is among all that the log has at the end; None if it isn't there."""
         return self._places.get(entry.number)
 
     def unit(self, entry: Entry) -> list[Entry]:

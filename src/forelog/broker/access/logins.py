@@ -69,7 +69,7 @@ class Delays:
     def __init__(self, *, free: int, first: float, most: float, forget_seconds: float) -> None:
         self._free, self._first, self._most, self._forget = free, first, most, forget_seconds
         self._failed: dict[Hashable, tuple[float, float, float]] = {}
-        """By key: failures, the time of the last one, and until when to wait; in the order of the last failure."""
+        """For each key: failures, the time of the last one, and until when to wait; by the last failure's time."""
 
     def __len__(self) -> int:
         return len(self._failed)

@@ -41,7 +41,7 @@ class Rule(NamedTuple):
 
     @property
     def denies(self) -> bool:
-        """Whether it denies."""
+        """Whether the rule denies."""
         return not self.read and not self.write
 
 

@@ -21,9 +21,9 @@ from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
 GOODBYE_SECONDS = 0.25
-"""For clients to close their side when the broker stops."""
+"""How long a broker that stops waits for clients to close their side."""
 STOP_SECONDS = 2.0
-"""For clients to read what was sent before the broker stops."""
+"""How long a broker that stops waits for clients to read what was sent."""
 
 
 class Pending:

@@ -83,20 +83,20 @@ class Connection(Peer, Input):
         self.publish_all = False
         self.properties = (b"\x80", b"\x80")
         self.pending: Pending | None = None
-        """Its place among pending connections, until its CONNECT is accepted."""
+        """The connection's place among pending ones, until its CONNECT is accepted."""
         self.inside = self._closing = self._paused = self._tight = False
         self.owner = ""
-        """Its user, or its address if it has none: the owner of its shares."""
+        """The client's user, or its address if it has none: the owner of its shares."""
         self._inbound = InboundAliases(0)
         self._rest = bytearray()
         self._need = 0
         self.packet_limit = services.limits.connect_bytes_max
-        """The largest packet that it may send now."""
+        """The largest packet that the client may send now."""
         self._properties_max = services.limits.properties_bytes_max
         self._kept = 0
         """Bytes of an incomplete packet, as they are counted."""
         self.outside = 0
-        """The same for bytes in the buffer of its WebSocket."""
+        """Bytes in the buffer of the client's WebSocket, as they are counted."""
         self._unsent = 0
         """Bytes that wait for its socket, as of their last count."""
         self._held: Future[Any] | None = None

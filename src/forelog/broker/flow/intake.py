@@ -28,7 +28,7 @@ class Written(NamedTuple):
 
     batch: MessageBatch
     actions: list[Action]
-    """What to do now that it is written."""
+    """What to do now that the batch is written."""
     acknowledgements: Acknowledgements
 
 
@@ -69,12 +69,12 @@ class Intake:
         return found
 
     def topics(self) -> list[bytes]:
-        """The topics of that run, each once."""
+        """The topics of the run that was taken last, each once."""
         found: list[bytes] = self.inbox.topics()
         return found
 
     def undo(self) -> None:
-        """Take that run back."""
+        """Take the last run back."""
         self.inbox.undo()
 
     def put(

@@ -101,7 +101,7 @@ _ALL = (
     _flag(0x2A, "shared_subscription_available", _CONNACK),
 )  # fmt: skip
 PROPERTIES = {one.identifier: one for one in _ALL}
-"""By identifier."""
+"""The properties by their identifiers."""
 _BY_NAME = {one.name: one for one in _ALL}
 _LISTS = ("user_properties", "subscription_identifiers")
 # Those that only one side may send in a packet that both send.

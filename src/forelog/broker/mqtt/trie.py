@@ -137,7 +137,7 @@ class Trie(Generic[K, V]):
                 return tuple(found.value)
 
     def walk(self, topic: str | bytes, steps: int = 250) -> Generator[None, None, list[tuple[K, V]]]:
-        """As `match`, with a pause after every so many nodes. Subscriptions may change during a pause."""
+        """Do what `match` does, with a pause after some nodes each. Subscriptions may change during a pause."""
         text = topic if isinstance(topic, str) else topic.decode()
         levels, count = text.split("/"), 0
         found: list[tuple[K, V]] = []

@@ -29,7 +29,7 @@ _MESSAGE_BYTES, _PAIR_BYTES = 700, 200
 _ONE_BYTES_MAX = 128 << 20
 """The largest message: it is one event of a log whose batches have at most twice as much."""
 _BETWEEN, _AFTER = "\0", "\1"
-"""In keys: the separator of levels, lower than any character of a topic; and a suffix after all subtopics."""
+"""What a key has between levels, lower than any character of a topic; and a suffix after all subtopics."""
 
 
 class RetainedMessages:

@@ -85,7 +85,7 @@ class Cursor:
         """Whether it replays the past, so that messages say when they were logged."""
         self.subs: dict[str, Sub] = {}
         self.noted: Position | None = None
-        """Its position in the log of sessions."""
+        """The cursor's position as the log of sessions has it."""
         self.done: set[Position] = set()
         """Messages of QoS 2 after its position that were received: they aren't sent again after a crash."""
         self._shapes = Shapes()
@@ -220,7 +220,7 @@ class Session:
         self.retained_sending = False
         """Whether retained messages are being sent."""
         self.behind: OrderedDict[Cursor, None] = OrderedDict()
-        """Its cursors that aren't live; the first is the next to be read for."""
+        """The session's cursors that aren't live; the next read is for the first of them."""
         self.pumping = False
         """Whether messages are being read for them, or soon will be."""
         self.waiting: dict[Cursor, None] = {}

@@ -106,7 +106,7 @@ def _job_options(parser: options.CommandParser, *, lasting: bool = True) -> None
         parser.add("""
             --ttl SECONDS     how long the server knows the job, done or not (default: 24h)
             --max-attempts N  the most attempts (default: no limit)
-            --max-fails N     the fail that is final (default: the first)
+            --max-fails N     failed attempts after which it has failed for good (default: 1)
         """)
         parser.set_defaults(ttl=requests.TTL_MS / 1000, max_attempts=0, max_fails=0)
     parser.set_types(ttr=options.seconds, ttl=options.seconds, priority=_signed)

@@ -50,7 +50,7 @@ class View:
     server: ServerInfo | None = None
     queues: list[QueueInfo] = field(default_factory=list)
     rates: dict[str, float] = field(default_factory=dict)
-    """By how many jobs a second each queue has grown."""
+    """How many jobs a second each queue has grown by."""
     answers: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     changes: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     trouble: str = ""

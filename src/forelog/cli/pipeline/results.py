@@ -22,7 +22,7 @@ class Result:
 
     page: Report
     values: Iterable[Any] = ()
-    """For --json, a line each."""
+    """What --json prints: a line for each."""
     lines: Iterable[str] = ()
     code: int = codes.FINE
 
@@ -34,7 +34,7 @@ _STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Report], Callable[...,
     "stats": (values.stats, pages.stats_page, text.stats_lines),
     "clean": (values.clean, pages.clean_page, text.clean_lines),
 }
-"""What finds a value, and what makes a page and lines of it."""
+"""For each subcommand: what finds its values, and what makes a page and lines of them."""
 
 
 def result_of(spark: SparkSession, chosen: argparse.Namespace) -> Result:

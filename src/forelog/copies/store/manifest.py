@@ -80,11 +80,11 @@ class Part(NamedTuple):
     segment: int
     """The number of the segment."""
     offset: int
-    """Where it begins in the segment."""
+    """Where the part begins in the segment."""
     length: int
-    """Its size."""
+    """How many bytes the part has."""
     crc32c: int
-    """The checksum of its bytes."""
+    """The checksum of the part's bytes."""
     term: int
     """The term of the opening that wrote it."""
     run: int
@@ -107,7 +107,7 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """The position after it."""
+        """The position after the part."""
         return Position(self.segment, self.offset + self.length)
 
 
@@ -119,7 +119,7 @@ class Named(NamedTuple):
     run: int
     """The run of the opening that wrote it."""
     number: int
-    """Its number in the bucket."""
+    """The number of the manifest in its bucket."""
     word: str
     """A random word, or zeros."""
 
@@ -138,7 +138,7 @@ class Manifest(NamedTuple):
     """The parts that a copy consists of."""
 
     number: int
-    """Its number in the bucket."""
+    """The number of the manifest in its bucket."""
     identity: Identity
     """The opening that wrote it."""
     snapshot: Snapshot
@@ -150,7 +150,7 @@ class Manifest(NamedTuple):
 
     @property
     def named(self) -> Named:
-        """Its name, as fields."""
+        """The manifest's name, as fields."""
         return Named(self.identity.term, self.identity.run, self.number, self.word)
 
     @property

@@ -51,7 +51,7 @@ ZERO_TIME = _TIME.pack(1, 0, 0, _ZONE_UTC)
 
 Bounds = tuple[int, int]
 NOT_SCHEDULED = -(2**63)
-"""In place of a time: the job runs at once."""
+"""Stands in for a time where a job runs at once."""
 NOWHERE: Bounds = (0, 0)  # of a field that isn't there: none can start at a buffer's first byte
 
 

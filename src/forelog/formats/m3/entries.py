@@ -79,7 +79,7 @@ class BadMessage(NamedTuple):
     """A place in good chunks whose messages can't be read."""
 
     offset: int
-    """That of the chunk."""
+    """The offset of the chunk in its segment."""
     physical_offset: int
     """The place of the chunk in its file."""
     reason: str

@@ -41,7 +41,7 @@ class Exchanged(NamedTuple):
     timestamp_ns: int
     """The time of the datapoint."""
     value: float
-    """Its number."""
+    """The number of the datapoint."""
     unit: int
     """The precision of the time."""
     annotation: bytes | None

@@ -16,19 +16,19 @@ class Summary:
     entries: int = 0
     """How many entries there are."""
     annotations: int = 0
-    """How many of them have an annotation."""
+    """How many entries have an annotation."""
     series: int = 0
-    """How many different series they are of, in all files."""
+    """How many different series the entries are of, in all files."""
     namespaces: dict[bytes, int] = field(default_factory=dict)
     """How many series each namespace has."""
     timestamp_min_ns: int | None = None
     """The earliest time of a datapoint; None without entries."""
     timestamp_max_ns: int | None = None
-    """The latest."""
+    """The latest time of a datapoint; None without entries."""
     created_min_ns: int | None = None
     """The earliest time at which an entry was written; None without entries."""
     created_max_ns: int | None = None
-    """The latest."""
+    """The latest time at which an entry was written; None without entries."""
 
     def add(self, block: EntryBlock) -> None:
         """Count all entries of a block."""

@@ -87,7 +87,7 @@ class Datapoint(NamedTuple):
     """A number and its time."""
 
     timestamp_ns: int
-    """In nanoseconds since 1970."""
+    """The time, in nanoseconds since 1970."""
     value: float
     """The number."""
 

@@ -69,7 +69,7 @@ class QueueInfo:
     """A queue, as the server shows it."""
 
     name: str
-    """Its name."""
+    """The name of the queue."""
     ready: int
     """How many jobs can be leased."""
     scheduled: int

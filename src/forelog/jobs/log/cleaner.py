@@ -84,8 +84,8 @@ class ForgetDone:
         self._cleaned: dict[int, int] = {}
         """For each segment, the run that dropped everything useless."""
         self._live: dict[int, int] = {}
-        """For each segment, the bytes that jobs needed before that: if it is as many now, nothing has become
-        useless since."""
+        """For each segment, the bytes that jobs needed before that run. If they need as many now, nothing has
+        become useless since."""
         self._doing = 0
         """The segment to be rewritten; 0 if there is none."""
         self._mask = bytearray()

@@ -40,7 +40,7 @@ class Ledger:
         self.records: list[bytes] = []
         """The commands to be written, in order."""
         self.record_bytes = 0
-        """Their size."""
+        """How many bytes these commands have."""
         self.record_bytes_max = RECORD_BYTES_MAX
         self.leaving: set[bytes] = set()
         """Ids of jobs that are gone, while their end is not written: they may come back."""

@@ -14,9 +14,9 @@ RESULT_BYTES_MAX = 1 << 20
 TTR_MS_MAX = 24 * 3600 * 1000
 TTL_MS_MAX = 30 * 24 * 3600 * 1000
 TIME_NS_MAX = 9 * 10**18
-"""In the year 2255. Nothing is scheduled later, so any time fits into 64 bits of nanoseconds."""
+"""A time in the year 2255. Nothing is scheduled later, so any time fits into 64 bits of nanoseconds."""
 ATTEMPTS_MAX = 255
-"""Also of a job that sets no limit."""
+"""The most attempts of any job, also of one that sets no limit."""
 LEASE_NAMES_MAX = 256
 
 _NAME = re.compile(rb"[A-Za-z0-9_.-]{1,255}")

@@ -53,10 +53,10 @@ class Machine:
         self.ledger = Ledger()
         """The changes that the log does not have yet, and where the log has each job."""
         self.jobs: dict[bytes, Job] = {}
-        """By id."""
+        """Each job under its id."""
         self.registry = Registry(self.ledger)
         self.queues = self.registry.queues
-        """By name."""
+        """Each queue under its name."""
         self.wheel = Wheel(now_ns)
         self.ended: list[Timer] = []
         """Leasers and waiters whose wait is over. Whoever sends the replies clears it."""

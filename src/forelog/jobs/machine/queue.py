@@ -52,15 +52,15 @@ class Job(Timer):
         self.segment = 0
         """The log's segment with its add; 0 if the add is not known to be written."""
         self.offset = 0
-        """Where its add begins in that segment."""
+        """Where the job's add begins in that segment."""
         self.add_bytes = 0
-        """What its add takes there."""
+        """How many bytes the job's add takes in that segment."""
         self.result_segment = 0
-        """The same three for the record with its result."""
+        """Segment, offset and bytes of the record with the job's result."""
         self.result_offset = 0
         self.result_bytes = 0
         self.kept_bytes = 0
-        """Of a finished job, the bytes of payload and result in memory; 0 if they are few."""
+        """Bytes of a finished job's payload and result that are in memory; 0 if they are few."""
         self.is_unloaded = False
         """Whether payload and result are only in the log."""
 

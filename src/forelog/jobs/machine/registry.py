@@ -15,9 +15,9 @@ class Registry:
 
     def __init__(self, ledger: Ledger) -> None:
         self.queues: dict[bytes, Queue] = {}
-        """By name."""
+        """Each queue under its name."""
         self.names: Ordered[bytes] = Ordered(bytes)
-        """Their names, in order."""
+        """The names of the queues, in order."""
         self._ledger = ledger
         self._idle: dict[bytes, None] = {}
 

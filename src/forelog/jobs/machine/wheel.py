@@ -58,7 +58,7 @@ class Timer:
         self.slot = UNSET
         """The key of the slot that it lies in, or UNSET."""
         self.place = 0
-        """Its index in that slot."""
+        """The timer's index in that slot."""
 
 
 class Wheel:

@@ -22,7 +22,7 @@ class Peer(Hashable, Protocol):
     """A connection, as code without sockets sees it."""
 
     def address(self) -> str:
-        """Its host and port."""
+        """The client's host and port."""
 
     def is_late(self, now: float) -> bool:
         """Whether a command or a reply has been under way for too long."""

@@ -67,8 +67,8 @@ class Round:
         self._is_due = False
         """Whether the event loop is about to end a turn."""
         self._share = 1
-        """How many clients a turn serves before it writes and replies. Not all, so that some clients are at work
-        while the server is."""
+        """How many clients a turn serves before it writes and replies. If it served all, every client would be
+        waiting while the server works."""
         self._end = end
         self._write_early = write_early
         self._try_writing = try_writing
@@ -349,14 +349,14 @@ class Connection:
         return self._since > 0 and now - self._since > PATIENCE_SECONDS
 
     def pause_writing(self) -> None:
-        """The client does not take its replies: it gets no further commands in."""
+        """The client doesn't read its replies: read no more of its commands."""
         self._paused = True
         self._since = time.monotonic()
         self._read(False)
         self._count()
 
     def resume_writing(self) -> None:
-        """The client takes its replies again."""
+        """The client reads its replies again."""
         self._paused = False
         self._since = 0.0
         self._read(True)

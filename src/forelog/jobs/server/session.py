@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 
 _LINE_BYTES_MAX = 16 << 10
 _STRANGE_BYTES_MAX = 4 << 10
-"""Of a line before the token is shown."""
+"""The longest line that a client may send before it has shown the token."""
 _OUT_BYTES_MAX = 1 << 20
-"""Of replies not sent yet, and payloads not written yet: with more, the next commands wait."""
+"""The most bytes of replies not sent and payloads not written. Beyond it, the next commands wait."""
 _WAITS_MAX, _NAMES_FEW = 250_000, 16
 """Names that all leasers together wait for. Past it, no leaser waits for more than a few."""
 _MS_NS = 1_000_000

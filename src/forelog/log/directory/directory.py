@@ -46,7 +46,7 @@ class Directory:
         self._listed: tuple[object, list[int]] | None = None
         """The last listing, and the number of the directory's state before it."""
         self._indexed: tuple[object, dict[int, int]] | None = None
-        """The same for the listing of indexes."""
+        """The last listing of indexes, and the number of the directory's state before it."""
 
     def whole(self) -> Self:
         """This directory with everything in its files, also what is past the end mark."""

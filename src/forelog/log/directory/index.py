@@ -59,13 +59,13 @@ class SegmentIndex:
     """A decoded index. Pairs are stored flat: runs[2 * i] and runs[2 * i + 1] are one pair."""
 
     segment: int
-    """Its number."""
+    """The number of the segment."""
     physical_bytes: int
-    """The size of its file."""
+    """The size of the segment's file."""
     logical_end: int
     """The logical offset of the segment's end."""
     records: int = 0
-    """How many records it has."""
+    """How many records the segment has."""
     first_time: int = 0
     """The earliest time of a record."""
     last_time: int = 0

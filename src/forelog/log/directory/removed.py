@@ -51,7 +51,7 @@ class Removed(NamedTuple):
     end: int
     """The logical offset of the segment's end."""
     following: int
-    """The segment that followed it."""
+    """The number of the segment that followed."""
 
 
 def note_removal(directory: Directory, number: int) -> None:

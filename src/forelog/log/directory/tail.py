@@ -23,15 +23,15 @@ class Tail:
     """The segment that is appended to."""
 
     number: int
-    """Its number."""
+    """The number of the segment."""
     file: File
-    """Its file, open to append."""
+    """The segment's file, open to append."""
     offset: int
-    """Where it ended when it was opened."""
+    """Where the segment ended when it was opened."""
     index: IndexBuilder
-    """The index that grows with it."""
+    """The index of the segment, which grows with it."""
     records: int
-    """How many it held when it was opened."""
+    """How many records the segment held when it was opened."""
     time_ns: int
     """Records that are appended have this time or a later one."""
 

@@ -50,11 +50,11 @@ class Tenant(NamedTuple):
     """What is in a directory."""
 
     kind: Kind
-    """What it is, for a program."""
+    """The kind of tenant, for a program."""
     what: str
     """The kind in words: `a state log`."""
     use: str
-    """What a user should do with it."""
+    """What a user should do with the directory."""
 
 
 _KNOWN = {

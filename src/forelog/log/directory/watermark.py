@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     segment: int
     """The segment's number."""
     offset: int
-    """The physical offset in it."""
+    """The physical offset in that segment."""
     boot: bytes
     """A digest of the boot's name."""
     closed: bool

@@ -111,7 +111,7 @@ class Cleaned:
     log: str
     """The name of the log."""
     path: str
-    """Its directory."""
+    """The log's directory."""
     positions: int
     """The number of records that the rule chose."""
     report: CleanReport

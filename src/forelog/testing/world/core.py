@@ -28,10 +28,10 @@ class Steps(Protocol):
         """Do what is due."""
 
     def steady_ns(self) -> int:
-        """Its steady clock."""
+        """The steady clock of the machine."""
 
     def wall_ns(self) -> int:
-        """Its time of day."""
+        """The time of day on the machine."""
 
     def spend(self, ns: int) -> None:
         """Make the current step take this much longer."""

@@ -25,7 +25,7 @@ class User(Steps, Protocol):
 
     @property
     def label(self) -> str:
-        """Its machine's name and its own."""
+        """The machine's name and the process's."""
 
 
 def _step(kind: str) -> Callable[..., Any]:

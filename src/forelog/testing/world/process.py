@@ -67,17 +67,17 @@ class Process:
 
     @property
     def label(self) -> str:
-        """Its machine's name and its own."""
+        """The machine's name and the process's."""
         return f"{self.machine_name}/{self.name}"
 
     # -- time
 
     def steady_ns(self) -> int:
-        """Its steady clock."""
+        """The steady clock of the machine."""
         return self.clock.steady_ns(self._core.now_ns + self.ahead_ns)
 
     def wall_ns(self) -> int:
-        """Its time of day."""
+        """The time of day on the machine."""
         return self.clock.wall_ns(self._core.now_ns + self.ahead_ns)
 
     def spend(self, ns: int) -> None:

@@ -27,11 +27,11 @@ class Wired(Steps, Protocol):
 
     @property
     def label(self) -> str:
-        """Its machine's name and its own."""
+        """The machine's name and the process's."""
 
     @property
     def machine_name(self) -> str:
-        """Its machine's name, which is its address."""
+        """The machine's name, which is its address."""
 
     @property
     def ahead_ns(self) -> int:
