@@ -17,7 +17,7 @@ from forelog import LockTimeout, Stream  # noqa: E402
 from forelog.errors import BadOption, StorageFailed, TableDamaged  # noqa: E402
 from forelog.formats.commands.commands import Add, encode  # noqa: E402
 from forelog.spark.pipeline.ingest import Ingest, table_files  # noqa: E402
-from forelog.spark.pipeline.ingest_plan import Plan, table_files  # noqa: E402
+from forelog.spark.pipeline.ingest_plan import Plan  # noqa: E402
 from forelog.spark.pipeline.ingest_run import run_here  # noqa: E402
 from forelog.spark.tables.commits import load_state  # noqa: E402
 from forelog.spark.tables.storage import storage_of  # noqa: E402

@@ -147,9 +147,9 @@ def ingest(
     `fail_on_data_loss=False`. A table stays with its log: `moved=True` if that has a new path.
 
     The target is a folder that the driver and all executors have at this path, or an address in a bucket. A new
-    folder belongs to its user alone; `mode=0o640` lets the group read it, too. With `once=False` it looks for more every `every_seconds`,
-    until `stop` is set, which ends it after the commit that is under way. `progress` is called with how many
-    bytes of log are done, and how many there are; also from another thread.
+    folder belongs to its user alone; `mode=0o640` lets the group read it, too. With `once=False` it looks for more
+    every `every_seconds`, until `stop` is set, which ends it after the commit that is under way. `progress` is
+    called with how many bytes of log are done, and how many there are; also from another thread.
     """
     plan = Plan(
         codec=codec,
