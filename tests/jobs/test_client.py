@@ -31,8 +31,9 @@ from forelog.errors import (
 )
 from forelog.jobs import AsyncClient, Client, LocalServer
 from forelog.jobs.client import requests
-from forelog.jobs.client.replies import DONE, JOBS, LEASED, LINE_BYTES_MAX, QUEUES, RESULT, SERVER, ReplyReader
+from forelog.jobs.client.replies import DONE, LEASED, LINE_BYTES_MAX, RESULT, ReplyReader
 from forelog.jobs.client.requests import windows
+from forelog.jobs.client.things import JOBS, QUEUES, SERVER
 from tests.jobs import unasync
 from tests.jobs.conftest import Served
 
@@ -636,9 +637,11 @@ def test_a_server_that_never_ends_an_answer_costs_no_memory():
             reader.feed(job)
 
 
-def test_the_client_for_threads_is_made_from_the_one_for_tasks():
+@pytest.mark.parametrize("name", unasync.NAMES)
+def test_the_client_for_threads_is_made_from_the_one_for_tasks(name):
     pytest.importorskip("ruff", reason="ruff is not installed")
-    assert unasync.MADE.read_text() == unasync.made(), "run: python -m tests.jobs.unasync"
+    found = (unasync.FOLDER / f"{name}.py").read_text()
+    assert found == unasync.made(name), "run: python -m tests.jobs.unasync"
 
 
 def test_importing_the_client_does_not_load_asyncio_or_the_server():

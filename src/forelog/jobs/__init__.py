@@ -36,14 +36,25 @@ from forelog.lazy import exports
 
 if TYPE_CHECKING:  # a type checker reads these, and refuses any other name
     from forelog.jobs.client.async_client import AsyncClient as AsyncClient
+    from forelog.jobs.client.backoff import Backoff as Backoff
+    from forelog.jobs.client.backoff import exponential as exponential
+    from forelog.jobs.client.backoff import fixed as fixed
+    from forelog.jobs.client.backoff import linear as linear
     from forelog.jobs.client.client import Client as Client
     from forelog.jobs.client.shift import Attempt as Attempt
     from forelog.jobs.client.shift import Counters as Counters
+    from forelog.jobs.client.values import Added as Added
+    from forelog.jobs.client.values import DeadJob as DeadJob
     from forelog.jobs.client.values import JobInfo as JobInfo
     from forelog.jobs.client.values import Leased as Leased
+    from forelog.jobs.client.values import LeaseInfo as LeaseInfo
+    from forelog.jobs.client.values import Progress as Progress
+    from forelog.jobs.client.values import QueueDetails as QueueDetails
     from forelog.jobs.client.values import QueueInfo as QueueInfo
     from forelog.jobs.client.values import Result as Result
+    from forelog.jobs.client.values import ScheduleInfo as ScheduleInfo
     from forelog.jobs.client.values import ServerInfo as ServerInfo
+    from forelog.jobs.client.values import Step as Step
     from forelog.jobs.client.worker import Worker as Worker
     from forelog.jobs.server.local import LocalServer as LocalServer
 
@@ -51,9 +62,11 @@ __all__, _load = exports(
     __name__,
     {
         "forelog.jobs.client.async_client": "AsyncClient",
+        "forelog.jobs.client.backoff": "Backoff exponential fixed linear",
         "forelog.jobs.client.client": "Client",
         "forelog.jobs.client.shift": "Attempt Counters",
-        "forelog.jobs.client.values": "JobInfo Leased QueueInfo Result ServerInfo",
+        "forelog.jobs.client.values": "Added DeadJob JobInfo Leased LeaseInfo Progress QueueDetails "
+        "QueueInfo Result ScheduleInfo ServerInfo Step",
         "forelog.jobs.client.worker": "Worker",
         "forelog.jobs.server.local": "LocalServer",
     },

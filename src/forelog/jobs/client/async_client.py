@@ -22,11 +22,13 @@ from forelog.bounds import COUNT_MAX, check_number, check_whole
 from forelog.errors import JobError
 from forelog.jobs.client import requests
 from forelog.jobs.client.async_connections import AsyncConnections, sleep
+from forelog.jobs.client.async_management import AsyncManagement
 from forelog.jobs.client.endpoint import Endpoint
 from forelog.jobs.client.exchange import CONNECT_SECONDS, REPLY_SECONDS, RETRY_SECONDS, Exchange, Pending
+from forelog.jobs.client.flags import JobOptions
 from forelog.jobs.client.pipeline import Pipeline
-from forelog.jobs.client.requests import JobOptions, Request
-from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
+from forelog.jobs.client.requests import Request
+from forelog.jobs.client.values import Added, JobInfo, Leased, QueueInfo, Result, ServerInfo
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncManagement):
     """A client of a job server, for tasks of an event loop.
 
     `timeout` is how many seconds a reply may take, besides the time for which the command itself waits, and
@@ -80,6 +82,10 @@ class AsyncClient:
         """Add a job. Returns its id. The options are those of `JobOptions`."""
         return await self.call(requests.add(name, payload, **options))
 
+    async def add_unique(self, name: str, payload: bytes = b"", **options: Unpack[JobOptions]) -> Added:
+        """Add a job with a key. Returns what became of it: `new`, `existing` or `replaced`, and its id."""
+        return await self.call(requests.add_unique(name, payload, **options))
+
     async def schedule(
         self, name: str, payload: bytes, time: str | datetime | int, **options: Unpack[JobOptions]
     ) -> UUID:
@@ -105,17 +111,45 @@ class AsyncClient:
             requests.run(name, payload, wait_ms=wait_ms, id=id, ttr_ms=ttr_ms, priority=priority)
         )
 
-    async def lease(self, *names: str, wait_ms: int = 0) -> Leased | None:
-        """Lease the next job of the first of these queues that has one. None if none comes within `wait_ms`."""
-        return await self.call(requests.lease(names, wait_ms))
+    async def lease(self, *names: str, wait_ms: int = 0, lease_ms: int = 0, info: bool = False) -> Leased | None:
+        """Lease the next job of the first of these queues that has one. None if none comes within `wait_ms`.
 
-    async def complete(self, job_id: UUID | str, result: bytes = b"") -> None:
-        """Complete a job. Raises JobNotFound if there is no such job, JobRefused if it already has a result."""
-        await self.call(requests.complete(job_id, result))
+        With `lease_ms` the lease ends after so long without a heartbeat. With `info` the job has its attempt's
+        number, its last error and more.
+        """
+        if not lease_ms and not info:
+            return await self.call(requests.lease(names, wait_ms))
+        found = await self.call(requests.leases(names, wait_ms, lease_ms=lease_ms, info=info))
+        return found[0] if found else None
 
-    async def fail(self, job_id: UUID | str, result: bytes = b"") -> None:
-        """Fail a job. It is tried again if its `max_fails` allows that."""
-        await self.call(requests.fail(job_id, result))
+    async def lease_many(
+        self, *names: str, count: int, wait_ms: int = 0, lease_ms: int = 0, info: bool = False
+    ) -> list[Leased]:
+        """Lease up to `count` jobs, at most 100. Waits only if there is none. The options are those of `lease`."""
+        return await self.call(requests.leases(names, wait_ms, count=count, lease_ms=lease_ms, info=info))
+
+    async def complete(self, job_id: UUID | str, result: bytes = b"", *, attempt: int = 0) -> None:
+        """Complete a job. Raises JobNotFound if there is no such job, JobRefused if it already has a result.
+
+        With `attempt`, only if the job is at this one.
+        """
+        await self.call(requests.complete(job_id, result, attempt=attempt))
+
+    async def fail(
+        self,
+        job_id: UUID | str,
+        result: bytes = b"",
+        *,
+        attempt: int = 0,
+        retry_after_ms: int | None = None,
+        final: bool = False,
+    ) -> None:
+        """Fail a job. It is tried again if its `max_fails` or `retries` allow that.
+
+        With `retry_after_ms` it is tried again after so long, and with `final` not at all. With `attempt`, it
+        fails only if it is at this one.
+        """
+        await self.call(requests.fail(job_id, result, attempt=attempt, retry_after_ms=retry_after_ms, final=final))
 
     async def delete(self, job_id: UUID | str) -> None:
         """Delete a job, in any state."""

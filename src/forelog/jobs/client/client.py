@@ -29,9 +29,11 @@ from forelog.jobs.client import requests
 from forelog.jobs.client.connections import Connections, sleep
 from forelog.jobs.client.endpoint import Endpoint
 from forelog.jobs.client.exchange import CONNECT_SECONDS, REPLY_SECONDS, RETRY_SECONDS, Exchange, Pending
+from forelog.jobs.client.flags import JobOptions
+from forelog.jobs.client.management import Management
 from forelog.jobs.client.pipeline import Pipeline
-from forelog.jobs.client.requests import JobOptions, Request
-from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
+from forelog.jobs.client.requests import Request
+from forelog.jobs.client.values import Added, JobInfo, Leased, QueueInfo, Result, ServerInfo
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Management):
     """A client of a job server, for threads.
 
     `timeout` is how many seconds a reply may take, besides the time for which the command itself waits, and
@@ -85,6 +87,10 @@ class Client:
         """Add a job. Returns its id. The options are those of `JobOptions`."""
         return self.call(requests.add(name, payload, **options))
 
+    def add_unique(self, name: str, payload: bytes = b"", **options: Unpack[JobOptions]) -> Added:
+        """Add a job with a key. Returns what became of it: `new`, `existing` or `replaced`, and its id."""
+        return self.call(requests.add_unique(name, payload, **options))
+
     def schedule(
         self, name: str, payload: bytes, time: str | datetime | int, **options: Unpack[JobOptions]
     ) -> UUID:
@@ -108,17 +114,45 @@ class Client:
         """
         return self.call(requests.run(name, payload, wait_ms=wait_ms, id=id, ttr_ms=ttr_ms, priority=priority))
 
-    def lease(self, *names: str, wait_ms: int = 0) -> Leased | None:
-        """Lease the next job of the first of these queues that has one. None if none comes within `wait_ms`."""
-        return self.call(requests.lease(names, wait_ms))
+    def lease(self, *names: str, wait_ms: int = 0, lease_ms: int = 0, info: bool = False) -> Leased | None:
+        """Lease the next job of the first of these queues that has one. None if none comes within `wait_ms`.
 
-    def complete(self, job_id: UUID | str, result: bytes = b"") -> None:
-        """Complete a job. Raises JobNotFound if there is no such job, JobRefused if it already has a result."""
-        self.call(requests.complete(job_id, result))
+        With `lease_ms` the lease ends after so long without a heartbeat. With `info` the job has its attempt's
+        number, its last error and more.
+        """
+        if not lease_ms and not info:
+            return self.call(requests.lease(names, wait_ms))
+        found = self.call(requests.leases(names, wait_ms, lease_ms=lease_ms, info=info))
+        return found[0] if found else None
 
-    def fail(self, job_id: UUID | str, result: bytes = b"") -> None:
-        """Fail a job. It is tried again if its `max_fails` allows that."""
-        self.call(requests.fail(job_id, result))
+    def lease_many(
+        self, *names: str, count: int, wait_ms: int = 0, lease_ms: int = 0, info: bool = False
+    ) -> list[Leased]:
+        """Lease up to `count` jobs, at most 100. Waits only if there is none. The options are those of `lease`."""
+        return self.call(requests.leases(names, wait_ms, count=count, lease_ms=lease_ms, info=info))
+
+    def complete(self, job_id: UUID | str, result: bytes = b"", *, attempt: int = 0) -> None:
+        """Complete a job. Raises JobNotFound if there is no such job, JobRefused if it already has a result.
+
+        With `attempt`, only if the job is at this one.
+        """
+        self.call(requests.complete(job_id, result, attempt=attempt))
+
+    def fail(
+        self,
+        job_id: UUID | str,
+        result: bytes = b"",
+        *,
+        attempt: int = 0,
+        retry_after_ms: int | None = None,
+        final: bool = False,
+    ) -> None:
+        """Fail a job. It is tried again if its `max_fails` or `retries` allow that.
+
+        With `retry_after_ms` it is tried again after so long, and with `final` not at all. With `attempt`, it
+        fails only if it is at this one.
+        """
+        self.call(requests.fail(job_id, result, attempt=attempt, retry_after_ms=retry_after_ms, final=final))
 
     def delete(self, job_id: UUID | str) -> None:
         """Delete a job, in any state."""

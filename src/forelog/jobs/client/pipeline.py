@@ -8,7 +8,8 @@ from uuid import UUID
 
 from forelog.jobs.client import requests
 from forelog.jobs.client.exchange import Pending
-from forelog.jobs.client.requests import JobOptions, Request
+from forelog.jobs.client.flags import JobOptions
+from forelog.jobs.client.requests import Request
 from forelog.jobs.client.values import Leased, Result
 
 if TYPE_CHECKING:

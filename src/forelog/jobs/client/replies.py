@@ -5,7 +5,10 @@ A reply is a line. Behind `+OK COUNT` come so many things, each with a line of i
     +OK                                  done
     +OK 1                                a leased job:        ID NAME TTR SIZE, its payload
                                          a result:            ID SUCCESS SIZE, the result
-    +OK COUNT                            inspected things:    NAME-OR-ID KEYS, then so many lines KEY VALUE
+    +OK COUNT                            leased jobs:         ID NAME TTR SIZE, its payload; or
+                                                              ID NAME TTR SIZE KEYS, its payload, lines KEY VALUE
+                                         inspected things:    NAME-OR-ID KEYS, then so many lines KEY VALUE
+                                         reports and steps:   a line that ends with a SIZE, and so many bytes
     -CLIENT-ERROR WHY, -SERVER-ERROR WHY, -NOT-FOUND, -TIMEOUT
 
 The kind of a reply follows from the request, so the reader has to know what to expect. Bytes may come in any
@@ -25,11 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
-from uuid import UUID
 
 from forelog.errors import (
     BadReply,
-    ForelogError,
     JobError,
     JobNotFound,
     JobRefused,
@@ -37,19 +38,28 @@ from forelog.errors import (
     ServerFailed,
     ServerReadOnly,
 )
-from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
+from forelog.jobs.client.things import (
+    BINARY,
+    MAKERS,
+    SERVER,
+    id_in,
+    info_of,
+    number_in,
+    shown,
+    text_in,
+)
+from forelog.jobs.client.values import Added, Leased, Progress, Result, Step
 from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
-from forelog.jobs.machine.states import JobState
-from forelog.times import parse_time
 
-DONE, LEASED, RESULT, JOBS, QUEUES, SERVER = range(6)
+DONE, LEASED, RESULT, ADDED, LEASES, LEASES_WITH_INFO, COUNT, PROGRESS, STEPS = range(9)
+_HEADS = {RESULT: 3, ADDED: 2, LEASED: 4, LEASES: 4, LEASES_WITH_INFO: 5, PROGRESS: 3, STEPS: 2}
+"""How many words the line of each has."""
 
 LINE_BYTES_MAX = 16 << 10
 REPLY_BYTES_MAX = 20 << 20
 """The server itself sends 2 MiB of payloads at most."""
 _THINGS_MAX = 1000
 _KEYS_MAX = 64
-STATES = tuple(state.name.lower() for state in JobState)
 
 Parsing = Generator[None, None, Any]
 
@@ -101,10 +111,10 @@ class ReplyReader:
         while (end := self._buffer.find(b"\n", start, LINE_BYTES_MAX)) < 0:
             start = len(self._buffer)
             if start >= LINE_BYTES_MAX:
-                raise BadReply(f"a line of a reply is longer than {LINE_BYTES_MAX} bytes: {_shown(self._buffer)}")
+                raise BadReply(f"a line of a reply is longer than {LINE_BYTES_MAX} bytes: {shown(self._buffer)}")
             yield
         if end == 0 or self._buffer[end - 1] != 13:
-            raise BadReply(f"a line of a reply doesn't end with CR LF: {_shown(self._buffer[: end + 1])}")
+            raise BadReply(f"a line of a reply doesn't end with CR LF: {shown(self._buffer[: end + 1])}")
         line = bytes(self._buffer[: end - 1])
         self._drop(end + 1)
         return line
@@ -119,7 +129,7 @@ class ReplyReader:
     def _payload(self, size: int) -> Generator[None, None, bytes]:
         data = yield from self._bytes(size + 2)
         if data[size:] != b"\r\n":
-            raise BadReply(f"CR LF is missing behind a payload of {size} bytes: {_shown(data[size:])}")
+            raise BadReply(f"CR LF is missing behind a payload of {size} bytes: {shown(data[size:])}")
         return data[:size]
 
     def _drop(self, count: int) -> None:
@@ -139,87 +149,74 @@ class ReplyReader:
         if line[:1] == b"-":
             return _error(line)
         if line[:4] != b"+OK ":
-            raise BadReply(f"this isn't a reply of a job server: {_shown(line)}")
-        count = _number(line[4:], _THINGS_MAX)
+            raise BadReply(f"this isn't a reply of a job server: {shown(line)}")
+        count = number_in(line[4:], _THINGS_MAX)
         if kind == DONE:
-            raise BadReply(f"{_shown(line)} isn't a reply to this command")
-        if kind in (LEASED, RESULT):
+            raise BadReply(f"{shown(line)} isn't a reply to this command")
+        if kind == COUNT:
+            return count
+        if kind in (LEASED, RESULT, ADDED):
             if count != 1:
                 raise BadReply(f"one was asked for, and {count} came")
-            return (yield from (self._leased() if kind == LEASED else self._result()))
+            return (yield from self._made(kind))
+        make = self._thing if kind in MAKERS else self._made
         things: list[Any] = []
         while len(things) < count:
-            things += [(yield from self._thing(kind))]
+            things += [(yield from make(kind))]
         return things
 
-    def _leased(self) -> Parsing:
+    def _made(self, kind: int) -> Parsing:
+        """A thing whose line has all of it, besides a payload."""
         words = (yield from self._line()).split(b" ")
-        if len(words) != 4:
-            raise BadReply(f"a leased job has an id, a name, a ttr and a size: {_shown(b' '.join(words))}")
-        payload = yield from self._payload(_number(words[3], PAYLOAD_BYTES_MAX))
-        return Leased(_id(words[0]), _text(words[1]), _number(words[2]), payload)
-
-    def _result(self) -> Parsing:
-        words = (yield from self._line()).split(b" ")
-        if len(words) != 3 or words[1] not in (b"0", b"1"):
-            raise BadReply(f"a result has an id, 0 or 1, and a size: {_shown(b' '.join(words))}")
-        result = yield from self._payload(_number(words[2], PAYLOAD_BYTES_MAX))
-        return Result(_id(words[0]), words[1] == b"1", result)
+        if len(words) != _HEADS[kind]:
+            raise BadReply(f"expected {_HEADS[kind]} words: {shown(b' '.join(words))}")
+        if kind == ADDED:
+            return Added(id_in(words[0]), text_in(words[1]))
+        size = words[3] if kind == LEASES_WITH_INFO else words[-1]
+        payload = yield from self._payload(number_in(size, PAYLOAD_BYTES_MAX))
+        if kind == RESULT:
+            if words[1] not in (b"0", b"1"):
+                raise BadReply(f"a result has an id, 0 or 1, and a size: {shown(b' '.join(words))}")
+            return Result(id_in(words[0]), words[1] == b"1", payload)
+        if kind == PROGRESS:
+            return Progress(number_in(words[0]), number_in(words[1]), payload)
+        if kind == STEPS:
+            return Step(text_in(words[0]), payload)
+        info = None
+        if kind == LEASES_WITH_INFO:
+            info = info_of((yield from self._values(number_in(words[4], _KEYS_MAX))))
+        return Leased(id_in(words[0]), text_in(words[1]), number_in(words[2]), payload, info)
 
     def _thing(self, kind: int) -> Parsing:
         line = yield from self._line()
         name, _, keys = line.partition(b" ")
-        count = _number(keys, _KEYS_MAX)
+        count = number_in(keys, _KEYS_MAX)
         if kind == SERVER:
             count = max(count, 3)  # the original says 2, and has three
+        values = yield from self._values(count)
+        try:
+            return MAKERS[kind](name, values)
+        except KeyError as error:
+            raise BadReply(f"{shown(error.args[0])} is missing in what the server says of {shown(name)}") from None
+
+    def _values(self, count: int) -> Generator[None, None, dict[bytes, bytes]]:
         values: dict[bytes, bytes] = {}
+        due: bytes | None = None
         while len(values) < count:
-            if b"payload-size" in values and b"payload" not in values:
-                if (yield from self._bytes(8)) != b"payload ":
-                    raise BadReply("a payload's size came without the payload")
-                values[b"payload"] = yield from self._payload(_number(values[b"payload-size"], PAYLOAD_BYTES_MAX))
+            if due is not None:  # after KEY-size comes KEY, with so many bytes
+                head = yield from self._bytes(len(due) + 1)
+                if head != due + b" ":
+                    raise BadReply(f"{shown(due)} is missing behind its size")
+                size = number_in(values[due + b"-size"], PAYLOAD_BYTES_MAX)
+                values[due] = yield from self._payload(size)
+                due = None
                 continue
             key, _, value = (yield from self._line()).partition(b" ")
             if key in values:
-                raise BadReply(f"{_shown(key)} came twice")
+                raise BadReply(f"{shown(key)} came twice")
             values[key] = value
-        try:
-            return _MAKERS[kind](name, values)
-        except KeyError as error:
-            raise BadReply(
-                f"{_shown(error.args[0])} is missing in what the server says of {_shown(name)}"
-            ) from None
-
-
-def _job(name: bytes, values: dict[bytes, bytes]) -> JobInfo:
-    state = _number(values[b"state"], len(STATES) - 1)
-    return JobInfo(
-        id=_id(name),
-        name=_text(values[b"name"]),
-        ttr_ms=_number(values[b"ttr"]),
-        ttl_ms=_number(values[b"ttl"]),
-        payload=values[b"payload"],
-        priority=_signed(values[b"priority"]),
-        state=STATES[state],
-        attempts=_number(values[b"attempts"]),
-        max_attempts=_number(values[b"max-attempts"]),
-        fails=_number(values[b"fails"]),
-        max_fails=_number(values[b"max-fails"]),
-        created_ns=_time(values[b"created"]),
-        scheduled_ns=_time(values[b"time"]) if b"time" in values else None,
-    )
-
-
-def _queue(name: bytes, values: dict[bytes, bytes]) -> QueueInfo:
-    return QueueInfo(_text(name), _number(values[b"ready-len"]), _number(values[b"scheduled-len"]))
-
-
-def _server(_: bytes, values: dict[bytes, bytes]) -> ServerInfo:
-    clients, evicted = _number(values[b"active-clients"]), _number(values[b"evicted-jobs"])
-    return ServerInfo(clients, evicted, _time(values[b"started"]))
-
-
-_MAKERS: dict[int, Any] = {JOBS: _job, QUEUES: _queue, SERVER: _server}
+            due = BINARY.get(key)
+        return values
 
 
 _LIMITS = {
@@ -250,41 +247,9 @@ def _error(line: bytes) -> JobError:
         return JobNotFound("the server has no such job or queue")
     if code == b"-TIMEOUT":
         return JobTimeout("nothing came in time")
-    raise BadReply(f"this isn't a reply of a job server: {_shown(line)}")
-
-
-def _number(word: bytes, most: int = 2**63) -> int:
-    if len(word) > 19 or not word.isdigit() or int(word) > most:
-        raise BadReply(f"{_shown(word)} isn't a number up to {most}")
-    return int(word)
-
-
-def _signed(word: bytes) -> int:
-    return -_number(word[1:]) if word[:1] == b"-" else _number(word)
-
-
-def _id(word: bytes) -> UUID:
-    try:
-        return UUID(word.decode("ascii"))
-    except ValueError:
-        raise BadReply(f"{_shown(word)} isn't an id") from None
-
-
-def _time(word: bytes) -> int:
-    try:
-        return parse_time(word.decode("ascii"))
-    except (ValueError, ForelogError):
-        raise BadReply(f"{_shown(word)} isn't a time") from None
-
-
-def _text(word: bytes) -> str:
-    return word.decode("utf-8", "backslashreplace")
+    raise BadReply(f"this isn't a reply of a job server: {shown(line)}")
 
 
 def _printable(data: bytes) -> str:
     text = data[:200].decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _shown(data: bytes | bytearray) -> str:
-    return repr(bytes(data[:60]))

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
 
 from forelog.errors import JobNotFound, JobRefused, JobTimeout
-from forelog.jobs.client.replies import DONE, JOBS, LEASED, QUEUES, RESULT, SERVER
-from forelog.jobs.client.values import JobInfo, Leased, QueueInfo, Result, ServerInfo
-from forelog.jobs.machine.limits import LEASE_NAMES_MAX, PAYLOAD_BYTES_MAX, is_name
+from forelog.jobs.client.flags import BeyondOptions, JobOptions, flags_beyond, flags_of
+from forelog.jobs.client.replies import ADDED, DONE, LEASED, LEASES, LEASES_WITH_INFO, RESULT
+from forelog.jobs.client.things import JOBS, QUEUES, SERVER
+from forelog.jobs.client.values import Added, JobInfo, Leased, QueueInfo, Result, ServerInfo
+from forelog.jobs.client.words import ARGS, id_of, name_of, new_id, size_of, whole
+from forelog.jobs.machine.limits import LEASE_NAMES_MAX
 from forelog.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -30,23 +33,6 @@ TTL_MS = 24 * 3600 * 1000
 
 T = TypeVar("T")
 _WORD = re.compile(rb"[!-~]+")
-
-
-class JobOptions(TypedDict, total=False):
-    """The options of a new job."""
-
-    id: UUID | str | None
-    """A random UUID, version 4. By default the client makes one."""
-    ttr_ms: int
-    """Time to run: how long an attempt may take. By default a minute, at most a day."""
-    ttl_ms: int
-    """Time to live, from when the job is added or due. By default a day, at most 30 days."""
-    priority: int
-    """Higher comes first."""
-    max_attempts: int
-    """How often it may be leased; 0 for no limit."""
-    max_fails: int
-    """How many fails end the job. By default the first one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +51,15 @@ class Request(Generic[T]):
     """How long the server may wait with its reply."""
     repeatable: bool = False
     """Whether it may be sent again when its outcome is unknown."""
-    done_already: str = ""
-    """The refusal of a repeated request that means that the first one was done."""
+    done_already: tuple[str, ...] = ()
+    """The refusals of a repeated request that mean that the first one was done."""
 
     def value(self, reply: Any, repeated: bool = False) -> T:
         """The value of a reply. Raises it if it is an error."""
         if isinstance(reply, Exception):
             if repeated and self.done_already and self._is_done(reply):
                 return self.make(True)
-            if self.kind == LEASED and isinstance(reply, JobTimeout):
+            if self.kind in (LEASED, LEASES, LEASES_WITH_INFO) and isinstance(reply, JobTimeout):
                 return self.make(None)
             reply.args = (f"{self.what}: {reply}",)
             raise reply
@@ -81,8 +67,8 @@ class Request(Generic[T]):
 
     def _is_done(self, reply: Exception) -> bool:
         if isinstance(reply, JobNotFound):
-            return self.done_already == "-NOT-FOUND"
-        return isinstance(reply, JobRefused) and reply.reason == self.done_already
+            return "-NOT-FOUND" in self.done_already
+        return isinstance(reply, JobRefused) and reply.reason in self.done_already
 
 
 def add(
@@ -95,13 +81,22 @@ def add(
     priority: int = 0,
     max_attempts: int = 0,
     max_fails: int = 0,
+    **beyond: Unpack[BeyondOptions],
 ) -> Request[UUID]:
     """Add a job."""
-    job_id = _new_id(id)
-    line = f"add {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(ttl_ms)} {_size(payload)}"
-    flags = _flags(priority, max_attempts, max_fails)
-    data = b"%b%b\r\n%b\r\n" % (line.encode(), flags, payload)
-    return Request(f"add {job_id}", data, DONE, lambda _: job_id, repeatable=True, done_already="Duplicate job")
+    job_id = new_id(id)
+    line = f"add {job_id} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {size_of(payload)}"
+    flags = flags_of(priority, max_attempts, max_fails)
+    return _added("add", job_id, line, flags, payload, beyond)
+
+
+def add_unique(name: str, payload: bytes = b"", **options: Unpack[JobOptions]) -> Request[Added]:
+    """Add a job with a key. The value says what became of it."""
+    if options.get("key") is None:
+        raise JobRefused("a unique job has a key: key=...", reason=ARGS)
+    request = add(name, payload, **options)
+    job_id = UUID(request.what.split()[1])
+    return replace(request, make=lambda reply: Added(job_id, "new") if reply is True else reply)  # type: ignore[arg-type,return-value]
 
 
 def schedule(
@@ -115,14 +110,36 @@ def schedule(
     priority: int = 0,
     max_attempts: int = 0,
     max_fails: int = 0,
+    **beyond: Unpack[BeyondOptions],
 ) -> Request[UUID]:
     """Add a job that is due at a time."""
-    job_id = _new_id(id)
+    if "delay_ms" in beyond:
+        raise JobRefused("schedule has the time itself, and takes no delay", reason=ARGS)
+    job_id = new_id(id)
     due = format_time(parse_time(time))
-    line = f"schedule {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(ttl_ms)} {due} {_size(payload)}"
-    data = b"%b%b\r\n%b\r\n" % (line.encode(), _flags(priority, max_attempts, max_fails), payload)
+    line = f"schedule {job_id} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {due} {size_of(payload)}"
+    flags = flags_of(priority, max_attempts, max_fails)
+    return _added("schedule", job_id, line, flags, payload, beyond)
+
+
+def _added(
+    command: str, job_id: UUID, line: str, flags: bytes, payload: bytes, beyond: BeyondOptions
+) -> Request[UUID]:
+    what = f"{command} {job_id}"
+    if not beyond:
+        data = b"%b%b\r\n%b\r\n" % (line.encode(), flags, payload)
+        return Request(what, data, DONE, lambda _: job_id, repeatable=True, done_already=("Duplicate job",))
+    data = b"%b%b%b\r\n%b\r\n" % (line.encode(), flags, flags_beyond(**beyond), payload)
+    if beyond.get("key") is None:
+        return Request(what, data, DONE, lambda _: job_id, repeatable=True, done_already=("Duplicate job",))
+    already = ("Duplicate job", f"Duplicate key {job_id}")
     return Request(
-        f"schedule {job_id}", data, DONE, lambda _: job_id, repeatable=True, done_already="Duplicate job"
+        what,
+        data,
+        ADDED,
+        lambda reply: job_id if reply is True else reply.id,
+        repeatable=True,
+        done_already=already,
     )
 
 
@@ -136,77 +153,113 @@ def run(
     priority: int = 0,
 ) -> Request[Result]:
     """Have a job done now. It may wait for a worker for `wait_ms`, and then run for `ttr_ms`."""
-    job_id = _new_id(id)
-    line = f"run {job_id} {_name(name)} {_whole(ttr_ms)} {_whole(wait_ms)} {_size(payload)}"
-    data = b"%b%b\r\n%b\r\n" % (line.encode(), _flags(priority, 0, 0), payload)
+    job_id = new_id(id)
+    line = f"run {job_id} {name_of(name)} {whole(ttr_ms)} {whole(wait_ms)} {size_of(payload)}"
+    data = b"%b%b\r\n%b\r\n" % (line.encode(), flags_of(priority, 0, 0), payload)
     return Request(f"run {job_id}", data, RESULT, _same, wait_seconds=(wait_ms + ttr_ms) / 1000)
 
 
 def lease(names: Sequence[str], wait_ms: int = 0) -> Request[Leased | None]:
     """Lease the next job of the first of these queues that has one. None if none comes in time."""
-    if not names:
-        raise JobRefused("lease takes the name of a queue, or of several", reason="Invalid Name")
-    if len(names) > LEASE_NAMES_MAX:
-        raise JobRefused(
-            f"lease takes up to {LEASE_NAMES_MAX} names, not {len(names)}", reason="Invalid command args"
-        )
-    line = " ".join(map(_name, names))
-    data = f"lease {line} {_whole(wait_ms)}\r\n".encode()
+    line = _names(names)
+    data = f"lease {line} {whole(wait_ms)}\r\n".encode()
     return Request(f"lease {line[:60]}", data, LEASED, _same, wait_seconds=wait_ms / 1000)
 
 
-def complete(job_id: UUID | str, result: bytes = b"") -> Request[None]:
-    """Complete a job."""
-    return _finish("complete", _known_id(job_id), result)
+def leases(
+    names: Sequence[str], wait_ms: int = 0, *, count: int = 1, lease_ms: int = 0, info: bool = False
+) -> Request[list[Leased]]:
+    """Lease up to `count` jobs. Empty if none comes in time.
+
+    With `lease_ms` a lease ends after so long without a heartbeat. With `info` the jobs have the attempt's number
+    and what else the server knows.
+    """
+    line = _names(names)
+    flags = f" -count={whole(count)}" if count != 1 else ""
+    flags += f" -lease={whole(lease_ms)}" if lease_ms else ""
+    flags += " -info=1" if info else ""
+    return Request(
+        f"lease {line[:60]}",
+        f"lease {line} {whole(wait_ms)}{flags}\r\n".encode(),
+        LEASES_WITH_INFO if info else LEASES,
+        lambda reply: reply or [],
+        wait_seconds=wait_ms / 1000,
+    )
 
 
-def fail(job_id: UUID | str, result: bytes = b"") -> Request[None]:
-    """Fail a job."""
-    return _finish("fail", _known_id(job_id), result)
+def _names(names: Sequence[str]) -> str:
+    if not names:
+        raise JobRefused("lease takes the name of a queue, or of several", reason="Invalid Name")
+    if len(names) > LEASE_NAMES_MAX:
+        raise JobRefused(f"lease takes up to {LEASE_NAMES_MAX} names, not {len(names)}", reason=ARGS)
+    return " ".join(map(name_of, names))
 
 
-def _finish(command: str, job_id: UUID, result: bytes) -> Request[None]:
-    data = b"%b %b %d\r\n%b\r\n" % (command.encode(), str(job_id).encode(), _size(result), result)
+def complete(job_id: UUID | str, result: bytes = b"", *, attempt: int = 0) -> Request[None]:
+    """Complete a job. With `attempt`, only if it is at this one."""
+    return _finish("complete", id_of(job_id), result, b" -attempt=%d" % attempt if attempt else b"")
+
+
+def fail(
+    job_id: UUID | str,
+    result: bytes = b"",
+    *,
+    attempt: int = 0,
+    retry_after_ms: int | None = None,
+    final: bool = False,
+) -> Request[None]:
+    """Fail a job. With `attempt`, only if it is at this one. It is tried again if its retries or `max_fails` allow
+    that; after `retry_after_ms` in any case, and with `final` not at all."""
+    if final and retry_after_ms is not None:
+        raise JobRefused("a job is either tried again or not: retry_after_ms or final", reason=ARGS)
+    flags = b" -attempt=%d" % attempt if attempt else b""
+    if retry_after_ms is not None:
+        flags += b" -retry-after=%d" % whole(retry_after_ms)
+    return _finish("fail", id_of(job_id), result, flags + b" -final=1" if final else flags)
+
+
+def _finish(command: str, job_id: UUID, result: bytes, flags: bytes) -> Request[None]:
+    data = b"%b %b %d%b\r\n%b\r\n" % (command.encode(), str(job_id).encode(), size_of(result), flags, result)
     return Request(f"{command} {job_id}", data, DONE, _nothing)
 
 
 def delete(job_id: UUID | str) -> Request[None]:
     """Delete a job."""
-    known = _known_id(job_id)
+    known = id_of(job_id)
     what = f"delete {known}"
-    return Request(what, f"{what}\r\n".encode(), DONE, _nothing, repeatable=True, done_already="-NOT-FOUND")
+    return Request(what, f"{what}\r\n".encode(), DONE, _nothing, repeatable=True, done_already=("-NOT-FOUND",))
 
 
 def result(job_id: UUID | str, wait_ms: int = 0) -> Request[Result]:
     """The result of a job."""
-    what = f"result {_known_id(job_id)}"
-    data = f"{what} {_whole(wait_ms)}\r\n".encode()
+    what = f"result {id_of(job_id)}"
+    data = f"{what} {whole(wait_ms)}\r\n".encode()
     return Request(what, data, RESULT, _same, wait_seconds=wait_ms / 1000, repeatable=True)
 
 
 def inspect_job(job_id: UUID | str) -> Request[JobInfo]:
     """Everything that the server reports about a job."""
-    return _inspect(f"job {_known_id(job_id)}", JOBS, _only)
+    return _inspect(f"job {id_of(job_id)}", JOBS, _only)
 
 
 def inspect_jobs(name: str, offset: int = 0, limit: int = 100) -> Request[list[JobInfo]]:
     """Jobs that can be leased, in order."""
-    return _inspect(f"jobs {_name(name)} {_whole(offset)} {_whole(limit)}", JOBS, _same)
+    return _inspect(f"jobs {name_of(name)} {whole(offset)} {whole(limit)}", JOBS, _same)
 
 
 def inspect_scheduled_jobs(name: str, offset: int = 0, limit: int = 100) -> Request[list[JobInfo]]:
     """Jobs that are not due yet."""
-    return _inspect(f"scheduled-jobs {_name(name)} {_whole(offset)} {_whole(limit)}", JOBS, _same)
+    return _inspect(f"scheduled-jobs {name_of(name)} {whole(offset)} {whole(limit)}", JOBS, _same)
 
 
 def inspect_queue(name: str) -> Request[QueueInfo]:
     """How many jobs a queue has."""
-    return _inspect(f"queue {_name(name)}", QUEUES, _only)
+    return _inspect(f"queue {name_of(name)}", QUEUES, _only)
 
 
 def inspect_queues(offset: int = 0, limit: int = 100) -> Request[list[QueueInfo]]:
     """The queues, ordered by name."""
-    return _inspect(f"queues {_whole(offset)} {_whole(limit)}", QUEUES, _same)
+    return _inspect(f"queues {whole(offset)} {whole(limit)}", QUEUES, _same)
 
 
 def inspect_server() -> Request[ServerInfo]:
@@ -281,57 +334,3 @@ def _only(reply: Any) -> Any:
 
 def _nothing(_: Any) -> None:
     return None
-
-
-def _new_id(given: UUID | str | None) -> UUID:
-    if given is None:
-        return uuid4()
-    found = _known_id(given)
-    if found.version != 4:
-        raise JobRefused(f"{found} isn't a random UUID (version 4): uuid.uuid4() makes one", reason="Invalid ID")
-    return found
-
-
-def _known_id(given: UUID | str) -> UUID:
-    if isinstance(given, UUID):
-        return given
-    try:
-        return UUID(given)
-    except (ValueError, AttributeError, TypeError):
-        raise JobRefused(f"{given!r:.80} isn't an id: expected a UUID", reason="Invalid ID") from None
-
-
-def _name(name: str) -> str:
-    if not isinstance(name, str) or not is_name(name.encode("utf-8", "surrogateescape")):
-        raise JobRefused(
-            f"{name!r:.80} isn't a queue's name: expected up to 255 of A-Z a-z 0-9 _ . -", reason="Invalid Name"
-        )
-    return name
-
-
-def _whole(number: int) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise JobRefused(f"{number!r:.80} isn't a whole number, 0 or more", reason="Invalid command args")
-    return number
-
-
-def _size(payload: bytes) -> int:
-    if not isinstance(payload, bytes | bytearray):
-        raise JobRefused(f"a payload is bytes, not {type(payload).__name__}", reason="Invalid payload size")
-    size = len(payload)
-    if size > PAYLOAD_BYTES_MAX:
-        raise JobRefused(
-            f"{size} bytes are more than the {PAYLOAD_BYTES_MAX} allowed", reason="Invalid payload size"
-        )
-    return size
-
-
-def _flags(priority: int, max_attempts: int, max_fails: int) -> bytes:
-    flags = b""
-    if priority:
-        flags += b" -priority=%d" % priority
-    if max_attempts:
-        flags += b" -max-attempts=%d" % _whole(max_attempts)
-    if max_fails:
-        flags += b" -max-fails=%d" % _whole(max_fails)
-    return flags
