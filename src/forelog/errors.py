@@ -31,6 +31,7 @@
     │   ├── JobRefused          it refuses the command, and says why (also a ValueError)
     │   ├── JobNotFound         it has no such job or queue (also a LookupError)
     │   ├── JobTimeout          no job or result came in time (also a TimeoutError)
+    │   ├── JobFailed           a task's job has failed for good; it has the task's exception
     │   ├── ServerFailed        it failed; the command may have been executed
     │   │   └── ServerReadOnly  its command log can't be written: nothing can be changed until it can
     │   ├── ConnectionLost      no connection; the command may have been executed (also a ConnectionError)
@@ -74,6 +75,7 @@ __all__ = [
     "ForelogError",
     "HeaderMismatch",
     "JobError",
+    "JobFailed",
     "JobNotFound",
     "JobRefused",
     "JobTimeout",
@@ -278,6 +280,29 @@ class JobNotFound(JobError, LookupError):
 
 class JobTimeout(JobError, TimeoutError):
     """No job or result came in time."""
+
+
+class JobFailed(JobError):
+    """A task's job has failed for good.
+
+    `job_id` is its id. `type` is the name of the exception's class, `reason` its message, and `traceback` its
+    traceback as text, as the worker had it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: object = None,
+        type: str = "",  # noqa: A002
+        reason: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.type = type
+        self.reason = reason
+        self.traceback = traceback
 
 
 class ServerFailed(JobError):

@@ -371,7 +371,7 @@ def leased(queue: str) -> Leased:
 
 def test_a_complete_is_sent_again_when_it_is_unknown_and_had_arrived(queue):
     shift = Shift(1000)
-    delivery = shift.success(shift.begin(leased(queue)), b"")
+    delivery = shift.success(shift.begin(leased(queue))[0], b"")
     assert delivery.refused(ConnectionLost("gone", unknown=True)) > 0
     assert delivery.refused(ServerReadOnly("no room")) > 0
     assert delivery.refused(JobRefused("twice", reason="Duplicate result")) is None
@@ -381,14 +381,14 @@ def test_a_complete_is_sent_again_when_it_is_unknown_and_had_arrived(queue):
 def test_a_result_that_someone_else_has_given_is_lost_and_told(queue, caplog):
     shift = Shift(1000)
     for error in (JobRefused("twice", reason="Duplicate result"), JobNotFound("deleted")):
-        assert shift.success(shift.begin(leased(queue)), b"").refused(error) is None
+        assert shift.success(shift.begin(leased(queue))[0], b"").refused(error) is None
     assert (shift.counters.completed, shift.counters.lost) == (0, 2)
     assert "is lost: deleted" in caplog.text
 
 
 def test_a_fail_is_not_sent_again_when_it_is_unknown_because_it_would_count_twice(queue):
     shift = Shift(1000)
-    delivery = shift.failure(shift.begin(leased(queue)), ValueError())
+    delivery = shift.failure(shift.begin(leased(queue))[0], ValueError())
     assert delivery.refused(ConnectionLost("not sent", unknown=False)) > 0
     assert delivery.refused(ServerReadOnly("no room")) > 0
     assert delivery.refused(ConnectionLost("gone", unknown=True)) is None
@@ -397,8 +397,8 @@ def test_a_fail_is_not_sent_again_when_it_is_unknown_because_it_would_count_twic
 
 def test_what_the_server_itself_does_not_know_is_sent_again_where_that_does_no_harm(queue):
     shift = Shift(1000)
-    complete = shift.success(shift.begin(leased(queue)), b"")
-    fail = shift.failure(shift.begin(leased(queue)), ValueError())
+    complete = shift.success(shift.begin(leased(queue))[0], b"")
+    fail = shift.failure(shift.begin(leased(queue))[0], ValueError())
     assert complete.refused(ServerFailed("who knows", unknown=True)) > 0
     assert complete.refused(JobRefused("twice", reason="Duplicate result")) is None
     assert fail.refused(ServerFailed("who knows", unknown=True)) is None

@@ -343,6 +343,7 @@ OPTIONS = [
     Option("Client", "connections", 1, COUNT_MAX, ask),
     Option("Worker", "concurrency", 1, 10_000, work, tried=20),
     Option("Worker", "lease_ms", 0, 24 * 3600 * 1000, work),
+    Option("Worker", "heartbeat_ms", 0, 8 * 3600 * 1000, work),
     Option("Worker", "timeout", 1, TIMER_SECONDS_MAX, work),
     Option("Worker", "connect_timeout", 1, TIMER_SECONDS_MAX, work),
     Option("Broker", "sync_interval_ms", 1, TIMER_MS_MAX, serve_messages),

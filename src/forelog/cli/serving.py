@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import ssl
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from forelog.cli import codes
 from forelog.cli.output import say
 from forelog.errors import ForelogError
+from forelog.serving.loops import loop_factory as loop_factory
 from forelog.serving.tls import Certificates, client_context
 
 _OWN_FILES = 64
@@ -92,16 +92,6 @@ def client_tls(authorities: str | None, certificate: str | None = None, key: str
         raise codes.UsageError(f"{what} has no certificates: {error}") from None
     except OSError as error:
         raise codes.UsageError(f"{authorities or certificate}: {error.strerror}") from None
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The factory of uvloop's event loop, if uvloop is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def clients_within_limits(wanted: int) -> int:

@@ -18,7 +18,12 @@ things.py              what a server shows of jobs, queues and schedules, as it 
 values.py              what a client gets: Leased, Result, JobInfo and others
 exchange.py            which commands are sent again when a connection breaks
 pipeline.py            many commands in one write
-worker.py              Worker: functions that do jobs, on threads
+worker.py              Worker: functions that do jobs
+crew.py                its threads
 tasks.py               a worker whose functions are coroutines
-shift.py               what both kinds of worker share: attempts, outcomes, counters
+shift.py               what both kinds of worker share: leases, outcomes, counters
+attempt.py             Attempt: a job, as a function gets it
+signals.py             Retry and Discard, which a function may raise
+link.py                the connection of a worker's thread: outcomes and a lease in one write
+keeper.py              heartbeats, and outcomes that have to be sent again
 """

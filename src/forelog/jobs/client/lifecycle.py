@@ -31,7 +31,8 @@ def extend(job_id: UUID | str, ms: int, *, attempt: int = 0) -> Request[None]:
 def progress(job_id: UUID | str, percent: int, text: bytes = b"", *, attempt: int = 0) -> Request[None]:
     """Report how much of a job is done."""
     what = f"progress {id_of(job_id)}"
-    return _with(what, f"{what} {whole(percent)} {size_of(text)}{_attempt(attempt)}", text)
+    data = b"%b\r\n%b\r\n" % (f"{what} {whole(percent)} {size_of(text)}{_attempt(attempt)}".encode(), text)
+    return Request(what, data, DONE, _nothing)
 
 
 def follow(job_id: UUID | str, after: int = 0, wait_ms: int = 0) -> Request[list[Progress]]:
@@ -50,7 +51,8 @@ def cancel(job_id: UUID | str) -> Request[None]:
 def step(job_id: UUID | str, name: str, result: bytes = b"", *, attempt: int = 0) -> Request[None]:
     """Record the result of a step of a job."""
     what = f"step {id_of(job_id)} {key_of('name', name)}"
-    return _with(what, f"{what} {size_of(result)}{_attempt(attempt)}", result)
+    data = b"%b\r\n%b\r\n" % (f"{what} {size_of(result)}{_attempt(attempt)}".encode(), result)
+    return Request(what, data, DONE, _nothing, repeatable=True, done_already=("Duplicate step",))
 
 
 def steps(job_id: UUID | str) -> Request[list[Step]]:
@@ -65,10 +67,6 @@ def _attempt(attempt: int) -> str:
 
 def _done(what: str, line: str, *, repeatable: bool) -> Request[None]:
     return Request(what, f"{line}\r\n".encode(), DONE, _nothing, repeatable=repeatable)
-
-
-def _with(what: str, line: str, data: bytes) -> Request[None]:
-    return Request(what, b"%b\r\n%b\r\n" % (line.encode(), data), DONE, _nothing)
 
 
 def _same(reply: Any) -> Any:

@@ -12,8 +12,11 @@
     worker.run()                # until SIGTERM, Ctrl-C or stop()
 
 What a function returns (bytes, a text or None) completes the job. An exception fails it, with its text as the
-result. Once an attempt's time to run is over, the server gives the job to another worker. A result that comes
-later is counted as late and logged, but not sent, as it would end the other attempt. The worker's clock starts
+result, and its traceback is logged. `Retry` and `Discard` say what becomes of the job.
+
+The worker sends heartbeats for jobs that take long. If it is killed, its leases end within three times
+`heartbeat_ms`, if the server knows heartbeats. Once an attempt's time to run is over, the server gives the job to
+another worker. A result that comes later is counted as late and logged, but not sent. The worker's clock starts
 when the job arrives, and the server's when it was sent: the worker does not notice a result that is late by less
 than that.
 
@@ -28,23 +31,29 @@ from __future__ import annotations
 import inspect
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forelog.bounds import check_number, check_whole
-from forelog.errors import JobError
 from forelog.jobs.client import requests
+from forelog.jobs.client.attempt import Attempt, Describe
 from forelog.jobs.client.client import Client
+from forelog.jobs.client.crew import Crew
+from forelog.jobs.client.endpoint import Endpoint
 from forelog.jobs.client.exchange import CONNECT_SECONDS, REPLY_SECONDS
-from forelog.jobs.client.shift import Attempt, Counters, Delivery, Pause, Shift
+from forelog.jobs.client.keeper import Keeper
+from forelog.jobs.client.link import Link
+from forelog.jobs.client.shift import BEATS, Counters, Shift
 from forelog.jobs.machine.limits import TTR_MS_MAX
 
 if TYPE_CHECKING:
     import ssl
 
+    from forelog.jobs.client.async_client import AsyncClient
+
 F = TypeVar("F", bound=Callable[[Attempt], Any])
+HEARTBEAT_MS = 2000
 CONCURRENCY_MAX = 10_000
 """Jobs of one worker at a time: each has a thread."""
 
@@ -53,7 +62,9 @@ class Worker:
     """Does jobs of the queues that it has functions for, `concurrency` of them at a time.
 
     If several queues have jobs, those named first go first. `lease_ms` is how long a request for a job waits;
-    stopping an idle worker takes about as long. The other options are those of `Client`.
+    stopping an idle worker takes about as long. `heartbeat_ms` is how often it says that a job is still being
+    done: if it is killed, other workers get the job after three times as long. 0 is for never, and then they get
+    it when the job's time to run is over. The other options are those of `Client`.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class Worker:
         *,
         concurrency: int = 1,
         lease_ms: int = 1000,
+        heartbeat_ms: int = HEARTBEAT_MS,
         token: str | bytes | None = None,
         tls: ssl.SSLContext | bool = False,
         timeout: float = REPLY_SECONDS,
@@ -70,19 +82,24 @@ class Worker:
     ) -> None:
         check_whole("concurrency", concurrency, most=CONCURRENCY_MAX)
         check_whole("lease_ms", lease_ms, least=0, most=TTR_MS_MAX)
+        check_whole("heartbeat_ms", heartbeat_ms, least=0, most=TTR_MS_MAX // BEATS)
         check_number("timeout", timeout, above=True)
         check_number("connect_timeout", connect_timeout, above=True)
         self._server = server
         self._concurrency = concurrency
+        self._endpoint = Endpoint.of(server, tls, token)
+        self._timeouts = timeout, connect_timeout
         self._options: dict[str, Any] = {
             "token": token,
             "tls": tls,
             "timeout": timeout,
             "connect_timeout": connect_timeout,
-            "retry_seconds": 0,
             "connections": concurrency,
         }
-        self._shift = Shift(lease_ms)
+        self._client: Client | None = None
+        self._async_client: AsyncClient | None = None
+        self._shift = Shift(lease_ms, heartbeat_ms)
+        self._shift.clients = self.client, self.async_client
         for name, function in (functions or {}).items():
             self.job(name)(function)
 
@@ -98,6 +115,10 @@ class Worker:
 
         return take
 
+    def describe_errors(self, describe: Describe) -> None:
+        """Set what makes the result of a failed job of its exception. By default that is its type and message."""
+        self._shift.describe = describe
+
     @property
     def counters(self) -> Counters:
         """What was done so far."""
@@ -112,69 +133,53 @@ class Worker:
         if any(inspect.iscoroutinefunction(function) for function in self._shift.functions.values()):
             import asyncio
 
-            asyncio.run(self.run_async())
+            from forelog.serving.loops import loop_factory
+
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self.run_async())
             return
         shift = self._shift
-        with (
-            shift.open(self._server, self._concurrency),
-            Client(self._server, **self._options) as client,
-            _signals(shift),
-        ):
-            threads = [
-                threading.Thread(target=_work, args=(shift, client), name=f"forelog-worker-{number}", daemon=True)
-                for number in range(self._concurrency)
-            ]
-            for thread in threads:
-                thread.start()
-            shift.stopping.wait()
-            for thread in threads:
-                thread.join()
+        try:
+            with shift.open(self._server, self._concurrency), Keeper(shift, self._link), _signals(shift):
+                Crew(shift, self._link, self._concurrency).run()
+        finally:
+            if self._client is not None:
+                self._client.close()
 
     async def run_async(self) -> None:
         """Do jobs in the running event loop, until stopped. Functions that aren't coroutines run on threads."""
-        from forelog.jobs.client.async_client import AsyncClient  # loads asyncio, which threads do not need
+        import asyncio  # which threads do not need
+
         from forelog.jobs.client.tasks import run_tasks
 
-        with self._shift.open(self._server, self._concurrency):
-            async with AsyncClient(self._server, **self._options) as client:
-                await run_tasks(self._shift, client, self._concurrency)
-
-
-def _work(shift: Shift, client: Client) -> None:
-    """What one thread does."""
-    pause = Pause()
-    lease = shift.lease_request()
-    while not shift.stopping.is_set():
+        shift = self._shift
         try:
-            leased = client.call(lease)
-        except Exception as error:
-            if not shift.is_away(error):
-                return
-            shift.stopping.wait(pause.next())
-            continue
-        pause = Pause()
-        if leased is not None:
-            attempt = shift.begin(leased)
-            try:
-                delivery = shift.success(attempt, shift.functions[attempt.name](attempt))
-            except BaseException as error:
-                delivery = shift.failure(attempt, error)
-                shift.end_if_meant(error)
-            _deliver(client, delivery)
+            with shift.open(self._server, self._concurrency):
+                keeper = Keeper(shift, self._link).__enter__()
+                try:
+                    await run_tasks(shift, self._endpoint, *self._timeouts, self._concurrency)
+                finally:
+                    await asyncio.to_thread(keeper.__exit__)
+        finally:
+            if self._async_client is not None:
+                await self._async_client.close()
 
+    def _link(self) -> Link:
+        return Link(self._shift, self._endpoint, *self._timeouts)
 
-def _deliver(client: Client, delivery: Delivery) -> None:
-    while not delivery.is_over():
-        try:
-            client.call(delivery.request)
-        except JobError as error:
-            seconds = delivery.refused(error)
-            if seconds is None:
-                return
-            time.sleep(seconds)
-        else:
-            delivery.sent()
-            return
+    def client(self) -> Client:
+        """The client that attempts use. It connects when it is first used."""
+        if self._client is None:
+            self._client = Client(self._server, **self._options)
+        return self._client
+
+    def async_client(self) -> AsyncClient:
+        """The client that attempts of coroutines use."""
+        if self._async_client is None:
+            from forelog.jobs.client.async_client import AsyncClient
+
+            self._async_client = AsyncClient(self._server, **self._options)
+        return self._async_client
 
 
 @contextmanager
