@@ -116,7 +116,7 @@ promise: $(VENV)/.ready
 
 ## make rights  rights of random users through reloads, takeovers and kills; RIGHTS_SEEDS=200
 rights: $(VENV)/.ready
-	$(RUN) -m tests.broker.rights_model --seeds $(RIGHTS_SEEDS)
+	$(RUN) -m tests.broker.access.rights_model --seeds $(RIGHTS_SEEDS)
 
 ## make load    a broker with a subscriber that never reads, 10,000 idle ones, and one that is 5 million messages behind
 load: $(VENV)/.ready
@@ -132,7 +132,7 @@ kill: $(VENV)/.ready
 
 ## make kill-tables  20 rounds of an ingest ended by kill -9, for each kind of table, in folders and in a bucket
 kill-tables: $(VENV)/.ready
-	$(RUN) -m pytest tests/spark/test_ingest_kill.py tests/spark/test_ingest_bucket.py --kill-rounds 700
+	$(RUN) -m pytest tests/spark/ingest/test_ingest_kill.py tests/spark/ingest/test_ingest_bucket.py --kill-rounds 700
 
 ## make cluster  Spark on a standalone cluster of two workers, one of which is killed
 cluster: $(VENV)/.ready
@@ -140,7 +140,7 @@ cluster: $(VENV)/.ready
 
 ## make pipeline  the declarative pipeline on Spark, run twice: the second time takes what is new
 pipeline: $(VENV)/.ready
-	$(RUN) -m pytest tests/spark/test_declarative.py --long
+	$(RUN) -m pytest tests/spark/pipeline/test_declarative.py --long
 
 ## make clean   remove what the others made
 clean:

@@ -23,8 +23,8 @@ from forelog.spark.planning import find_logs, plan
 from forelog.spark.slices import read_slice, table_columns
 from tests.conftest import VECTORS
 from tests.project.test_docs import FENCE, ROOT
-from tests.spark.test_filters import make
-from tests.spark.test_planning import write_log
+from tests.spark.source.test_filters import make
+from tests.spark.source.test_planning import write_log
 
 LOGS = ["m3", *sorted({str(file.parent.relative_to(VECTORS)) for file in VECTORS.rglob("*.log")})]
 KINDS = ["whole", "cleaned", "damaged", "out of order", "continued"]

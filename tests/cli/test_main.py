@@ -298,7 +298,7 @@ def test_no_command_begins_a_log_in_a_place_of_another(
     run: Run, tmp_path: Path, place: str, words: list[str]
 ) -> None:
     pytest.importorskip("msgspec")
-    from ..log import test_tenants
+    from ..log.directory import test_tenants
 
     here = tmp_path / "here"
     getattr(test_tenants, place)(here)

@@ -20,7 +20,7 @@ from forelog.formats.commands.commands import (
     decode,
     encode,
 )
-from tests.jobs.vectors import all_payloads
+from tests.jobs.log.vectors import all_payloads
 
 IDS = st.binary(min_size=16, max_size=16)
 TIMES = st.integers(-(10**20), 10**20) | st.sampled_from([0, -1, -62_135_596_800 * 10**9 + 1])

@@ -15,7 +15,7 @@ from forelog.jobs.machine.machine import DONE, DUPLICATE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Leaser
 from forelog.jobs.machine.registry import QUEUES_IDLE_MAX
 from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
-from tests.jobs.logged import replay
+from tests.jobs.log.logged import replay
 
 MS, SECOND = 10**6, 10**9
 START = 10**18

@@ -13,7 +13,7 @@ from forelog.formats import Captain
 from forelog.formats.commands.commands import format_id
 from forelog.jobs.log.reader import read_commands
 from forelog.times import parse_time
-from tests.jobs import vectors
+from tests.jobs.log import vectors
 from tests.jobs.serving import Served, Talk, served
 
 LEGEND = vectors.load("legend.json")

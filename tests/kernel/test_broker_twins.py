@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from forelog.broker.mqtt.decode import decode_all
 from forelog.broker.mqtt.packets import MQTT_5_0, Properties, Publish
-from tests.broker.strategies import TOPICS, VERSIONS
+from tests.broker.mqtt.strategies import TOPICS, VERSIONS
 from tests.kernel import oracle
 from tests.kernel.oracle import broker
 from tests.kernel.test_message_twins import PROPERTIES, VALUES, hostile

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from forelog.errors import BadCommand
 from forelog.formats.commands.commands import Add, Complete, Fail, Schedule
 from forelog.formats.commands.fields import ERROR_WORDS
+from tests.jobs.log.vectors import all_payloads
 from tests.jobs.strategies import PAYLOADS, laid_out, outcome
-from tests.jobs.vectors import all_payloads
 from tests.kernel.test_twins import same
 
 INT64_MAX = 2**63 - 1

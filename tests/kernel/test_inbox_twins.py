@@ -15,7 +15,7 @@ from forelog import kernel
 from forelog.broker.mqtt.encode import encode
 from forelog.broker.mqtt.packets import MQTT_5_0, Puback, Publish
 from forelog.kernel.types import ALL, NOT_PLAIN, PACKETS_MAX
-from tests.broker.strategies import VERSIONS, publishes
+from tests.broker.mqtt.strategies import VERSIONS, publishes
 from tests.kernel import oracle
 from tests.kernel.oracle import inbox as inbox_py
 from tests.kernel.test_mqtt_twins import HEADS, LARGE, VERSIONED

@@ -24,7 +24,7 @@ from forelog.kernel.types import (
     TOO_LARGE,
     Publishes,
 )
-from tests.broker.strategies import VERSIONS, damaged, from_clients, publishes
+from tests.broker.mqtt.strategies import VERSIONS, damaged, from_clients, publishes
 from tests.kernel.test_twins import same
 
 LARGE = 1 << 20
