@@ -91,7 +91,7 @@ class Ledger:
                 entry.readable = moment
 
     def expose(self, moment: int) -> None:
-        """Note that readers can read from now on what was acknowledged."""
+        """Note that from now on readers can read what was acknowledged."""
         for entry in self.entries:
             if entry.outcome == "acknowledged":
                 entry.readable = min(entry.readable, moment)

@@ -25,9 +25,9 @@ _SHOWN_BY = {"m3": "datapoints", "messages": "messages"}
 def parser() -> options.CommandParser:
     parser = options.command_parser(
         "dump",
-        "Show records, one a line: position, time and payload, separated by tabs. Of a log in M3's format show\n"
-        "datapoints: position, time of creation, namespace, id, tags, timestamp, value, unit and annotation. Of\n"
-        "a log of messages show position, time, topic, payload, and properties as JSON if there are any.",
+        "Show records, one a line: position, time and payload, separated by tabs. For a log in M3's format, show\n"
+        "datapoints: position, time of creation, namespace, id, tags, timestamp, value, unit and annotation. For\n"
+        "a log of messages, show position, time, topic, payload, and properties as JSON if there are any.",
         "Times are RFC 3339 as in 2026-11-15T18:00:00Z, or -15m for a time ago; positions are as printed,\n"
         "000000007:1048576.\n\n"
         "examples:\n"

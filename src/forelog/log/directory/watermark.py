@@ -106,7 +106,7 @@ def _read_marks(file: File, path: str, segment_max: int) -> list[Mark]:
 
 
 def _latest(marks: list[Mark]) -> Mark | None:
-    """The later of two marks. If they are equal it is the second one, which was written later and has the boot."""
+    """The later of two marks. Of two equal ones the second is later, and has the boot."""
     return max(reversed(marks), key=lambda mark: (mark.opening, mark.segment, mark.offset), default=None)
 
 
