@@ -146,7 +146,7 @@ pipeline: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) .venv-3.* build dist site demo *.egg-info src/*.egg-info src/forelog/kernel/*.c src/forelog/kernel/*.so src/forelog/jobs/*/*.c src/forelog/jobs/*/*.so
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/forelog/kernel/*.pyx src/forelog/kernel/*/*.pxi src/forelog/kernel/include/*.h src/forelog/jobs/*/*.py src/forelog/jobs/*/*.pxd)
+$(VENV)/.ready: requirements/dev.txt pyproject.toml setup.py $(wildcard src/forelog/kernel/*.pyx src/forelog/kernel/*.pxi src/forelog/kernel/*/*.pxi src/forelog/kernel/include/*.h src/forelog/jobs/*/*.py src/forelog/jobs/*/*.pxd)
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pinned dependencies, then the kernel"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt

@@ -69,7 +69,7 @@ from setuptools import Extension, setup  # noqa: E402
 kernel = Extension(
     "forelog.kernel._kernel",
     ["src/forelog/kernel/_kernel.pyx"],
-    depends=[*glob("src/forelog/kernel/include/*.h"), *glob("src/forelog/kernel/*/*.pxi")],
+    depends=[*glob("src/forelog/kernel/include/*.h"), *glob("src/forelog/kernel/**/*.pxi", recursive=True)],
     include_dirs=["src/forelog/kernel/include"],
     extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,21 @@ def test_where_there_is_no_compiler_that_of_a_wheel_is_taken(tmp_path: Path, wor
     )
     assert done.returncode == (0 if works else 1)
     assert works or "ziglang cc -mcpu=baseline can't compile what includes Python.h" in done.stderr
+
+
+def test_every_source_goes_into_a_distribution_and_is_compiled_again_when_it_changes() -> None:
+    """A part of the kernel that no pattern named was left out, and the source distribution couldn't be built."""
+    package = ROOT / "src" / "forelog"
+    packed = set(package.rglob("*.py"))
+    for name, patterns in PROJECT["tool"]["setuptools"]["package-data"].items():
+        folder = ROOT / "src" / name.replace(".", "/")
+        packed |= {file for pattern in patterns for file in folder.glob(pattern)}
+    written = subprocess.run(["git", "ls-files", "src/forelog"], capture_output=True, text=True, cwd=ROOT).stdout
+    assert {ROOT / name for name in written.split()} <= packed
+    rebuilt = re.search(r"ready: (.*)", (ROOT / "Makefile").read_text())
+    assert rebuilt
+    listed = {file for pattern in re.findall(r"src/[^\s)]+", rebuilt[1]) for file in ROOT.glob(pattern)}
+    assert {file for file in packed if file.suffix in (".pyx", ".pxi", ".h", ".pxd")} <= listed
 
 
 def test_the_version_is_in_one_place() -> None:

@@ -71,8 +71,7 @@ def test_times_are_dates_or_seconds_since_a_start():
 
 
 def test_texts_and_figures_are_escaped():
-    page = Report("a")
-    page.add_text("1 < 2 & so on", "<title>")
+    page = Report("<title>", "1 < 2 & so on")
     page.add_figures({"<lost>": "0"})
     html = page.html()
     assert "1 &lt; 2 &amp; so on" in html

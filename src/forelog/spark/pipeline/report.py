@@ -64,11 +64,6 @@ class Report:
         self._start_s = start_s
         self._parts: list[str] = [f'<p class="note">{escape(note)}</p>'] if note else []
 
-    def add_text(self, text: str, title: str = "") -> None:
-        """A paragraph."""
-        heading = f"<h2>{escape(title)}</h2>\n" if title else ""
-        self._parts.append(f"{heading}<p>{escape(text)}</p>")
-
     def add_figures(self, figures: Mapping[str, str]) -> None:
         """A few important numbers, in large type, each above its name."""
         tiles = (

@@ -48,10 +48,6 @@ class Machine:
         if self.is_up:
             self.start(name, main)
 
-    def stop_keeping(self) -> None:
-        """Start no program again from now on."""
-        self._kept.clear()
-
     def _start_again(self, name: str) -> None:
         if self.is_up and name in self._kept and name not in self.processes:
             self.start(name, self._kept[name])

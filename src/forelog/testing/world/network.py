@@ -104,12 +104,6 @@ class Network:
         self._cut.clear()
         self._slow.clear()
 
-    def isolate(self, name: str, others: list[str]) -> None:
-        """Cut a machine off from all others."""
-        for other in others:
-            if other != name:
-                self.cut(name, other)
-
     def reset(self) -> bool:
         """Break one open connection, if there is any. Both sides get an error."""
         hosts = {listener.host.label: listener.host for listener in self.listeners.values()}
