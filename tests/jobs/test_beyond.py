@@ -67,7 +67,7 @@ def read(request: Request, data: bytes, repeated: bool = False):
         (administration.retry_all_dead("q"), "dead retry-all q"),
         (administration.pause("q"), "pause q"),
         (administration.limit("q", group_rate="1/1000", weight=3), "limit q -group-rate=1/1000 -weight=3"),
-        (administration.limit("q", rate=0, backoff=fixed("2s")), "limit q -rate=0 -backoff=fixed:2000:2000:0"),
+        (administration.limit("q", rate=0, backoff=fixed("2s")), "limit q -rate=0 -backoff=fixed:2000:2000:0"),  # type: ignore[arg-type]
         (administration.queue_details("q"), "inspect queue q -all=1"),
         (
             administration.repeat(
@@ -106,7 +106,7 @@ def test_every_option_of_a_job_is_a_flag_of_the_table():
         (lambda: requests.add("q", key="a,b"), "without spaces or commas"),
         (lambda: requests.add("q", retries=-1), "whole number"),
         (lambda: requests.add("q", backoff="soon"), "isn't a backoff"),
-        (lambda: requests.add("q", on_duplicate="ignore"), "expected one of refuse, existing, replace"),
+        (lambda: requests.add("q", on_duplicate="ignore"), "expected one of refuse, existing, replace"),  # type: ignore[arg-type]
         (lambda: requests.schedule("q", b"", 0, delay_ms=5), "takes no delay"),
         (lambda: requests.fail(ID, final=True, retry_after_ms=5), "retry_after_ms or final"),
         (lambda: requests.add_unique("q"), "a unique job has a key"),
@@ -125,9 +125,9 @@ def test_what_no_server_would_take_is_refused_before_it_is_sent(make, why):
 
 def test_an_option_that_does_not_exist_is_a_type_error():
     with pytest.raises(TypeError, match="retrys"):
-        requests.add("q", retrys=5)
+        requests.add("q", retrys=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="no limit 'speed'"):
-        administration.limit("q", speed=5)
+        administration.limit("q", speed=5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="a share from 0 to 1"):
         exponential(jitter=10)
     with pytest.raises(ValueError, match="expected a duration"):

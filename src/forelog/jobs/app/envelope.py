@@ -45,7 +45,6 @@ msgspec = _loaded()
 _TRACEBACK_BYTES = 8 << 10
 _MESSAGE_CHARS = 2000
 _RUNNER = str(Path(__file__).with_name("runner.py"))
-_NO_HEADERS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Call:
     """Its arguments."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments by name."""
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
     """What middleware sends along."""
     results: Sequence[str] = ()
     """The ids of jobs whose results come before `args`."""
@@ -121,11 +120,11 @@ def decode_call(payload: bytes) -> Call:
     if not isinstance(found, dict) or not isinstance(found.get("task"), str):
         raise BadCall('the payload isn\'t a call of a task: expected {"task": NAME, "args": [...]}')
     args, kwargs = found.get("args") or (), found.get("kwargs") or {}
-    headers, results = found.get("headers") or _NO_HEADERS, found.get("results") or ()
+    headers, results = found.get("headers") or {}, found.get("results") or ()
     if not (
         isinstance(args, list | tuple)
         and isinstance(kwargs, dict)
-        and isinstance(headers, Mapping)
+        and isinstance(headers, dict)
         and isinstance(results, list | tuple)
     ):
         raise BadCall(f"the payload of a call of {found['task']} has args or kwargs of a wrong type")
