@@ -3,6 +3,7 @@
     serve.py     serve: the server, also `workq-server`
     commands.py  add, run, schedule, lease, complete, fail, delete, result
     inspect.py   inspect: jobs, queues and the server
+    worker.py    worker: do the jobs of an app's tasks
     top.py       top: watch queues
 
 Each subcommand has a parser of its own, created when it is needed.
@@ -32,9 +33,11 @@ SUBCOMMANDS = {
     "delete": "forget jobs",
     "result": "print a job's result",
     "inspect": "show jobs, queues, and the server",
+    "worker": "do the jobs of an app's tasks",
     "top": "watch queues: jobs, rates, latencies",
 }
 SERVER = "127.0.0.1:9922"
+_MODULES = ("serve", "inspect", "top", "worker")
 _ENVIRONMENT = """\
 environment:
   WORKQ_SERVER  the server's address, unless --server is given
@@ -49,6 +52,7 @@ def parser() -> options.CommandParser:
         "  forelog jobs serve -cmdlog-path cmdlog\n"
         "  forelog jobs add mail 'to: you'\n"
         "  forelog jobs lease mail --wait 10s\n"
+        "  forelog jobs worker shop.tasks:app --processes 4\n"
         "  forelog jobs top\n\n"
         "forelog jobs SUBCOMMAND --help shows the options of a subcommand.\n\n" + _ENVIRONMENT,
         SUBCOMMANDS,
@@ -71,11 +75,14 @@ def subparser(name: str) -> options.CommandParser:
 
 
 def _module(name: str) -> Any:
-    return import_module(f"forelog.cli.jobs.{name if name in ('serve', 'inspect', 'top') else 'commands'}")
+    return import_module(f"forelog.cli.jobs.{name if name in _MODULES else 'commands'}")
 
 
 def run(chosen: argparse.Namespace) -> int:
     module = _module(chosen.subcommand)
+    if chosen.subcommand == "worker":
+        own: int = module.run(chosen, options.client_tls(chosen), _token(chosen.token_file))
+        return own
     with contextlib.nullcontext() if chosen.subcommand == "serve" else _client(chosen) as client:
         code: int = module.run(chosen, client)
         return code

@@ -13,5 +13,6 @@ runner.py      from the payload of a job to its result
 steps.py       step: functions whose results are recorded
 workflows.py   chain, group: jobs that wait for others
 schedules.py   tasks that are called at the times of a schedule
+processes.py   several processes of a worker
 testing.py     an app in tests
 """

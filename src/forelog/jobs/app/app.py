@@ -234,6 +234,19 @@ class App:
         if client is not None:
             await client.close()
 
+    def use_server(
+        self,
+        server: str | None = None,
+        *,
+        token: str | bytes | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+    ) -> None:
+        """Use another server, token or TLS, where they are given: as a command line may say."""
+        self.close()
+        self._server = server or self._server
+        given = {"token": token, "tls": tls}
+        self._connect |= {name: value for name, value in given.items() if value is not None}
+
     @contextlib.contextmanager
     def connected_to(self, server: str) -> Iterator[None]:
         """Use another server inside of the `with` block: for tests."""
