@@ -129,7 +129,7 @@ class TimeBounds:
 def segments_between(
     directory: Directory, numbers: list[int], since_ns: int | None, until_ns: int | None = None
 ) -> list[int]:
-    """Those of the given segments that may have records within time bounds."""
+    """Which of the given segments may have records within time bounds."""
     order = TimeOrder(directory)
     low, high = bisect_left(numbers, order.first), bisect_right(numbers, order.last)
     own = numbers[low:high]

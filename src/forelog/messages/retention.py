@@ -30,7 +30,7 @@ class Retained:
     kept: list[str] = field(default_factory=list)
     """Files that are too old or too many, and still needed."""
     forced: list[str] = field(default_factory=list)
-    """Those of the removed ones that were still needed."""
+    """Removed files that were still needed."""
 
 
 def retain(

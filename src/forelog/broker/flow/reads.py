@@ -16,14 +16,14 @@ Begin = Callable[[], object]
 
 
 class Reads:
-    """Those that are reading, and those that wait to read."""
+    """Keeps count of who reads and who waits to read."""
 
     def __init__(self, most: int = READS_MAX) -> None:
         self._most = most
         self._reading: set[Hashable] = set()
         self._waiting: dict[Hashable, deque[Begin]] = {}
         self._turns: OrderedDict[Hashable, None] = OrderedDict()
-        """Those that wait to read; the first is next."""
+        """Keys that wait to read; the first is next."""
 
     def __len__(self) -> int:
         """How many are reading."""

@@ -136,7 +136,7 @@ class Cursor:
         return judge([sub for sub in found if sub.since <= position])
 
     def candidates(self, topics: list[bytes], codes: Sequence[int]) -> Sequence[int]:
-        """Those of some topics, given by their numbers, that a subscription may match."""
+        """Which of these topics, given by their numbers, a subscription may match."""
         if len(self._shapes) or len(self.subs) > _FEW_SUBS:
             return codes
         names = {name.encode() for name in self.subs}

@@ -101,7 +101,7 @@ class SessionStore:
         self._noted: set[str] = set()
         """Sessions that the log has, so that only their changes are noted."""
         self._new: set[str] = set()
-        """Those of them whose snapshots aren't written yet."""
+        """Sessions among them whose snapshots aren't written yet."""
         self._let_go: dict[tuple[str, int], int] = {}
         self._healing = threading.Lock()
         self._make_log = functools.partial(

@@ -38,7 +38,7 @@ _LIMITS: dict[str, Callable[[str], float]] = {
     for field in dataclasses.fields(Limits)
     if field.name not in _OWN_OPTIONS
 }
-"""Those that `--limit` sets."""
+"""The limits that `--limit` sets."""
 _KINDS = {"": "MQTT", "tls": "MQTT over TLS", "ws": "MQTT over WebSockets", "wss": "MQTT over WebSockets and TLS"}
 
 

@@ -54,9 +54,9 @@ class Call:
     task: str
     """The task's name."""
     args: Sequence[Any] = ()
-    """Its arguments."""
+    """Arguments by position."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Its arguments by name."""
+    """Arguments by name."""
     headers: dict[str, Any] = field(default_factory=dict)
     """What middleware sends along."""
     results: Sequence[str] = ()
@@ -72,9 +72,9 @@ class Failure:
     type: str
     """The name of the exception's class."""
     message: str
-    """Its message."""
+    """The exception's message."""
     traceback: str = ""
-    """Its traceback, as text."""
+    """The exception's traceback, as text."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

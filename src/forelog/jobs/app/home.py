@@ -59,11 +59,11 @@ class Called(Protocol):
 
     @property
     def home(self) -> Home:
-        """Its app."""
+        """The app of the task."""
 
     @property
     def plain(self) -> Callable[..., Any]:
-        """Its function."""
+        """The function of the task."""
 
     def request(
         self,

@@ -94,7 +94,7 @@ def make(
 async def make_async(
     factories: Mapping[str, Callable[..., Any]], overrides: Overrides, stack: AsyncExitStack, made: Made
 ) -> dict[str, Any]:
-    """The same for a task that is a coroutine."""
+    """Make what a task that is a coroutine depends on, as `make` does for other tasks."""
     found = {}
     for name, wanted in factories.items():
         if wanted not in made:

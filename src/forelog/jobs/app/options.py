@@ -35,7 +35,7 @@ class TaskOptions(TypedDict, total=False):
     unique: Unique
     """How long a job with a key is unique: `unfinished` (the default) or `waiting`."""
     unique_for: Span
-    """It is unique for at least so long, whatever becomes of the job."""
+    """The job is unique for at least so long, whatever becomes of the job."""
     on_duplicate: OnDuplicate
     """What a second job with the key gets: `refuse` (the default), `existing` or `replace`."""
 
@@ -48,7 +48,7 @@ class CallOptions(TaskOptions, total=False):
     eta: datetime | str
     """When it is due: an aware datetime, or RFC 3339."""
     delay: Span
-    """It is due so long from now."""
+    """The job is due so long from now."""
     key: str
     """The job is unique by this key, in its queue."""
     after: Iterable[UUID | str]

@@ -34,19 +34,19 @@ class Task(Generic[P, R]):
         self, home: Home, function: Callable[P, R], name: str, queue: str, options: Mapping[str, Any]
     ) -> None:
         self.home = home
-        """Its app."""
+        """The app of the task."""
         self.function = function
         """The function itself."""
         self.plain: Callable[..., Any] = function
         """The function, whatever it takes."""
         self.name = name
-        """Its name, in the payload of its jobs."""
+        """The task's name, in the payload of its jobs."""
         self.queue = name_of(queue)
         """The queue of its jobs."""
         self.options = dict(options)
         """The options of its jobs."""
         self.arguments = Arguments(function)
-        """Its parameters."""
+        """The function's parameters."""
         self.is_coroutine = inspect.iscoroutinefunction(function)
         """Whether it is to be awaited."""
         functools.update_wrapper(self, function)

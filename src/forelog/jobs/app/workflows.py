@@ -58,7 +58,7 @@ class Node:
         return self.last(end.ids)
 
     async def delay_async(self) -> Any:
-        """The same for coroutines."""
+        """Add all jobs as `delay` does, and await it."""
         plan = Plan(self.app())
         end = self.plan(plan, _Before())
         await self.app().async_client.call_many(plan.requests)
@@ -182,5 +182,5 @@ class GroupResult:
         return [job.get(timeout) for job in self.jobs]
 
     async def get_async(self, timeout: float | None = None) -> list[Any]:
-        """The same for coroutines."""
+        """Await the jobs, and return what `get` returns."""
         return [await job.aio.get(timeout) for job in self.jobs]

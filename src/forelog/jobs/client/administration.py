@@ -43,11 +43,11 @@ class Limits(TypedDict, total=False):
     group_rate: str
     """`rate` for each of its groups."""
     weight: int
-    """Its share of leases of several queues, 1 to 1000."""
+    """The queue's share of leases of several queues, 1 to 1000."""
     retries: int
-    """Of jobs that are added without retries and fails of their own."""
+    """Retries of jobs that are added without retries and fails of their own."""
     backoff: Backoff | str
-    """Of jobs that are added without one of their own."""
+    """The backoff of jobs that are added without one of their own."""
 
 
 class RepeatOptions(TypedDict, total=False):
@@ -62,7 +62,7 @@ class RepeatOptions(TypedDict, total=False):
     missed: Missed
     """Times that passed while the server was away: `skip` (the default), `once` or `all`."""
     ttr_ms: int
-    """Of its jobs, as in `JobOptions`; and so are the others."""
+    """The time to run of its jobs; this and the options below are those of `JobOptions`."""
     ttl_ms: int
     priority: int
     max_attempts: int

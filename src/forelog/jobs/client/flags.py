@@ -29,7 +29,7 @@ class BeyondOptions(TypedDict, total=False):
     backoff: Backoff | str
     """How long it waits before that: `exponential("1s", max="1h")`, or the text of one."""
     delay_ms: int
-    """It is due so long from now, by the server's clock. `schedule` has a time instead."""
+    """The job is due so long from now, by the server's clock. `schedule` has a time instead."""
     key: str
     """The job is unique by this key, in its queue."""
     unique: Unique

@@ -78,7 +78,7 @@ class Step:
     name: str
     """The step's name."""
     result: bytes
-    """Its result."""
+    """The result of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class QueueDetails:
     """A queue, with all that the server counts."""
 
     name: str
-    """Its name."""
+    """The queue's name."""
     ready: int
     """How many jobs can be leased."""
     scheduled: int
@@ -140,9 +140,9 @@ class ScheduleInfo:
     queue: str
     """The queue that it adds jobs to."""
     cron: str | None
-    """Its cron expression, if it has one."""
+    """The cron expression of the schedule, if it has one."""
     every_ms: int | None
-    """Its interval, if it has one."""
+    """The interval of the schedule, if it has one."""
     zone: str
     """The zone of the cron expression."""
     missed: str

@@ -23,7 +23,7 @@ class Storage(Protocol):
     path: str
     """The path of the folder, or the address in a bucket."""
     address: str
-    """The same as an address in any case, for table formats."""
+    """The folder or the bucket as an address, also for a folder; for table formats."""
     locks: bool
     """Whether only one writer at a time can open the table."""
 
