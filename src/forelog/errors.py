@@ -8,6 +8,7 @@
     ├── WriteFailed             an append didn't reach the file; it was undone (also an OSError)
     ├── AppenderFailed          nothing more can be appended until the log is reopened (also an OSError)
     ├── AppenderClosed          append after close (also a ValueError)
+    ├── ReadOnly                a dict that was opened with read_only=True can't be changed (also a TypeError)
     ├── QueueFull               the queue of writes has no room, and its time to wait is over
     ├── RecordTooLarge          a record or batch is over its limit (also a ValueError)
     ├── LogFull                 there are no segment numbers left
@@ -86,6 +87,7 @@ __all__ = [
     "NotReplicated",
     "PlaceTaken",
     "QueueFull",
+    "ReadOnly",
     "RecordTooLarge",
     "ReplicaError",
     "RestoreFailed",
@@ -150,6 +152,10 @@ class AppenderFailed(ForelogError, OSError):
 
 class AppenderClosed(ForelogError, ValueError):
     """The appender was closed, or not opened yet."""
+
+
+class ReadOnly(ForelogError, TypeError):
+    """A dict that was opened with `read_only=True` can't be changed."""
 
 
 class QueueFull(ForelogError):

@@ -320,6 +320,25 @@ class TestAppendCore:
         assert calls == [(42, 5, None)]
         assert (core.offset, core.torn, core.rest_at) == (50, False, 1000)
 
+    def test_what_an_interrupted_write_has_left_is_cut_before_anything_follows_it(self, kernel):
+        def interrupt(_):
+            raise KeyboardInterrupt
+
+        core = self.make(kernel, interrupt)
+        for append, rested in ((core.append, ("rested", b"a")), (lambda one: core.append_many([one]), None)):
+            core.torn, core.rest_at = False, 1000
+            with pytest.raises(KeyboardInterrupt):
+                append(b"a")
+            assert (core.place(), core.torn, core.locked) == ((3, 8), True, False)
+            assert append(b"a") == rested
+
+    def test_once_it_has_ended_nobody_can_have_it_go_on(self, kernel):
+        core = self.make(kernel, len)
+        core.end()
+        core.rest_at = 1000  # of a thread that didn't know
+        assert core.append(b"a") == ("rested", b"a")
+        assert (core.rest_at, core.alone, core.offset) == (-1, False, 8)
+
     def test_a_payload_that_is_no_bytes_changes_nothing(self, kernel):
         core = self.make(kernel, len)
         with pytest.raises(TypeError):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from forelog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, verify
+from forelog import AppenderClosed, AppenderFailed, Position, RecordTooLarge, Stream, WriteFailed, kernel, verify
 from forelog.log.appender import Sync
 from forelog.testing import CrashDisk
 
@@ -310,6 +310,25 @@ def test_a_failed_sync_is_final(policy):
         with Stream("log", files=state.disk).appender():
             pass
         assert payloads(Stream("log", files=state.disk)) == [b"synced", b"after"]
+
+
+def test_a_sync_that_fails_while_another_thread_writes_is_final():
+    disk = CrashDisk()
+    log = Stream("log", files=disk).appender(sync="interval", sync_interval_ms=100_000)
+    log.append(b"one")
+
+    def fail_beside(operation) -> bool:
+        if operation.kind == "write":  # what the thread that syncs does, while this one writes
+            log._core.fail_sync(OSError(errno.EIO, "Input/output error"))
+        return False
+
+    fault = disk.fail(fail_beside)
+    log.append_encoded(*kernel.captain_encode_many([b"two"], log.next_time()))
+    fault.stop()
+    for append in (log.append, lambda payload: log.append_many([payload]), lambda _: log.sync()):
+        with pytest.raises(AppenderFailed, match="sync failed"):
+            append(b"three")
+    log.close()
 
 
 def test_a_failed_sync_reaches_everyone_who_waits(tmp_path):

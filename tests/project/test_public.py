@@ -24,8 +24,8 @@ Repair SegmentInfo Stream SyncPolicy VerifyReport apply_repairs plan_repair prom
 AppenderClosed AppenderFailed BadAccessFile BadCommand BadEvent BadFrame BadOption BadPacket BadPosition BadReply
 BadTokens BatchFailed CatalogFailed ConnectionLost ConvertFailed CorruptRecord DataLoss ForelogError HeaderMismatch
 JobError JobFailed JobNotFound JobRefused JobTimeout LockTimeout LogFull LogNotFound MissingExtra NotReplicated
-PlaceTaken QueueFull RecordTooLarge ReplicaError RestoreFailed ServerFailed ServerReadOnly SkipSegment SparkFailure
-StorageFailed Superseded TableDamaged TargetTaken TaskFailed TimeOutOfRange UnknownFormat WriteFailed
+PlaceTaken QueueFull ReadOnly RecordTooLarge ReplicaError RestoreFailed ServerFailed ServerReadOnly SkipSegment
+SparkFailure StorageFailed Superseded TableDamaged TargetTaken TaskFailed TimeOutOfRange UnknownFormat WriteFailed
 """.split()
 
 

@@ -66,6 +66,8 @@ def options_are_checked() -> None:
     log = StateLog("log", replay=change, enumerate=enumerate_all)
     PersistentDict("prices", sync="always", rotate_bytes=1 << 20)
     PersistentDict("prices", sync=SyncPolicy.ALWAYS)
+    PersistentDict("prices", keys=str, read_only=True)
+    PersistentDict("prices", read_only="yes")  # error: overload | "read_only"
     PersistentDict("prices", sycn="always")  # error: overload
     PersistentDict("prices", sync="alwasy")  # error: overload | "sync"
     PersistentDict("prices", rotate_bytes="1 MiB")  # error: overload | "rotate_bytes"

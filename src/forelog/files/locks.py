@@ -23,9 +23,11 @@ _LOCK_POLL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 class OSLock(Lock):
     """flock(2) on a file of its own: across processes, and across the threads of one."""
 
+    _fd = -1
+
     def __init__(self, fd: int, *, exclusive: bool) -> None:
-        self._fd = fd
         self._pid = os.getpid()
+        self._fd = fd
         if exclusive:
             let_go_in_children(self)
 

@@ -1,6 +1,6 @@
 """The kernel: loops over bytes, compiled. It does no I/O but writes of an append, and knows no policy.
 
-    _kernel.pyx    the functions; it includes the *.pxi, which lie in log/, m3/, messages/, jobs/ and broker/
+    _kernel.pyx    the functions; it includes the *.pxi, in log/, state/, m3/, messages/, jobs/ and broker/
     _kernel.pyi    their signatures, and what each of them does
     types.py       what they take and return
     zipped.py      loads the kernel where the package is a zip

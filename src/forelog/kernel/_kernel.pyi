@@ -7,7 +7,8 @@ the last. What isn't in a buffer, or isn't a row, raises ValueError.
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol, Self
 
 from _typeshed import ReadableBuffer, WriteableBuffer
@@ -210,6 +211,7 @@ class AppendCore:
     segment: int
     offset: int
     rest_at: int
+    """The offset from which on every append calls `rest`. Once the appender has ended it stays at -1."""
     time_ns: int
     step_ns: int
     """The least time between two records."""
@@ -255,6 +257,12 @@ class AppendCore:
     @property
     def locked(self) -> bool:
         """Whether the lock is held."""
+
+    def place(self) -> tuple[int, int]:
+        """The segment, and where the next record goes in it. Doesn't wait for the lock."""
+
+    def end(self) -> None:
+        """Have every append call `rest` from now on, for good."""
 
     @property
     def held(self) -> bool:
@@ -452,6 +460,47 @@ class Gate:
 
 def open_first(line: deque[Gate]) -> None:
     """Take the first gate out of a line, if there is one, and open it."""
+
+# -- State
+
+class KeyLocks:
+    """Locks for the writers of keys, and one for them all. Taking and giving back is one step: no interrupt leaves
+    a lock behind. A thread can be interrupted while it waits.
+
+    A change is made first in a log and then in memory, and an interrupt may come in between. `begin` notes where
+    the log ended before, and `done` that memory has the change. If `done` wasn't called, whoever takes the lock
+    next has `mend(position)` called first, with all locks held. It makes in memory what the log has from there on.
+
+    `among` is a context variable with the transactions that a call belongs to.
+    """
+
+    transaction: Any
+    """The open transaction; None if there is none."""
+    def __init__(self, mend: Callable[[Any], object], among: ContextVar[tuple[Any, ...]]) -> None: ...
+    def of(self, key: Hashable) -> Held:
+        """Keep out other writers of a key."""
+
+    def all(self) -> Held:
+        """Keep out all other writers."""
+
+    def together(self, transaction: Any, commit: Callable[[Any], object]) -> Held:
+        """Keep out all other writers for a transaction, and call `commit(transaction)` if it ends without an
+        error."""
+
+    def begin(self, position: tuple[int, int]) -> None:
+        """Note that the log, from this place on, may have what memory hasn't. The caller holds its locks."""
+
+    def done(self) -> None:
+        """Note that memory has what the log has."""
+
+    def forget(self) -> None:
+        """Forget unfinished changes: memory has been restored."""
+
+class Held:
+    """A `with` block in which locks are held. A thread that holds any gets RuntimeError if it takes another."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 # -- M3's commit log
 

@@ -13,6 +13,7 @@ This file has what all others use: bytes, checksums, buffers. They are included 
                 queue      a bounded queue that is entered without a lock, and who commits what is in it
                 gate       where a thread waits for another one
                 figures    how often and how long
+    state/      keys       locks for the writers of keys
     m3/         chunks     chunks of M3's commit log: scan, hop, find, and messages put into them
                 fields     what messages are made of
                 series     the metadata of a series
@@ -51,7 +52,8 @@ from time import time_ns as _time_ns
 
 from forelog.errors import TimeOutOfRange
 from forelog.kernel.types import (
-    CLOCK_MAX, CLOCK_MIN, REENTERED, Commands, Drained, Entries, MessageColumns, Packets, Pubacks, Publishes, Scan
+    CLOCK_MAX, CLOCK_MIN, IN_A_CHANGE, IN_A_TRANSACTION, REENTERED, Commands, Drained, Entries, MessageColumns,
+    Packets, Pubacks, Publishes, Scan
 )
 
 cdef extern from "crc32c.h" nogil:
@@ -225,6 +227,7 @@ include "log/figures.pxi"
 include "log/append.pxi"
 include "log/queue.pxi"
 include "log/alone.pxi"
+include "state/keys.pxi"
 include "m3/chunks.pxi"
 include "m3/encode.pxi"
 include "m3/fields.pxi"

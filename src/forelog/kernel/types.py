@@ -50,6 +50,18 @@ REENTERED = (
 )
 """The text of the RuntimeError for an append inside of an append."""
 
+IN_A_CHANGE = (
+    "a function given to update_with(), or a signal handler, must not write to the dict: use a transaction, or "
+    "hand it to another thread"
+)
+"""The text of the RuntimeError for a change inside of a change."""
+
+IN_A_TRANSACTION = (
+    "this thread has a transaction of the dict open, to which this call doesn't belong: don't await in a "
+    "transaction, use aio.transact()"
+)
+"""The text of the RuntimeError for a change of one task inside of another's transaction."""
+
 Item = tuple[bytes, int, float, int, bytes | None, int | None]
 """An entry to write: metadata, timestamp, value, unit, annotation, and when it was created, if not now."""
 

@@ -156,8 +156,7 @@ class ActiveSegment:
             f"{what} ({error.strerror or error}). What is on disk is unknown: nothing more is appended "
             "until the log is reopened, which recovers what is really there",
         )
-        self._core.rest_at = -1
-        self._core.alone = False
+        self._core.end()
         logger.error("%s", self.error)
         return self.error
 

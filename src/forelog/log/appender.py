@@ -374,6 +374,10 @@ class Appender:
         with self._core:
             return Position(self._core.segment, self._core.offset)
 
+    def place(self) -> Position:
+        """The same, without waiting for an append that is under way: it may go there first."""
+        return Position(*self._core.place())
+
     @property
     def failed(self) -> AppenderFailed | None:
         """The error that ended this appender, if one did."""

@@ -8,8 +8,10 @@
     log.py           StateLog: updates, restoring, and snapshots by asking the app to enumerate its state
     items.py         the events of a dict
     table.py         the items of a dict in memory, and when they expire
-    transaction.py   changes of several keys as one record, and the locks of writers
+    reflection.py    the items of a dict that another process writes
+    transaction.py   changes of several keys as one record
     unset.py         what means "no value" and "no argument" where None is a value
+    views.py         what values() and items() of a dict return
     mapping.py       PersistentDict: a dict that does all of this by itself
     aio.py           its methods that write, for tasks
     reader.py        a state log read without its app: generations, and events as far as their bytes tell

@@ -147,8 +147,6 @@ class StateLog:
         self._rotate_seconds = rotate_seconds
         self._appender: Appender | None = None
         self._rotating = threading.Lock()
-        self._dropping = threading.Lock()  # a rotation may still drop when the next one begins
-        self._thread: threading.Thread | None = None
         self._generation = 0
         self._complete = False
         self._begin_segment = 0
@@ -224,9 +222,8 @@ class StateLog:
     def close(self) -> None:
         """Wait for a running rotation, sync, and close the log and its destinations."""
         self._destinations.close()
-        if (thread := self._thread) is not None:
-            thread.join()
-        self._let_go()
+        with self._rotating:
+            self._let_go()
 
     def _let_go(self) -> None:
         try:
@@ -298,6 +295,24 @@ class StateLog:
             self._rotate_soon()
         return positions
 
+    def place(self) -> Position:
+        """Where the next update goes, unless others come first. Doesn't wait for them."""
+        return self._opened().place()
+
+    def replay_since(self, position: Position, replay: Callable[[Any], object]) -> None:
+        """Call `replay` with each event from a position on: for memory that may lack some after an interrupt.
+
+        Nobody may update or enumerate meanwhile. What interrupted threads have left to others is in the log when
+        the first event is replayed.
+        """
+        appender = self._opened()
+        appender.append_many(())  # settled after everything that was queued before
+        appender.sync()  # and readers see it
+        replayer = Replayer(self.stream.path, self._codec, replay)
+        replayer.generation = self._generation
+        for block in self.stream.blocks(start=position):
+            replayer.block(block)
+
     def _opened(self) -> Appender:
         if self._appender is None:
             raise AppenderClosed(f"the state log {self.stream.path} is not open: use it in a with statement")
@@ -319,31 +334,31 @@ class StateLog:
         """Begin a new generation, and wait until it is whole. Hold no lock that `enumerate` takes."""
         with self._rotating:
             self._snapshot(begin=self._complete)
-        self._drop()
+            self._drop()
 
     def _rotate_soon(self) -> None:
-        if not self._rotating.acquire(blocking=False):
+        if self._rotating.locked():
             return
         self._since_bytes = 0  # even if it fails: not again at once
         self._snapshot_at = time.monotonic()
-        before = self._thread
-        # Set before it runs: as soon as it releases the lock, another thread may rotate and set its own.
-        self._thread = threading.Thread(target=self._rotate_aside, name="forelog-state", daemon=True)
+        # The thread takes the lock, and not this one: an interrupt that comes now would leave it locked for ever.
+        thread = threading.Thread(target=self._rotate_aside, name="forelog-state", daemon=True)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError as error:  # no thread can be started; the log has the update anyway
-            self._thread = before
             self._not_rotated(error)
-            self._rotating.release()
 
     def _rotate_aside(self) -> None:
+        if not self._rotating.acquire(blocking=False):
+            return
         try:
-            self._snapshot(begin=self._complete)
+            if self._appender is not None:  # else it was closed before this thread began
+                self._snapshot(begin=self._complete)
+                self._drop()
         except Exception as error:
             self._not_rotated(error)
         finally:
             self._rotating.release()
-        self._drop()
 
     def _not_rotated(self, error: Exception) -> None:
         self._error = error
@@ -384,7 +399,7 @@ class StateLog:
     def _drop(self) -> None:
         """Drop what came before the last whole generation; if somebody reads it, leave it to the next rotation."""
         try:
-            with self._dropping, contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
+            with contextlib.suppress(LockTimeout), self.stream.cleaner(timeout=0) as cleaner:
                 if self._view is not None:
                     cleaner.clean(_Before(self._view.snapshot.begin.segment))
         except (OSError, ForelogError) as error:

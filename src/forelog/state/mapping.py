@@ -20,15 +20,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from forelog.bounds import AGE_SECONDS_MAX, check_number
-from forelog.errors import NotReplicated
+from forelog.errors import ForelogError, NotReplicated, ReadOnly
+from forelog.kernel import KeyLocks
+from forelog.log.position import Position
 from forelog.log.stream import PathLike
 from forelog.state.enumeration import Enumeration
 from forelog.state.items import ItemCodec
 from forelog.state.log import StateLog, StateStats
 from forelog.state.options import DictOptions, LogOptions
+from forelog.state.reflection import Reflection
 from forelog.state.table import Table
-from forelog.state.transaction import KeyLocks, Transaction, joined
+from forelog.state.transaction import Transaction, joined
 from forelog.state.unset import ABSENT, UNSET, Absent, Ttl, Unset
+from forelog.state.views import Items, Values
 
 if TYPE_CHECKING:
     from forelog.state.aio import AsyncPersistentDict
@@ -48,8 +52,9 @@ class PersistentDict(MutableMapping[K, V]):
     thread may use the dict; each method is one atomic step. Whoever iterates sees the dict as it was when the
     iteration began.
 
-    ttl    seconds after which a key expires that is set without a time of its own; None for never
-    clock  the time that keys expire by, in nanoseconds since 1970; by default the system's
+    ttl        seconds after which a key expires that is set without a time of its own; None for never
+    clock      the time that keys expire by, in nanoseconds since 1970; by default the system's
+    read_only  look at a dict that another process may be writing. Each look shows what is in the log by then
 
     The other options are those of StateLog.
     """
@@ -97,15 +102,20 @@ class PersistentDict(MutableMapping[K, V]):
         values: Any = Any,
         ttl: float | None = None,
         clock: Callable[[], int] | None = None,
+        read_only: bool = False,
         **options: Unpack[LogOptions],
     ) -> None:
         self._codec = ItemCodec(keys, values)
-        self._table: Table[K, V] = Table(os.fspath(path), clock)
+        self._read_only = read_only
+        if read_only and (options or ttl is not None):
+            raise ValueError(f"a dict that is read_only has no {', '.join(options) or 'ttl'}: leave that out")
+        self._table: Table[K, V] = (
+            Reflection(path, self._codec, clock) if read_only else Table(os.fspath(path), clock)
+        )
         self._log = StateLog(
             path, replay=self._table.replay, enumerate=self._enumerate, codec=self._codec, **options
         )
-        self._locks = KeyLocks()
-        self._transaction: Transaction[K, V] | None = None
+        self._locks = KeyLocks(self._catch_up, joined)
         self._ttl = _checked(ttl)
 
     def open(self) -> Self:
@@ -114,13 +124,18 @@ class PersistentDict(MutableMapping[K, V]):
         if kinds is not None:
             self._codec.declare(*kinds.__args__)
         self._table.close()
-        self._log.open()
+        if not self._read_only:
+            self._log.open()
+            self._locks.forget()
         self._table.open()
         return self
 
     def close(self) -> None:
         """Sync, and close the log."""
-        self._log.close()
+        if self._read_only:
+            self._table.close()
+        else:
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -130,6 +145,7 @@ class PersistentDict(MutableMapping[K, V]):
 
     def rotate(self) -> None:
         """Write the whole dict to a new generation of the log, and drop the older ones."""
+        self._check_writable()
         if self._mine() is not None:
             raise RuntimeError("a transaction is open here: rotate after it")
         self._log.rotate()
@@ -160,7 +176,7 @@ class PersistentDict(MutableMapping[K, V]):
     # -- reading
 
     def __getitem__(self, key: K) -> V:
-        if self._transaction is None:
+        if self._locks.transaction is None:
             return self._table[key]
         value: V = self._found(key)[1]
         return value
@@ -180,11 +196,11 @@ class PersistentDict(MutableMapping[K, V]):
 
     def values(self) -> ValuesView[V]:
         """The values. Each iteration sees them as they are when it begins."""
-        return _Values(self)
+        return Values(self, self._now)
 
     def items(self) -> ItemsView[K, V]:
         """Keys and values. Each iteration sees them as they are when it begins."""
-        return _Items(self)
+        return Items(self, self._now)
 
     def copy(self) -> dict[K, V]:
         """A dict with the items of this moment. (`dict(d)` looks up each key, which may be gone by then.)"""
@@ -255,8 +271,7 @@ class PersistentDict(MutableMapping[K, V]):
             event = self._event(key)
             if event is None and isinstance(default, Unset):
                 raise KeyError(key)
-            with self._locks.calling() if self._mine() is None else nullcontext():
-                value = function(default if event is None else event[1])  # type: ignore[arg-type]
+            value = function(default if event is None else event[1])  # type: ignore[arg-type]
             self._put(key, value, ttl, event)
             return value
 
@@ -294,12 +309,12 @@ class PersistentDict(MutableMapping[K, V]):
 
     def clear(self) -> None:
         """Remove all keys."""
+        self._check_writable()
         with self._locks.all() if self._mine() is None else nullcontext():
             if self:
                 self._change([])
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Change several keys as one step: `with d.transaction(): ...`.
 
         What this thread or task changes in the block becomes one record in the log when the block ends: after a
@@ -307,30 +322,30 @@ class PersistentDict(MutableMapping[K, V]):
         everybody else sees the dict as it was before, then all of them at once. Other writers wait for the end of
         the block: don't wait for them in it, and don't `await`.
         """
+        self._check_writable()
         if self._mine() is not None:
             raise RuntimeError("a transaction is open here already")
-        with self._locks.all():
-            self._transaction = Transaction(self._table)
-            token = joined.set((*joined.get(), self._transaction))
-            try:
-                yield
-                events = self._transaction.events()
-            finally:
-                self._transaction = None
-                joined.reset(token)
-            if events:
-                self._write(events)
+        return self._locks.together(Transaction(self._table), self._commit)
+
+    def _commit(self, transaction: Transaction[K, V]) -> None:
+        if events := transaction.events():
+            self._write(events)
 
     # -- from here to the table and the log
 
     def _mine(self) -> Transaction[K, V] | None:
         """The open transaction, if this call belongs to it."""
-        found = self._transaction
+        found: Transaction[K, V] | None = self._locks.transaction
         return found if found is not None and found in joined.get() else None
 
-    def _alone(self, key: K) -> AbstractContextManager[Any]:
+    def _alone(self, key: K) -> AbstractContextManager[None]:
         """Keep out other writers of a key. A key that is not hashable raises, and doesn't get into the log."""
+        self._check_writable()
         return self._locks.of(key) if self._mine() is None else nullcontext()
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise ReadOnly(f"{self._log.stream.path} was opened with read_only=True: nothing can be changed here")
 
     def _now(self) -> dict[K, V]:
         return (self._mine() or self._table).now()
@@ -362,6 +377,7 @@ class PersistentDict(MutableMapping[K, V]):
 
     def _write(self, events: list[list[Any]]) -> None:
         """Make changes once the log has them, also if a copy didn't acknowledge them in time."""
+        self._locks.begin(self._log.place())  # an interrupt from here on leaves it open whether the log has them
         try:
             if len(events) == 1:
                 self._log.update(events[0])
@@ -370,7 +386,18 @@ class PersistentDict(MutableMapping[K, V]):
         except NotReplicated as error:
             if error.position is not None:
                 self._table.change(events)
+            self._locks.done()
             raise
+        except (ForelogError, OSError):  # the log has nothing of it, or takes nothing more
+            self._locks.done()
+            raise
+        self._table.change(events)
+        self._locks.done()
+
+    def _catch_up(self, since: Position) -> None:
+        """Make the changes that the log has from there on. Nobody writes meanwhile."""
+        events: list[list[Any]] = []
+        self._log.replay_since(since, events.append)
         self._table.change(events)
 
     def _enumerate(self, log: Enumeration) -> None:
@@ -381,27 +408,6 @@ class PersistentDict(MutableMapping[K, V]):
             with self._locks.of(key):
                 if (event := self._table.event(key)) is not None:
                     log.update(event)
-
-
-class _Values(ValuesView[V]):
-    """Values, of one moment in each iteration."""
-
-    _mapping: PersistentDict[Any, V]
-
-    def __iter__(self) -> Iterator[V]:
-        return iter(self._mapping._now().values())
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._mapping._now().values()
-
-
-class _Items(ItemsView[K, V]):
-    """Keys and values, of one moment in each iteration."""
-
-    _mapping: PersistentDict[K, V]
-
-    def __iter__(self) -> Iterator[tuple[K, V]]:
-        return iter(self._mapping._now().items())
 
 
 def _plain(other: Any) -> dict[Any, Any]:

@@ -35,3 +35,4 @@ class DictOptions(LogOptions, total=False):
 
     ttl: float | None
     clock: Callable[[], int] | None
+    read_only: bool

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from sys import getrefcount
 from typing import Any, Generic, TypeVar
@@ -48,6 +48,8 @@ class Table(Generic[K, V]):
         self._queue: list[tuple[int, int, K]] = []
         """When keys expire, the next one first. A key that was set again is in it more than once."""
         self._numbers = count()
+        self._unfinished: Collection[Sequence[Any]] = ()
+        """Changes that are being made. An interrupt may come in between: then whoever comes next makes them."""
         self._opened = False
         self._steady = False
         """Whether a lookup needs no lock: the table is open, no change is half made, and no key expires."""
@@ -56,7 +58,7 @@ class Table(Generic[K, V]):
         """Keep readers out, and forget everything: it will be restored from the log."""
         with self._lock:
             self._opened = self._steady = False
-            self._items, self._until, self._queue = {}, {}, []
+            self._items, self._until, self._queue, self._unfinished = {}, {}, [], ()
 
     def open(self) -> None:
         """Let readers in: the items have been restored."""
@@ -113,14 +115,19 @@ class Table(Generic[K, V]):
 
     # -- changing
 
-    def change(self, events: Iterable[Sequence[Any]]) -> None:
-        """Make changes that are in the log. Readers see all of them or none."""
+    def change(self, events: Collection[Sequence[Any]]) -> None:
+        """Make changes that are in the log. Readers see all of them or none, also after an interrupt."""
         with self._lock:
             self._steady = False
-            self._own()
-            for event in events:
-                self.replay(event)
+            self._unfinished = events
             self._settle()
+
+    def _finish(self) -> None:
+        """Make the changes that have been begun. Making one again changes nothing."""
+        self._own()
+        for event in self._unfinished:
+            self.replay(event)
+        self._unfinished = ()
 
     def replay(self, event: Sequence[Any]) -> None:
         """Make one change, before the table is open or from `change`."""
@@ -147,17 +154,22 @@ class Table(Generic[K, V]):
             self._items = self._items.copy()
 
     def _settle(self) -> None:
-        """Remove what has expired."""
+        """Finish what was interrupted, and remove what has expired. An interrupt in between loses neither."""
         if not self._opened:
             raise AppenderClosed(f"the state log {self._path} has not been opened: use it in a `with`")
+        if self._unfinished:
+            self._finish()
         queue, until = self._queue, self._until
         if queue and queue[0][0] <= (now_ns := self.clock()):
             self._own()
             while queue and queue[0][0] <= now_ns:
-                until_ns, _, key = heapq.heappop(queue)
+                until_ns, _, key = queue[0]
                 if until.get(key) == until_ns:
-                    del until[key], self._items[key]
+                    self._items.pop(key, None)
+                    until.pop(key, None)
+                heapq.heappop(queue)
         if len(queue) > 2 * len(until) + STALE_MAX:
-            queue[:] = [(until_ns, next(self._numbers), key) for key, until_ns in until.items()]
+            queue = [(until_ns, next(self._numbers), key) for key, until_ns in until.items()]
             heapq.heapify(queue)
+            self._queue = queue
         self._steady = not until

@@ -12,6 +12,7 @@ to what the oracle says. `forelog/kernel/_kernel.pyi` tells what the functions d
     crc            CRC-32C
     figures        counts and histograms
     inbox          packets to messages of a log
+    keys           locks for the writers of keys
     m3             chunks of M3's commit log, and entries to messages
     m3_entries     messages of M3's commit log to entries
     messages       messages of a broker's log
@@ -55,6 +56,7 @@ from tests.kernel.oracle.commands import commands_decode, job_encode, next_line,
 from tests.kernel.oracle.crc import crc32c, crc32c_hardware, crc32c_portable
 from tests.kernel.oracle.figures import Distribution
 from tests.kernel.oracle.inbox import Inbox
+from tests.kernel.oracle.keys import Held, KeyLocks
 from tests.kernel.oracle.m3 import (
     M3Checker,
     M3Decoder,
@@ -85,14 +87,15 @@ from tests.kernel.oracle.shared import payload_bytes, read_clock, varint
 from tests.kernel.oracle.sockets import SocketSet, socket_send
 
 __all__ = [
-    "AppendCore", "BoundedQueue", "Distribution", "Gate", "Inbox", "KeySet", "LoneWriter", "M3Checker",
-    "M3Decoder", "M3Encoder", "OwnedLock", "SocketSet", "ascends", "captain_encode", "captain_encode_many",
-    "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact", "crc32c", "crc32c_hardware",
-    "crc32c_portable", "even_pieces", "first_since", "gather", "heap_free_bytes", "heap_trim", "job_encode",
-    "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message", "m3_metadata", "m3_parse_metadata",
-    "m3_scan", "m3_time", "message_columns", "message_split", "messages_encode", "messages_encode_many",
-    "messages_find", "messages_flags", "messages_hop", "messages_json", "messages_scan", "microseconds",
-    "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks", "mqtt_publishes", "mqtt_split", "msgpack_array",
-    "next_line", "open_first", "payload_bytes", "pieces", "pieces_after", "read_clock", "relocate", "rows_where",
-    "select", "socket_send", "time_run", "topic_codes", "uuid_parse", "uuid_text", "uuid_texts", "varint",
+    "AppendCore", "BoundedQueue", "Distribution", "Gate", "Held", "Inbox", "KeyLocks", "KeySet", "LoneWriter",
+    "M3Checker", "M3Decoder", "M3Encoder", "OwnedLock", "SocketSet", "ascends", "captain_encode",
+    "captain_encode_many", "captain_find", "captain_hop", "captain_scan", "commands_decode", "compact",
+    "crc32c", "crc32c_hardware", "crc32c_portable", "even_pieces", "first_since", "gather", "heap_free_bytes",
+    "heap_trim", "job_encode", "keep_since", "kept_runs", "m3_chunks", "m3_find", "m3_hop", "m3_message",
+    "m3_metadata", "m3_parse_metadata", "m3_scan", "m3_time", "message_columns", "message_split",
+    "messages_encode", "messages_encode_many", "messages_find", "messages_flags", "messages_hop",
+    "messages_json", "messages_scan", "microseconds", "mqtt_deliver", "mqtt_encode_publish", "mqtt_pubacks",
+    "mqtt_publishes", "mqtt_split", "msgpack_array", "next_line", "open_first", "payload_bytes", "pieces",
+    "pieces_after", "read_clock", "relocate", "rows_where", "select", "socket_send", "time_run",
+    "topic_codes", "uuid_parse", "uuid_text", "uuid_texts", "varint",
 ]  # fmt: skip

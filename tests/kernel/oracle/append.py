@@ -45,6 +45,7 @@ class AppendCore:
         self._mutex = threading.Lock()
         self._owner = 0
         self.segment = self.offset = self.time_ns = self.records = self.step_ns = 0
+        self._ended = False
         self.rest_at = self.descriptor = -1
         self.frame_bytes_max = 2**63 - 1
         self.torn = False
@@ -76,8 +77,23 @@ class AppendCore:
     def held(self) -> bool:
         return self._owner == threading.get_ident() or self.sync_lock.held
 
+    def place(self) -> tuple[int, int]:
+        return self.segment, self.offset
+
     def disown(self) -> None:
-        self._disowned, self.rest_at, self.alone = True, -1, False
+        self._disowned = True
+        self.end()
+
+    def end(self) -> None:
+        self._ended, self.rest_at, self.alone = True, -1, False
+
+    @property
+    def rest_at(self) -> int:
+        return self._rest_at
+
+    @rest_at.setter
+    def rest_at(self, offset: int) -> None:
+        self._rest_at = -1 if self._ended else offset
 
     def __enter__(self) -> Self:
         if self._disowned:
@@ -136,7 +152,7 @@ class AppendCore:
 
     def fail_sync(self, error: OSError) -> None:
         self.sync_error = self.sync_error or error
-        self.rest_at, self.alone = -1, False
+        self.end()
 
     def _sync_alone(self) -> None:
         with self.sync_lock:
@@ -243,6 +259,9 @@ class AppendCore:
             written = self.write(frame)
         except OSError as error:
             written, failure = 0, error
+        except BaseException:
+            self.rest_at, self.torn = -1, True
+            raise
         if written != len(frame):
             rest_at, self.rest_at, self.torn = self.rest_at, -1, True
             self._undo(frame, written, failure)

@@ -75,7 +75,7 @@ cdef class AppendCore:
     cdef cython.pymutex mutex
     cdef unsigned long owner
     cdef public bint torn, alone
-    cdef public int64_t segment, offset, rest_at, time_ns, step_ns, records, frame_bytes_max
+    cdef public int64_t segment, offset, time_ns, step_ns, records, frame_bytes_max
     cdef public int64_t synced, settled, syncs, journal_syncs, mark_at, mark_bytes
     cdef public object write, sync, cover, restart, note, fail
     cdef public Distribution timing, one_timing, many_timing
@@ -84,7 +84,8 @@ cdef class AppendCore:
     cdef readonly OwnedLock sync_lock
     cdef readonly object sync_error
     cdef object encode, clock, undo, rest, kind
-    cdef bint captain, waits, disowned
+    cdef bint captain, waits, disowned, ended
+    cdef int64_t rest_from
     cdef object shared
     cdef int64_t committed, noted_segment, noted_offset
     cdef int note_descriptor
@@ -103,7 +104,7 @@ cdef class AppendCore:
         self.rest = rest
         self.kind = kind
         self.clock = clock
-        self.rest_at = -1
+        self.rest_from = -1
         self.descriptor = -1
         self.note_descriptor = -1
         self.frame_bytes_max = self.mark_at = INT64_MAX
@@ -118,10 +119,25 @@ cdef class AppendCore:
     def held(self):
         return self.owner == PyThread_get_thread_ident() or self.sync_lock.held
 
+    @property
+    def rest_at(self):
+        return self.rest_from
+
+    @rest_at.setter
+    def rest_at(self, int64_t offset):
+        self.rest_from = -1 if self.ended else offset
+
+    def place(self):
+        return self.segment, self.offset
+
+    def end(self):
+        self.ended = True
+        self.rest_from = -1
+        self.alone = False
+
     def disown(self):
         self.disowned = True
-        self.rest_at = -1
-        self.alone = False
+        self.end()
 
     cdef int acquire(self) except -1:
         cdef unsigned long own = PyThread_get_thread_ident()
@@ -320,12 +336,11 @@ cdef class AppendCore:
         """No interrupt can come between an error of a sync and this."""
         if self.sync_error is None:
             self.sync_error = error
-        self.rest_at = -1
-        self.alone = False
+        self.end()
 
     cdef int put(self, const unsigned char *data, int64_t size) except -1:
         """Write all of it. If this raises, none of it is left in the file."""
-        cdef int64_t written, rest_at = self.rest_at
+        cdef int64_t written, rest_at = self.rest_from
         self.intend(self.offset + size)
         try:
             written = self.hand_over(data, size)
@@ -333,10 +348,14 @@ cdef class AppendCore:
         except OSError as error:
             written = 0
             failure = error
+        except BaseException:  # an interrupt, where writing runs Python: what it left is for the next append to cut
+            self.torn = True
+            self.rest_from = -1
+            raise
         if written != size:
             # Nothing may be appended until `undo` is done, also if an interrupt ends it.
             self.torn = True
-            self.rest_at = -1
+            self.rest_from = -1
             self.undo(PyBytes_FromStringAndSize(<const char *>data, size), written, failure)
             self.torn = False
             self.rest_at = rest_at
@@ -359,7 +378,7 @@ cdef class AppendCore:
         self.acquire()
         try:
             offset = self.offset
-            if offset < self.rest_at:
+            if offset < self.rest_from:
                 if offset >= self.mark_at and self.one_timing is not None:
                     begun = monotonic_seconds()
                 now = self.now()
@@ -381,7 +400,7 @@ cdef class AppendCore:
         self.acquire()
         try:
             offset = self.offset
-            if not self.alone or offset >= self.rest_at:
+            if not self.alone or offset >= self.rest_from:
                 return None
             now = self.now()
             frame = self.frame_of(payload, now)
@@ -413,7 +432,7 @@ cdef class AppendCore:
         self.acquire()
         try:
             offset = self.offset
-            if offset >= self.rest_at or (synced and not self.alone):
+            if offset >= self.rest_from or (synced and not self.alone):
                 return None
             now = self.now()
             given = as_bytes(payloads)
@@ -424,7 +443,7 @@ cdef class AppendCore:
             for row in range(count):
                 start[row] = size
                 size += record_bytes(PyBytes_GET_SIZE(<object>PyList_GET_ITEM(given, row)))
-            if size > self.frame_bytes_max or offset + size > self.rest_at:
+            if size > self.frame_bytes_max or offset + size > self.rest_from:
                 return None
             self.scratch.size = 0
             if reserve(&self.scratch, size):
