@@ -16,7 +16,7 @@ WORLD_SEED ?= 0
 SANITIZE_SEED ?= 0
 SECONDS ?= 600
 
-.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-state bench-broker soak-spark docs crash explore world fuzz sanitize hostile promise rights load kill kill-tables cluster pipeline readers coverage clean
+.PHONY: help demo test matrix check dist bench bench-spark bench-jobs bench-workers bench-state bench-broker soak-spark docs crash explore world fuzz sanitize hostile promise rights load kill kill-tables cluster pipeline readers coverage clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ soak-spark: $(VENV)/.ready
 ## make bench-jobs  only the job server beside beanstalkd, which has to be installed
 bench-jobs: $(VENV)/.ready-bench
 	$(RUN) -m benchmarks --only jobs --out docs
+
+## make bench-workers  only tasks with workers, beside RQ, Huey, Dramatiq, Celery and arq on redis-server, which has to be installed
+bench-workers: $(VENV)/.ready-bench
+	$(RUN) -m benchmarks --only workers --out docs
 
 ## make bench-state  only updates during an enumeration, and restoring beside Redis, shelve and sqlite3
 bench-state: $(VENV)/.ready-bench

@@ -1,7 +1,7 @@
 """How fast forelog is, beside its peers and the physical limits, all measured in one run.
 
     python -m benchmarks                  everything, in half an hour
-    python -m benchmarks --only append    one figure, or a group of them: engine, state, spark, jobs, broker
+    python -m benchmarks --only append    one figure, or a group: engine, state, spark, jobs, workers, broker
     python -m benchmarks --quick          smaller and rougher
 
 What is where:
@@ -21,6 +21,7 @@ What is where:
     state.py       updates while enumerating, restoring
     spark.py       a log through Spark                   soak_spark.py  for ten minutes, by itself
     jobs.py        the job server                        cycles.c    its client, and beanstalkd's
+    workers.py     job queues with workers      worker_child.py  their tasks
     broker.py      the broker                            broker_peers.py  mosquitto, NATS, Redis
 
     report.py      tables, JSON                          plot.py      the picture

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks import broker, jobs, peers, spark
+from benchmarks import broker, jobs, peers, spark, workers
 from benchmarks.appending import append, append_many
 from benchmarks.committing import always
 from benchmarks.decoding import m3_decode
@@ -45,6 +45,11 @@ GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
         "jobs-always": jobs.cycles_always,
         "jobs-restart": jobs.restarts,
         "jobs-many": jobs.many,
+    },
+    "workers": {
+        "workers": workers.workers,
+        "workers-always": workers.workers_always,
+        "workers-latency": workers.workers_latency,
     },
     "broker": {
         "broker-publish": broker.publish,
