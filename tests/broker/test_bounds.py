@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import time
@@ -11,13 +12,24 @@ import pytest
 
 from forelog.broker import Limits
 from forelog.broker.mqtt.aliases import InboundAliases, OutboundAliases
-from forelog.broker.mqtt.packets import MQTT_3_1_1, MQTT_5_0, Connack, Disconnect, Publish, Will
+from forelog.broker.mqtt.packets import (
+    MQTT_3_1_1,
+    MQTT_5_0,
+    Connack,
+    Disconnect,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Will,
+)
 from forelog.broker.mqtt.reasons import ReasonCode
+from forelog.broker.sessions.windows import ENTRY_BYTES, WINDOW_MIN
 from forelog.errors import BadPacket
 from forelog.serving.shares import Quota, Shares
 from tests.broker.local import local, until
 from tests.broker.serving import served
-from tests.broker.talking import Talk
+from tests.broker.talking import Closed, Talk
 
 MB = 1 << 20
 PAGE = (Path(__file__).parents[2] / "docs" / "bounds.md").read_text()
@@ -307,3 +319,93 @@ def test_retained_messages_that_have_expired_make_room(tmp_path):
         here.do(here.broker.store.flush)
     with local(tmp_path / "log", limits=Limits(retained_max=3)) as here:
         assert retained(here) == 1
+
+
+# -- messages in flight
+
+
+def test_messages_in_flight_of_all_sessions_are_bounded_together(tmp_path):
+    """Each session had a limit, and all together none: 200,000 of them could have 1,000 messages each."""
+    most = 1000 * ENTRY_BYTES
+    with local(tmp_path / "log", limits=Limits(flights_bytes_max=most)) as here, contextlib.ExitStack() as some:
+        broker = here.broker
+        readers = [some.enter_context(Talk(here.port)) for _ in range(3)]
+        for number, reader in enumerate(readers):
+            reader.connect(f"reader{number}", clean=False, expiry=100)
+            reader.subscribe("a/#", qos=1)
+        publisher = some.enter_context(Talk(here.port))
+        publisher.connect("publisher")
+        publisher.send(*(Publish("a/b", b"%d" % number, 1, packet_id=number + 1) for number in range(2000)))
+        sessions = [broker.store.sessions[f"reader{number}"] for number in range(3)]
+        until(lambda: here.do(lambda: all(len(one.in_flight) >= WINDOW_MIN for one in sessions)))
+        until(lambda: len(publisher.drain()) >= 0 and here.do(lambda: broker.intake.messages) == 2000)
+        assert here.do(lambda: broker.quotas.flights.total) <= most / 2, "one owner has no more than half"
+        assert here.do(lambda: sum(len(one.in_flight) for one in sessions)) <= 3 * WINDOW_MIN + 500
+        for reader in readers:  # and nobody misses anything
+            assert [int(message.payload) for message in reader.take(2000)] == list(range(2000))
+        until(lambda: here.do(lambda: broker.quotas.flights.total) == 0)
+
+
+@pytest.mark.parametrize("version", [MQTT_3_1_1, MQTT_5_0])
+def test_publishers_that_release_nothing_are_bounded_together(tmp_path, version):
+    with (
+        local(tmp_path / "log", limits=Limits(flights_bytes_max=100 * ENTRY_BYTES)) as here,
+        Talk(here.port, version) as client,
+    ):
+        client.connect("c")
+        client.send(*(Publish("a", b"x", 2, packet_id=number + 1) for number in range(100)))
+        answers = []
+        with contextlib.suppress(Closed):
+            while len(answers) < 100:
+                answers.append(client.expect(Pubrec))
+        taken = [one.packet_id for one in answers if one.reason_code < 0x80]
+        if version == MQTT_3_1_1:
+            assert len(taken) <= WINDOW_MIN + 50, "a client that can't be told is disconnected"
+            return
+        assert len(taken) == WINDOW_MIN + 50
+        assert {one.reason_code for one in answers if one.packet_id not in taken} == {ReasonCode.QUOTA_EXCEEDED}
+        client.send(*(Pubrel(packet_id) for packet_id in taken))
+        for _ in taken:
+            client.expect(Pubcomp)
+        client.publish("a", b"y", 2)
+
+
+def test_a_subscriber_of_qos_2_leaves_nothing_behind(tmp_path):
+    """Without a durable session, each message that it had received was remembered for as long as it was there."""
+    with local(tmp_path / "log") as here, Talk(here.port) as client, Talk(here.port) as publisher:
+        client.connect("c")
+        client.subscribe("a", qos=2)
+        publisher.connect("publisher")
+        session = here.broker.store.sessions["c"]
+        for number in range(50):
+            publisher.publish("a", b"%d" % number, 2)
+        assert len(client.take(50)) == 50
+        client.send(*(Pubcomp(one.packet_id) for one in client.drain() if isinstance(one, Pubrel)))
+        until(lambda: here.do(lambda: not (session.in_flight or session.released or session.done_count)))
+        assert not here.do(lambda: session.main.done)
+        assert here.do(lambda: here.broker.quotas.flights.total) == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_retained_message_in_flight_is_not_kept_once_it_is_replaced(tmp_path, qos):
+    """A client that acknowledged nothing had all retained messages kept that had ever been sent to it."""
+    with local(tmp_path / "log") as here, Talk(here.port) as publisher:
+        publisher.connect("publisher")
+        publisher.publish("a", b"1", qos, retain=True)
+        with Talk(here.port) as reader:
+            reader.connect("reader", clean=False, expiry=100)
+            reader.subscribe("a", qos=qos)
+            first = reader.expect(Publish)
+        session = here.broker.store.sessions["reader"]
+        until(lambda: here.do(lambda: session.connection is None))
+        (sent,) = here.do(lambda: list(session.in_flight.values()))
+        assert sent.kept.message.payload == b"1"
+        publisher.publish("a", b"2", 1, retain=True)
+        assert sent.kept.message is None
+        with Talk(here.port) as reader:
+            reader.connect("reader", clean=False, expiry=100)
+            if qos == 2:  # it may remember the packet id, and take the next message of that id for the same one
+                assert reader.expect(Pubrel).packet_id == first.packet_id
+                reader.send(Pubcomp(first.packet_id))
+            assert reader.take()[0].payload == b"2"
+            assert first.packet_id not in here.do(lambda: dict(session.released))

@@ -10,7 +10,7 @@ Beside that, a newcomer connects every now and then, says who it is, and waits u
 (`begin`, `pause`, `resume`, `report`) with a line of JSON.
 
 A busy machine makes everybody wait. The kernel counts for how long a thread was ready to run and had no
-processor. A round trip less those times, of the server and of the probe, is the *stall*.
+processor. A round trip less those times, of the server and of the probe, is the *stall*: see `stall_seconds`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 
 from forelog.broker.mqtt.packets import Pingresp, Puback, Publish, Subscription
 from tests.broker.talking import Talk
-from tests.hostile.figures import waited_ns
+from tests.hostile.figures import queued_ns, stall_seconds, threads
 from tests.hostile.servers import PASSWORD, TOKEN
 
 __all__ = ["Probe"]
@@ -94,7 +94,7 @@ class Watch:
     """Round trips of one kind: the longest, and what was wrong."""
 
     def __init__(self, server: int, every: float) -> None:
-        self._server, self._every = str(server), every
+        self._server, self._every = server, every
         self._lock = threading.Lock()
         self._began: float | None = None
         self.running = threading.Event()
@@ -116,8 +116,8 @@ class Watch:
                 self.idle.set()
                 self.running.wait()
                 self.idle.clear()
-            began, waited = time.monotonic(), waited_ns(self._server) + waited_ns(own)
-            self._began = began
+            given, queued = threads(self._server), queued_ns(own)
+            self._began = began = time.monotonic()
             try:
                 work()
             except Exception as error:
@@ -125,11 +125,12 @@ class Watch:
                     self._wrong.append(f"{type(error).__name__}: {error}"[:200])
                 time.sleep(0.05)
             took = time.monotonic() - began
-            waited = waited_ns(self._server) + waited_ns(own) - waited
+            since = threads(self._server).since(given)
+            stall = stall_seconds(took, since, queued_ns(own) - queued)
             with self._lock:
                 self._began = None
                 self._rounds += 1
-                self._note(took, max(0.0, took - waited / 1e9))
+                self._note(took, stall)
             time.sleep(self._every)
 
     def _note(self, took: float, stall: float) -> None:

@@ -45,6 +45,8 @@ class Limits:
     """Unacknowledged messages of a subscriber, unless it asks for fewer."""
     receive_max: Annotated[int, (1, 65_535)] = 1000
     """Messages of QoS 2 that a publisher hasn't released."""
+    flights_bytes_max: Annotated[int, (1, BYTES_MAX)] = 512 << 20
+    """Memory of messages in flight of all sessions, in both directions, beyond a few of each session."""
     out_bytes_max: Annotated[int, (1, BYTES_MAX)] = 256 << 10
     """Bytes that wait for a subscriber's socket. Past this, it falls behind and reads the log later."""
     out_total_bytes_max: Annotated[int, (1, BYTES_MAX)] = 256 << 20

@@ -57,6 +57,8 @@ class Upkeep:
                 self.admission.sweep(now)
                 self.notices.sweep()
                 self.clients.sweep(now)
+                if self.store.clock.has_stepped():
+                    self.clients.clock_was_set()
             self.store.forget_expired(self.clock.seconds_left)
             self.heap.tend()
             if now - self._known >= KNOWN_SECONDS:
@@ -68,8 +70,14 @@ class Upkeep:
         moved = self.acknowledgements.take_moved()
         end = self.history.delivered
         for session in moved:
+            done = session.done_count
             if session.durable and session.client_id in self.store.sessions:
                 self.store.note_places(session)
+            else:
+                session.forget_done(end)
+            session.settle()
+            if session.done_count < done:
+                self.turns.resume(session)  # it may have had no room for more of them
             if session.shares:
                 self.groups.acknowledged(session)
         self.groups.note_moved(end)

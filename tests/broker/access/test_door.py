@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
 import ssl
 import threading
 import time
+import unittest.mock
+from collections.abc import Callable
 
 import pytest
 from websockets.sync.client import ClientConnection
@@ -16,6 +19,7 @@ from websockets.typing import Subprotocol
 
 from forelog.broker import Access, Limits
 from forelog.broker.access.passwords import Password
+from forelog.broker.connections.joined import Joined
 from forelog.broker.mqtt.encode import encode
 from forelog.broker.mqtt.packets import (
     MQTT_3_1_1,
@@ -303,6 +307,67 @@ def test_what_waits_for_all_sockets_is_bounded_and_nobody_misses_a_message(tmp_p
             most = max(most, here.do(lambda: here.broker.buffers.unsent.total))
         assert most <= 6 * MB
         assert sum(len(payload) for _, payload in reader.messages(60)) == 60 * 500_000
+
+
+class Wire:
+    """What a transport was given, and what of it waits."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.waiting = 0
+        self.later: list[Callable[[], None]] = []
+
+    def write(self, data: bytes | bytearray) -> int:
+        if data:
+            self.pieces.append(bytes(data))
+        return self.waiting
+
+    def call_later(self, _seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        self.later.append(action)
+        return unittest.mock.Mock(cancel=lambda: self.later.remove(action))
+
+    def look(self) -> None:
+        for action in self.later[:]:
+            self.later.remove(action)
+            action()
+
+
+def test_small_replies_that_wait_are_joined():
+    """A transport keeps each piece apart: a million of two bytes took a hundred times as much memory."""
+    wire = Wire()
+    joined = Joined(wire, wire.write)  # type: ignore[arg-type]
+    joined.send(b"first", wire.waiting)
+    assert wire.pieces == [b"first"], "nothing waits for an empty socket"
+    wire.waiting = 5
+    for number in range(10_000):
+        joined.send(b"%05d" % number, wire.waiting)
+        assert len(joined) < 4096
+    wire.look()
+    joined.send(b"x" * 2000, wire.waiting)
+    joined.send(b"last", wire.waiting)
+    assert len(wire.pieces) < 20
+    assert len(wire.later) == 1
+    wire.look()
+    assert len(joined) == 4
+    wire.waiting = 0
+    wire.look()
+    assert not joined
+    assert not wire.later
+    assert b"".join(wire.pieces) == b"first" + b"".join(b"%05d" % n for n in range(10_000)) + b"x" * 2000 + b"last"
+
+
+def test_a_million_pings_are_answered_in_no_time(tmp_path):
+    """40 MB of them kept the broker busy for a minute."""
+    with local(tmp_path / "log") as here, Talk(here.port) as client:
+        client.connect("c")
+        worked = here.do(time.thread_time)
+        left = 2_000_000
+        for _ in range(20):
+            client.raw(b"\xc0\x00" * 50_000)
+            left -= len(client.socket.recv(1 << 20))
+        while left:
+            left -= len(client.socket.recv(1 << 20))
+        assert here.do(time.thread_time) - worked < 2, "one by one they take ten"
 
 
 def test_pings_of_a_web_client_that_does_not_read_are_not_answered_for_ever(tmp_path):

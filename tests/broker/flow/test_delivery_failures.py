@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from forelog import kernel
+from forelog.broker import Limits
 from forelog.broker.flow import sender as sender_module
 from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import StoredMessage
-from forelog.broker.log.clock import MessageClock
+from forelog.broker.log.clock import MessageClock, SteadyClock
 from forelog.broker.mqtt.packets import Puback, Publish
+from forelog.broker.sessions.store import SessionStore
 from forelog.times import SECOND_NS
 from tests.broker.local import Local, local, until
 from tests.broker.talking import Talk
@@ -262,3 +264,36 @@ def test_an_alias_that_was_never_sent_is_not_used(broker):
     first, second = client.take(2)
     assert (first.topic, first.payload, first.properties["topic_alias"]) == ("t/x", b"small", 1)
     assert (second.topic, second.properties["topic_alias"]) == ("", 1)
+
+
+@pytest.mark.parametrize("step", [-400 * 86_400, 400 * 86_400])
+def test_a_clock_that_is_set_ends_no_session_and_keeps_none(tmp_path, step):
+    """A step forward of a year ended the sessions of a month, with the messages that waited for them."""
+    wall, steady = [1_800_000_000 * SECOND_NS], [0]
+    clock = SteadyClock(lambda: wall[0], lambda: steady[0])
+
+    def passed(seconds: int) -> None:
+        wall[0] += seconds * SECOND_NS
+        steady[0] += seconds * SECOND_NS
+
+    with local(tmp_path / "log") as here:
+        broker = here.broker
+        broker.store.clock = clock
+        for name, expiry in (("month", 30 * 86_400), ("hour", 3600)):
+            with Talk(here.port) as talk:
+                talk.connect(name, clean=False, expiry=expiry)
+        until(lambda: here.do(lambda: all(one.ended_ns for one in broker.store.sessions.values())))
+        passed(60)
+        wall[0] += step * SECOND_NS
+        here.do(lambda: [broker.clients._expire(one) for one in list(broker.store.sessions.values())])
+        assert set(broker.store.sessions) == {"month", "hour"}
+        until(lambda: clock.wall_ns(0) == step * SECOND_NS)  # the step was seen
+        until(lambda: here.do(lambda: not broker.slices.has(broker.clients)))
+        passed(3600)
+        here.do(lambda: [broker.clients._expire(one) for one in list(broker.store.sessions.values())])
+        assert set(broker.store.sessions) == {"month"}
+        here.do(broker.store.flush)
+    store = SessionStore(str(tmp_path / "log" / "sessions"), Limits(), timeout=5)
+    store.open()  # what a start makes of it, by the time of day as it is then
+    assert wall[0] - store.sessions["month"].ended_ns == 3660 * SECOND_NS
+    store.close()

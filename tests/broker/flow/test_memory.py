@@ -40,7 +40,7 @@ def state(store: SessionStore) -> dict[str, Any]:
     found = {}
     for session in store.sessions.values():
         if session.durable:
-            one = snapshot(session, Position(0, 0), 2**62)
+            one = snapshot(session, Position(0, 0), 2**62, session.ended_ns)
             one["cursors"] = sorted(
                 (key, at, sorted(subs), sorted(done)) for key, at, subs, done in one["cursors"]
             )

@@ -99,11 +99,12 @@ def test_topics_are_found_among_a_hundred_thousand():
 def test_retained_messages_come_after_the_suback_in_slices_between_those_of_others(tmp_path: Path):
     """The other client's PINGREQ is answered long before all of 20,000 messages are sent."""
     with served(tmp_path / "log") as broker:
-        publisher, greedy, other = Talk(broker.port), Talk(broker.port), Talk(broker.port)
+        publisher = Talk(broker.port)
         publisher.connect("publisher")
         for first in range(0, 20_000, 1000):
             publisher.send(*(Publish(f"t/{first + n}", b"x" * 100, 0, True) for n in range(1000)))
             publisher.drain()
+        greedy, other = Talk(broker.port), Talk(broker.port)
         greedy.connect("greedy")
         other.connect("other")
         greedy.send(Subscribe(1, [Subscription("#", 0)]))

@@ -43,6 +43,7 @@ class Acknowledgements:
                 session.complete(packet.packet_id)
                 self._note(session, "rec", packet.packet_id)
                 self._note(session, "comp", packet.packet_id)
+                self._moved[session] = None
             self._turns.resume(session)
             return
         known = session.receive(packet.packet_id) is not None or packet.packet_id in session.released
@@ -71,6 +72,8 @@ class Acknowledgements:
             return
         self._turns.write()  # the message may be in this turn
         time_ns = session.received.pop(packet.packet_id, None)
+        if not session.received:
+            session.window_in.settle(0)
         if time_ns is not None and session.durable:
             self._store.note("let go", session.client_id, packet.packet_id, time_ns)
             self._store.flush()

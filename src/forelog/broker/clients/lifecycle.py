@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -62,10 +61,12 @@ class Clients:
 
     def restore(self) -> None:
         """After a start: no client is connected, and sessions begin to expire now at the latest."""
+        now_ns = self.store.clock.now_ns()
         for session in list(self.store.sessions.values()):
             if session.ended_ns is None:
-                session.ended_ns = time.time_ns()
+                session.ended_ns = now_ns
                 self.store.note_session(session)
+            session.ended_ns = min(session.ended_ns, now_ns)  # the system's clock may have been set back
             self._expire_later(session)
             self._judge_away(session)
             self.quotas.restore(session)
@@ -130,6 +131,8 @@ class Clients:
         self._note(session, present)
         connection.accept(session, packet, session.rights.publishes_all)
         session.connection, session.ended_ns = connection, None
+        session.window.belong(connection.owner)
+        session.window_in.belong(connection.owner)
         self.notices.happened(
             "connected",
             connection,
@@ -181,7 +184,7 @@ class Clients:
         except (OSError, ForelogError) as error:
             session.will = None
             if present:
-                session.ended_ns = ended_ns or time.time_ns()
+                session.ended_ns = ended_ns or store.clock.now_ns()
                 store.note_session(session)
                 self._expire_later(session)
             else:
@@ -207,6 +210,7 @@ class Clients:
             return session, True
         session = Session(client_id, self.history.end, self.limits.in_flight_max)
         session.main.go_live(self.history.end)
+        session.window, session.window_in = self.quotas.windows(connection.owner)
         self.store.sessions[client_id] = session
         return session, False
 
@@ -272,7 +276,8 @@ class Clients:
         for cursor in session.cursors.values():
             if cursor.live:
                 cursor.fall_behind(self.delivery.given(cursor))
-        session.ended_ns = time.time_ns()
+        session.ended_ns = self.store.clock.now_ns()
+        session.settle()
         self.notices.ended(connection)
         will, session.will = session.will, None
         if will is not None and not connection.normal_end:
@@ -297,8 +302,19 @@ class Clients:
     def _expire_later(self, session: Session) -> None:
         expires = session.expires_ns()
         if expires is not None:
-            delay = min(max((expires - time.time_ns()) / SECOND_NS, 0), 86_400)
+            delay = min(max((expires - self.store.clock.now_ns()) / SECOND_NS, 0), 86_400)
             self._timers[session.client_id] = self.loop.call_later(delay, self._expire_in_turn, session)
+
+    def clock_was_set(self) -> None:
+        """Note anew when sessions ended, so that a start reckons with the time of day as it is now."""
+        self.slices.add(self, self._noting_ends(list(self.store.sessions.values())))
+
+    def _noting_ends(self, sessions: list[Session]) -> Iterator[None]:
+        for session in sessions:
+            if session.durable and session.expires_ns() is not None:
+                if self.store.sessions.get(session.client_id) is session:
+                    self.store.note_session(session)
+                yield
 
     def _expire_in_turn(self, session: Session) -> None:
         """Expire a session in a slice, because many may expire at once."""
@@ -309,7 +325,7 @@ class Clients:
         if session.connection is not None or self.store.sessions.get(session.client_id) is not session:
             return
         expires = session.expires_ns()
-        if expires is not None and expires <= time.time_ns():
+        if expires is not None and expires <= self.store.clock.now_ns():
             self.notices.info("session expired", "", client=session.client_id, user=session.owner)
             self.end(session)
         else:

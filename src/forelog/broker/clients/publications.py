@@ -44,14 +44,13 @@ class Publications:
         refused = self._refusal(connection, session, packet)
         answer: type[Puback] | type[Pubrec] = Puback if packet.qos == 1 else Pubrec
         if refused is not None:
-            self.notices.refused("publish refused", connection, topic=packet.topic, reason=reason_text(refused))
-            if packet.qos and connection.version == MQTT_5_0:
-                connection.send_packet(answer(packet.packet_id, refused))
-            elif connection.version != MQTT_5_0:
-                connection.refuse(refused, f"it may not publish to {packet.topic!r:.100}")
+            self._refuse(connection, packet, refused, f"it may not publish to {packet.topic!r:.100}")
             return
         if packet.qos == 2 and len(session.received) >= self.limits.receive_max:
             connection.refuse(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "too many messages of QoS 2 are in flight")
+            return
+        if packet.qos == 2 and not session.window_in.room(len(session.received)):
+            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, "too many messages of QoS 2 are in flight")
             return
         kept = kept_properties(
             packet.properties,
@@ -62,6 +61,15 @@ class Publications:
         )
         acks = encode(answer(packet.packet_id), connection.version) if packet.qos else b""
         self.put(packet.topic, packet.payload, kept, connection, acks, session)
+
+    def _refuse(self, connection: Link, packet: Publish, reason: ReasonCode, why: str) -> None:
+        """Refuse a message: with its answer if the client's version can, else by disconnecting it."""
+        self.notices.refused("publish refused", connection, topic=packet.topic, reason=reason_text(reason))
+        if connection.version != MQTT_5_0:
+            connection.refuse(reason, why)
+        elif packet.qos:
+            answer = Puback if packet.qos == 1 else Pubrec
+            connection.send_packet(answer(packet.packet_id, reason))
 
     def _refusal(self, connection: Link, session: Session, packet: Publish) -> ReasonCode | None:
         if packet.topic.startswith("$"):

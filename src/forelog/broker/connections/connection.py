@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +19,7 @@ from typing import Any
 from forelog import kernel
 from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.inputs import Input
+from forelog.broker.connections.output import Output
 from forelog.broker.connections.pace import RUNS_MAX, TOPICS_MAX, Pace
 from forelog.broker.connections.peer import Peer
 from forelog.broker.connections.services import Services
@@ -45,21 +46,20 @@ from forelog.serving.tls import tls_hint
 
 logger = logging.getLogger("forelog")
 
-_CONNECT, _PUBLISH, _PUBACK = 0x10, 0x30, 0x40
+_CONNECT, _PUBLISH, _PUBACK, _PINGREQ = 0x10, 0x30, 0x40, 0xC0
+_PINGREQS = re.compile(rb"(?:\xc0\x00)+")
 _MQTT_5 = b"\x00\x04MQTT\x05"
 _HELD_BYTES_MAX = 16 << 10
 """Bytes that a client may send while its password is checked; then its socket isn't read any more."""
 _PINGRESP = b"\xd0\x00"
 _REASONS_OF_CONNECT = (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 """Reasons for which the version of a refused CONNECT is known well enough to answer it."""
-_ANSWERS_MAX = 4
-"""Unsent answers that a client may have before it isn't read any more, as a multiple of `out_bytes_max`."""
 _PACKET_BYTES_MAX = 0x1000_0004  # MQTT's own limit
 _SMALL_BYTES = 4096
 """Incomplete packets up to this size aren't counted: nearly every read ends with one."""
 
 
-class Connection(Peer, Input):
+class Connection(Peer, Input, Output):
     """The connection of a client. `sessions.session.Link` documents what other parts use of it."""
 
     def __init__(self, services: Services, *, plain: bool = False) -> None:
@@ -84,7 +84,7 @@ class Connection(Peer, Input):
         self.properties = (b"\x80", b"\x80")
         self.pending: Pending | None = None
         """The connection's place among pending ones, until its CONNECT is accepted."""
-        self.inside = self._closing = self._paused = self._tight = False
+        self.inside = self._closing = self._paused = False
         self.owner = ""
         """The client's user, or its address if it has none: the owner of its shares."""
         self._inbound = InboundAliases(0)
@@ -97,8 +97,7 @@ class Connection(Peer, Input):
         """Bytes of an incomplete packet, as they are counted."""
         self.outside = 0
         """Bytes in the buffer of the client's WebSocket, as they are counted."""
-        self._unsent = 0
-        """Bytes that wait for its socket, as of their last count."""
+        self.prepare_output(services)
         self._held: Future[Any] | None = None
         self._drained = 0
         self._singly = 0
@@ -107,8 +106,6 @@ class Connection(Peer, Input):
         """Bytes of messages whose topics were looked up while the client was held. They are handled next."""
         self._pace = Pace(services.slices, services.delivery, services.routes)
         self._timer: asyncio.TimerHandle | None = None
-        self._file = -1
-        """The socket's file descriptor if bytes can be written to it directly, else -1."""
 
     # -- asyncio's side
 
@@ -135,6 +132,7 @@ class Connection(Peer, Input):
             self._held = None  # it may refer to this connection
         if self._timer is not None:
             self._timer.cancel()
+        self.end_output()
         self._inputs.drop(self)
         self._services.admission.lingering.discard(self)
         self._services.buffers.unsent.drop(self)
@@ -203,18 +201,6 @@ class Connection(Peer, Input):
         else:
             self._services.buffers.keep(self, size)
 
-    def _count_unsent(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        self._services.buffers.unsent.set(self, self.owner, self._unsent)
-
-    def hold_back(self) -> None:
-        """Count what waits for the socket. While all sockets together have much, add nothing to a full one."""
-        self._count_unsent()
-        tight = self._services.buffers.is_tight
-        if tight != self._tight:
-            self._tight = tight
-            self.transport.set_write_buffer_limits(high=0 if tight else self._services.limits.out_bytes_max)
-
     def _drain(self, size: int) -> None:
         """Drop bytes from a client that was disconnected, up to a limit."""
         self._drained += size
@@ -245,9 +231,12 @@ class Connection(Peer, Input):
         return at
 
     def _take_many(self, session: Session, data: bytes, at: int, end: int, limit: int) -> int:
-        """Take consecutive plain messages or acknowledgements; returns where they end."""
+        """Take consecutive plain messages, acknowledgements or pings; returns where they end."""
         if data[at] & 0xF0 == _PUBLISH:
             return self._take_bulk(data, at, end, limit)
+        if data[at] == _PINGREQ and (pings := _PINGREQS.match(data, at, end)) is not None:
+            self.send(_PINGRESP * ((pings.end() - at) // 2))
+            return pings.end()
         if data[at] == _PUBACK:
             acks = kernel.mqtt_pubacks(data, at, end)
             if acks.packet_ids:
@@ -398,36 +387,6 @@ class Connection(Peer, Input):
             self.aliases = OutboundAliases(wanted["topic_alias_maximum"], limits.alias_bytes_max)
         self.own_packets = self.aliases is not None or "maximum_packet_size" in wanted
 
-    def send(self, data: bytes) -> None:
-        """Send bytes. Writes to the socket directly if it can, because a transport would wait for the loop."""
-        if self._closing or self.transport.is_closing():
-            return
-        self._services.traffic.sent += len(data)
-        if self._file >= 0 and self.transport.get_write_buffer_size() == 0:
-            try:
-                sent = os.write(self._file, data)
-            except OSError:  # the socket is full or broken: the transport handles that
-                sent = 0
-            if sent == len(data):
-                return
-            data = data[sent:]
-        self.transport.write(data)
-        self.check_unsent()
-
-    def check_unsent(self) -> None:
-        """Count what waits for the socket after a write, and hold back the client if that is too much."""
-        self._count_unsent()
-        buffers = self._services.buffers
-        if buffers.is_tight:
-            self.hold_back()
-            buffers.relieve()
-        if not (self.ready or self._paused or self._closing):
-            # Only answers are sent now. A client that doesn't read these either isn't read from.
-            limit = 0 if buffers.is_tight else _ANSWERS_MAX * self._services.limits.out_bytes_max
-            if self._unsent > limit:
-                self._paused = True
-                self.transport.pause_reading()
-
     def send_packet(self, packet: Any) -> None:
         """Send a packet, unless it is larger than the client takes."""
         data = encode(packet, self.version if self.version != UNKNOWN else MQTT_5_0)
@@ -469,6 +428,7 @@ class Connection(Peer, Input):
         if not limits.linger_seconds or len(lingering) >= limits.unconnected_max:
             self.close()
             return
+        self.flush()
         self._end()
         lingering.add(self)
         self._timer = services.loop.call_later(limits.linger_seconds, self.abort)
@@ -481,6 +441,7 @@ class Connection(Peer, Input):
     def close(self) -> None:
         """Close once everything is sent, or after a while if the client doesn't read it."""
         if not self._closing:
+            self.flush()
             self._end()
             if self.transport.get_write_buffer_size():
                 services = self._services

@@ -25,7 +25,7 @@ from forelog.broker.log.batch import MessageBatch, StoredMessage
 from forelog.broker.log.clock import MessageClock
 from forelog.broker.log.history import History
 from forelog.broker.sessions.group import Group
-from forelog.broker.sessions.session import Cursor, Link, Session, Verdict
+from forelog.broker.sessions.session import Cursor, Link, Sent, Session, Verdict
 from forelog.log.position import Position
 from forelog.serving.notices import text
 
@@ -266,10 +266,7 @@ class CatchUp:
                     if session.connection is not connection:
                         return
                     again = {one for one in again if one in session.in_flight or one in session.released}
-                message = sent.message
-                if message is None:
-                    batch, row = await self._find(batch, sent.position)
-                    message = None if batch is None else batch.message(row)
+                batch, message = await self._sent(batch, sent)
                 if session.connection is not connection:
                     return
                 if session.in_flight.get(packet_id) is not sent:
@@ -277,14 +274,24 @@ class CatchUp:
                 data = None
                 if message is not None and session.rights.may_read(message.topic):
                     data = self._again(session, connection, packet_id, message)
-                if data is None:
-                    del session.in_flight[packet_id]  # expired, removed by retention, or no longer allowed
+                if data is None:  # expired, replaced, removed by retention, or no longer allowed
+                    self._sender.give_up(session, connection, packet_id)
                 else:
                     connection.send(data)
+                if packet_id in session.in_flight or packet_id in session.released:
                     again.add(packet_id)
         finally:
             if session.connection is connection:
                 session.resending = False
+
+    async def _sent(
+        self, batch: MessageBatch | None, sent: Sent
+    ) -> tuple[MessageBatch | None, StoredMessage | None]:
+        """A message in flight, and the batch that it was read from; None if the message is gone."""
+        if sent.kept is not None:
+            return batch, sent.kept.message
+        batch, row = await self._find(batch, sent.position)
+        return batch, None if batch is None else batch.message(row)
 
     def _again(self, session: Session, connection: Link, packet_id: int, message: StoredMessage) -> bytes | None:
         sent = session.in_flight[packet_id]

@@ -20,6 +20,7 @@ from forelog.broker.flow.translation import packet_of
 from forelog.broker.log.batch import RETAIN, SLOW, MessageBatch, StoredMessage
 from forelog.broker.log.clock import MessageClock
 from forelog.broker.mqtt.ids import PACKET_ID_MAX
+from forelog.broker.mqtt.packets import Pubrel
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.broker.sessions.group import Group, Readers
 from forelog.broker.sessions.session import Cursor, Link, Sent, Session, Verdict, judge
@@ -278,7 +279,7 @@ class Sender:
                     shared = self._shared[key] = rows, data
                 data = shared[1]
             else:
-                rows = rows[: session.room()]
+                rows = rows[: session.room(len(rows))]
                 if not rows:
                     return 0
                 first = session.next_id()
@@ -414,13 +415,30 @@ class Sender:
             return
         if qos:
             session.take_ids(1)
-            session.in_flight[packet_id] = Sent(position, qos, cursor, message if stored else None)
+            session.in_flight[packet_id] = Sent(
+                position, qos, cursor, self._store.retained.kept(message) if stored else None
+            )
             if isinstance(cursor, Group):
                 cursor.sent(session, packet_id, position)
             if qos == 2 and session.durable and cursor is not None and not stored:
                 self._store.note("out", session.client_id, [(packet_id, *position, cursor.key)])
         self._prepare(connection, data)
         self.delivered += 1
+
+    def give_up(self, session: Session, connection: Link, packet_id: int) -> None:
+        """Free the packet id of a message in flight that can't be sent again.
+
+        A client may have received the message and remember its packet id, at QoS 2 until PUBREL. It would take the
+        next message of that id for the same one.
+        """
+        if session.in_flight[packet_id].qos != 2:
+            del session.in_flight[packet_id]
+            return
+        session.receive(packet_id)
+        if session.durable:
+            self._store.note("rec", session.client_id, [packet_id])
+            self._store.flush()
+        connection.send_packet(Pubrel(packet_id))
 
     def send_retained(self, session: Session, message: StoredMessage, verdict: Verdict) -> None:
         """Send a retained message to a client that can take one."""

@@ -1,4 +1,4 @@
-"""The age of a message, by a clock that doesn't step.
+"""The age of messages, and for how long sessions have been away, by clocks that don't step.
 
 A message carries the time of day at which it was written, and the system's clock may be set at any moment. The
 broker therefore notes how the time of day compares to a steady clock whenever that changes. The age of a message
@@ -20,6 +20,43 @@ from forelog.times import SECOND_NS
 
 _STEP_NS = SECOND_NS // 4
 _STEPS_MAX = 1000
+
+
+class SteadyClock:
+    """The time of day at the start, plus what has passed since: setting the system's clock doesn't change it.
+
+    >>> wall = [1_000_000_000_000]
+    >>> clock = SteadyClock(wall_ns=lambda: wall[0], steady_ns=lambda: 5_000_000_000)
+    >>> clock.has_stepped()
+    False
+    >>> wall[0] += 3600 * 10**9
+    >>> clock.has_stepped(), clock.has_stepped()
+    (True, False)
+    >>> clock.now_ns(), clock.wall_ns(clock.now_ns())
+    (1000000000000, 4600000000000)
+    """
+
+    def __init__(
+        self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._wall_ns, self._steady_ns = wall_ns, steady_ns
+        self._ahead = self._noted = wall_ns() - steady_ns()
+
+    def now_ns(self) -> int:
+        """The time now."""
+        return self._steady_ns() + self._ahead
+
+    def wall_ns(self, at_ns: int | None) -> int | None:
+        """The time of day that belongs to a time of this clock, as of the last step that was seen."""
+        return None if at_ns is None else at_ns + self._noted - self._ahead
+
+    def has_stepped(self) -> bool:
+        """Whether the system's clock was set, by a second or more, since the last call."""
+        ahead = self._wall_ns() - self._steady_ns()
+        if abs(ahead - self._noted) < SECOND_NS:
+            return False
+        self._noted = ahead
+        return True
 
 
 class MessageClock:

@@ -15,8 +15,10 @@ twice, in order, does no harm.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt.topics import parse_filter
 from forelog.broker.sessions.session import Cursor, Sent, Session, Sub
 from forelog.log.position import Position
@@ -24,17 +26,19 @@ from forelog.log.position import Position
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 4, 8
 EVENT_BYTES, ENTRY_BYTES = 64, 8
 """Estimated bytes of an event, and of each name in it, besides its texts."""
+_STEP_MAX, _STEP_BYTES_MAX = 100, 1 << 20
+"""Things that a snapshot writes in one step, and their bytes."""
 _OTHERS = {"retain": "retain", "unretain": "retain", "group": "group", "ungroup": "group", "known": "known"}
 """The subjects of events that aren't about a session."""
 
 
-def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]:
-    """A whole session, without messages published after `written_ns`, which may still fail."""
+def snapshot(session: Session, end: Position, written_ns: int, ended_ns: int | None) -> dict[str, Any]:
+    """A whole session that ended then, without messages published after `written_ns`, which may still fail."""
     return {
         "id": session.client_id,
         "user": session.owner,
         "expiry": session.expiry_seconds,
-        "ended": session.ended_ns,
+        "ended": ended_ns,
         "cursors": [
             [
                 cursor.key,
@@ -48,7 +52,7 @@ def snapshot(session: Session, end: Position, written_ns: int) -> dict[str, Any]
         "out": [
             [packet_id, *sent.position, None if sent.cursor is None else sent.cursor.key]
             for packet_id, sent in session.in_flight.items()
-            if sent.qos == 2 and sent.message is None
+            if sent.qos == 2 and sent.kept is None
         ],
         "released": list(session.released),
         "last_id": session.last_id,
@@ -65,6 +69,7 @@ def restored(event: dict[str, Any], in_flight_max: int) -> Session:
         cursor = session.cursors.setdefault(key, Cursor(key, session, Position(*position)))
         cursor.next = cursor.noted = Position(*position)
         cursor.done = {Position(*one) for one in done}
+        session.done_count += len(cursor.done)
         for name, sub in subs:
             cursor.add(name, _sub(sub))
     session.groups = {name: _sub(sub) for name, sub in event["groups"]}
@@ -74,6 +79,12 @@ def restored(event: dict[str, Any], in_flight_max: int) -> Session:
     session.last_id = event["last_id"]
     session.received = dict(event["received"])
     return session
+
+
+def retained_event(topic: str, message: StoredMessage) -> tuple[Any, ...]:
+    """The event of a retained message. That it is one isn't said again in its properties."""
+    kept = {name: value for name, value in message.properties.items() if name != "retain"}
+    return "retain", topic, message.time_ns, message.payload, *([kept] if kept else [])
 
 
 def sub_entry(name: str, sub: Sub) -> list[Any]:
@@ -184,3 +195,16 @@ def event_bytes(event: list[Any]) -> int:
             names = (one[0] if isinstance(one, list) and one else one for one in part)
             size += sum(ENTRY_BYTES + len(name) for name in names if isinstance(name, str))
     return size
+
+
+def in_parts(keys: list[tuple[str, Any]], weight: Callable[[str, Any], int]) -> Iterator[list[tuple[str, Any]]]:
+    """The keys of a snapshot, in parts that one step writes."""
+    some: list[tuple[str, Any]] = []
+    size = 0
+    for one in keys:
+        some.append(one)
+        size += weight(*one)
+        if len(some) == _STEP_MAX or size > _STEP_BYTES_MAX:
+            yield some
+            some, size = [], 0
+    yield some

@@ -9,6 +9,7 @@ from __future__ import annotations
 from forelog.broker.limits import Limits
 from forelog.broker.mqtt.packets import Will
 from forelog.broker.sessions.session import Session
+from forelog.broker.sessions.windows import Window
 from forelog.serving.shares import Quota
 
 SESSION_BYTES = 3000
@@ -24,6 +25,8 @@ class SessionQuotas:
         self._limits = limits
         self._bytes = Quota(limits.sessions_bytes_max)
         self._durable = Quota(limits.sessions_max)
+        self.flights = Quota(limits.flights_bytes_max)
+        """Memory of messages in flight."""
 
     @property
     def byte_count(self) -> int:
@@ -32,6 +35,8 @@ class SessionQuotas:
 
     def restore(self, session: Session) -> None:
         """Count a session that was restored; it stays, whatever the limits are now."""
+        session.window, session.window_in = self.windows(session.owner or "")
+        session.settle()
         names = [*session.main.subs, *filter(None, session.cursors), *session.groups]
         session.held_by, session.held_base = session.owner or "", _base(session)
         self._change(session, session.held_base + sum(map(_bytes_of, names)))
@@ -53,6 +58,10 @@ class SessionQuotas:
         self._change(session, more)
         session.held_base += more
         return True
+
+    def windows(self, owner: str) -> tuple[Window, Window]:
+        """The windows of a new session."""
+        return Window(self.flights, owner), Window(self.flights, owner)
 
     def settle(self, session: Session) -> None:
         """Count a session as durable or not, when that was set or has changed."""
@@ -79,6 +88,8 @@ class SessionQuotas:
         self._change(session, -session.held_bytes)
         self._durable.add(session.held_by, -session.held_durable)
         session.held_durable = session.held_base = 0
+        session.window.settle(0)
+        session.window_in.settle(0)
 
     def _change(self, session: Session, size: int) -> None:
         session.held_bytes += size

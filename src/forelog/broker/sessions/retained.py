@@ -21,6 +21,7 @@ from typing import Any
 from forelog.bounds import BYTES_MAX, COUNT_MAX
 from forelog.broker.log.batch import StoredMessage
 from forelog.broker.mqtt.topics import has_wildcards
+from forelog.broker.sessions.session import Kept
 
 _BLOCK_MAX = 1000
 """Topics in one list; a longer list is split in two."""
@@ -28,6 +29,8 @@ _MESSAGE_BYTES, _PAIR_BYTES = 700, 200
 """Memory of a message besides its texts and bytes, and of each user property."""
 _ONE_BYTES_MAX = 128 << 20
 """The largest message: it is one event of a log whose batches have at most twice as much."""
+CHARS_MAX = 1 << 18
+"""Characters of topics that `after` looks at."""
 _BETWEEN, _AFTER = "\0", "\1"
 """What a key has between levels, lower than any character of a topic; and a suffix after all subtopics."""
 
@@ -43,6 +46,8 @@ class RetainedMessages:
         """Bytes by topic of messages that are being written."""
         self._reserved_bytes = 0
         self._messages: dict[str, StoredMessage] = {}
+        self._kept: dict[str, Kept] = {}
+        """The messages that clients have had in flight, by topic."""
         self._blocks: list[list[str]] = []
         """The topics as sorted keys in a list of lists, so that adding one moves only a few hundred."""
         self._lasts: list[str] = []
@@ -94,6 +99,7 @@ class RetainedMessages:
         before = self._messages.get(message.topic)
         self.byte_count += _bytes_of(message) - (0 if before is None else _bytes_of(before))
         self._messages[message.topic] = message
+        self._replaced(message.topic)
         if before is None:
             self._insert(_key(message.topic))
         return before
@@ -103,16 +109,36 @@ class RetainedMessages:
         before = self._messages.pop(topic, None)
         if before is not None:
             self.byte_count -= _bytes_of(before)
+            self._replaced(topic)
             self._delete(_key(topic))
         return before
 
-    def after(self, topic: str | None = None, count: int = 100) -> list[StoredMessage]:
-        """The messages of the topics after a topic, or of the first ones, in the order of topics."""
+    def kept(self, message: StoredMessage) -> Kept:
+        """A retained message for whoever has it in flight; nothing once it isn't retained any more."""
+        found = self._kept.get(message.topic)
+        if found is None or found.message is not message:
+            found = Kept(message)
+            if self._messages.get(message.topic) is message:
+                self._kept[message.topic] = found
+        return found
+
+    def _replaced(self, topic: str) -> None:
+        if (kept := self._kept.pop(topic, None)) is not None:
+            kept.message = None
+
+    def after(self, topic: str | None = None, count: int = 100, chars_max: int = CHARS_MAX) -> list[StoredMessage]:
+        """The messages of the topics after a topic, or of the first ones, in the order of topics.
+
+        At most `count`, and fewer if their topics are long; none only if there are no more.
+        """
         found: list[StoredMessage] = []
         number, at = (0, 0) if topic is None else self._place(_key(topic) + _BETWEEN)
-        while number < len(self._blocks) and len(found) < count:
-            some = self._blocks[number][at : at + count - len(found)]
-            found += [self._messages[_topic(key)] for key in some]
+        while number < len(self._blocks) and len(found) < count and chars_max > 0:
+            for key in self._blocks[number][at : at + count - len(found)]:
+                found.append(self._messages[_topic(key)])
+                chars_max -= len(key)
+                if chars_max <= 0:
+                    break
             number, at = number + 1, 0
         return found
 

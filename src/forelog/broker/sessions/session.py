@@ -23,6 +23,7 @@ from forelog.broker.mqtt.packets import Connect, PacketType, Will
 from forelog.broker.mqtt.properties import property_bytes
 from forelog.broker.mqtt.shapes import Shapes
 from forelog.broker.notices import Visit
+from forelog.broker.sessions.windows import Window
 from forelog.log.position import Position
 
 _CACHE_MAX, _GROUP_CACHE_MAX = 1024, 64
@@ -158,7 +159,10 @@ class Cursor:
     def forget_before(self, position: Position) -> None:
         """Forget what is before a position up to which everything is acknowledged."""
         if self.done:
+            before = len(self.done)
             self.done = {one for one in self.done if one >= position}
+            if self.session is not None:
+                self.session.done_count -= before - len(self.done)
 
     def fall_behind(self, position: Position) -> None:
         """Stop being live: messages from a position on are read from the log."""
@@ -182,13 +186,22 @@ class Cursor:
         return any(name in subs for topic in tuple(topics) for name in shapes.matching(topic.decode()))
 
 
+class Kept:
+    """A retained message, until another one replaces it: who has it in flight keeps nothing alive."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: StoredMessage) -> None:
+        self.message: StoredMessage | None = message
+
+
 class Sent(NamedTuple):
     """A message in flight: its position in the log, or the message itself if it was a retained one."""
 
     position: Position
     qos: int
     cursor: Cursor | None
-    message: StoredMessage | None = None
+    kept: Kept | None = None
 
 
 class Session:
@@ -203,7 +216,7 @@ class Session:
         self.connection: Link | None = None
         self.expiry_seconds = 0
         self.ended_ns: int | None = None
-        """When its client disconnected; None while it is connected."""
+        """When its client disconnected, by the store's clock; None while it is connected."""
         self.main = Cursor("", self, position)
         self.cursors: dict[str, Cursor] = {"": self.main}
         self.groups: dict[str, Sub] = {}
@@ -214,6 +227,10 @@ class Session:
         """Packet ids of QoS 2 that wait for PUBCOMP."""
         self.received: dict[int, int] = {}
         """Packet ids of QoS 2 that the client has published and not released, with the times of their messages."""
+        self.done_count = 0
+        """Messages in `done`, of all cursors."""
+        self.window, self.window_in = Window(), Window()
+        """How many messages may be in flight to the client, and from it."""
         self.will: Will | None = None
         self.retained_left: dict[str, Iterator[StoredMessage | None] | None] = {}
         """Filters whose retained messages aren't all sent, each with the walk through them once it has begun."""
@@ -276,14 +293,19 @@ class Session:
 
     # -- packet ids
 
-    def room(self) -> int:
-        """How many messages of QoS 1 and 2 may be sent now, with consecutive packet ids."""
-        used = len(self.in_flight) + len(self.released)
-        if not used:
-            return self.in_flight_max
-        oldest = [next(iter(held)) for held in (self.in_flight, self.released) if held]
-        span = max((self.last_id - packet_id) % PACKET_ID_MAX + 1 for packet_id in oldest)
-        return int(max(min(self.in_flight_max - used, PACKET_ID_MAX - span), 0))
+    def room(self, wanted: int = 1) -> int:
+        """How many of the wanted messages of QoS 1 and 2 may be sent now, with consecutive packet ids."""
+        used, most = len(self.in_flight) + len(self.released), min(wanted, self.in_flight_max)
+        if used:
+            oldest = [next(iter(held)) for held in (self.in_flight, self.released) if held]
+            span = max((self.last_id - packet_id) % PACKET_ID_MAX + 1 for packet_id in oldest)
+            most = min(wanted, self.in_flight_max - used, PACKET_ID_MAX - span)
+        return self.window.room(used + self.done_count, most) if most > 0 else 0
+
+    def settle(self) -> None:
+        """Give back what its windows don't need now."""
+        self.window.settle(len(self.in_flight) + len(self.released) + self.done_count)
+        self.window_in.settle(len(self.received))
 
     def next_id(self) -> int:
         """The packet id to use next; 1 follows 65,535."""
@@ -310,13 +332,23 @@ class Session:
             return None
         del self.in_flight[packet_id]
         self.released[packet_id] = None
-        if sent.cursor is not None and sent.cursor.session is not None and sent.message is None:
+        if sent.cursor is not None and sent.cursor.session is not None and sent.kept is None:
+            self.done_count -= len(sent.cursor.done)
             sent.cursor.done.add(sent.position)
+            self.done_count += len(sent.cursor.done)
         return sent
 
     def complete(self, packet_id: int) -> bool:
         """PUBCOMP: the packet id of a message of QoS 2 is free. False if it was."""
         return self.released.pop(packet_id, 0) is None
+
+    def forget_done(self, end: Position) -> None:
+        """Forget messages of QoS 2 that were received, up to where everything is acknowledged."""
+        if self.done_count:
+            for cursor, at in self.places(end):
+                if at != cursor.noted:
+                    cursor.noted = at
+                    cursor.forget_before(at)
 
     def places(self, end: Position) -> Iterator[tuple[Cursor, Position]]:
         """All cursors with their `at`, in one pass over the messages in flight."""
@@ -325,7 +357,7 @@ class Session:
             return
         lowest: dict[Cursor, Position] = {}
         for sent in self.in_flight.values():
-            if sent.cursor is not None and sent.message is None:
+            if sent.cursor is not None and sent.kept is None:
                 lowest[sent.cursor] = min(lowest.get(sent.cursor, sent.position), sent.position)
         for cursor in self.cursors.values():
             at = end if cursor.live else cursor.next
@@ -335,7 +367,7 @@ class Session:
         """The position up to which everything of a cursor is acknowledged."""
         at = end if cursor.live else cursor.next
         for sent in self.in_flight.values():
-            if sent.cursor is cursor and sent.message is None:
+            if sent.cursor is cursor and sent.kept is None:
                 at = min(at, sent.position)
                 if not self.unordered:
                     break
@@ -368,6 +400,8 @@ class Link(Protocol):
     """When the client last sent something, by the monotonic clock."""
     normal_end: bool
     """Whether the client said goodbye, so that its will isn't published."""
+    owner: str
+    """Its user, or its address if it has none: the owner of its shares."""
     publish_all: bool
     """Whether the client may publish to every topic, so that no topic has to be checked."""
     properties: tuple[bytes, bytes]

@@ -17,18 +17,21 @@ import errno
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from forelog.broker.limits import Limits
 from forelog.broker.log.batch import RETAIN, MessageBatch, StoredMessage
+from forelog.broker.log.clock import SteadyClock
 from forelog.broker.sessions.events import (
     ENTRY_BYTES,
     EVENT_BYTES,
     apply_change,
     event_bytes,
+    in_parts,
     latest,
     restored,
+    retained_event,
     snapshot,
     sub_entry,
     subject,
@@ -50,8 +53,6 @@ _BATCH_BYTES = 4 << 20
 """Bytes of events that are written together, about: far below the limit of a log."""
 _LOOKED_AT = 500
 """Retained messages that one call of `forget_expired` checks."""
-_STEP_MAX, _STEP_BYTES_MAX = 100, 1 << 20
-"""Things that a snapshot writes in one step, and their bytes."""
 _SUBS_MAX = 1000
 """Subscriptions in one event."""
 
@@ -72,6 +73,7 @@ class SessionStore:
         sync: Sync = "os",
         sync_interval_ms: int = 1000,
         timeout: float | None = 0,
+        clock: SteadyClock | None = None,
     ) -> None:
         """A store at a path; `open` restores what is there.
 
@@ -96,6 +98,7 @@ class SessionStore:
         self._has_learned = False
         self._starts_over = self._reopens = False
         self._limits = limits
+        self.clock = SteadyClock() if clock is None else clock
         self._events: list[Any] = []
         self._pending_bytes = 0
         self._noted: set[str] = set()
@@ -124,6 +127,7 @@ class SessionStore:
             for sent in session.in_flight.values():
                 if sent.cursor is not None:
                     sent.cursor.done.add(sent.position)
+            session.done_count = sum(len(cursor.done) for cursor in session.cursors.values())
             session.unordered = bool(session.in_flight)
 
     def close(self) -> None:
@@ -283,11 +287,15 @@ class SessionStore:
             self.note("end", client_id)
         elif client_id not in self._noted:
             self._new.add(client_id)
-            self.note("session", snapshot(session, self._delivered(), self.written()))
+            self.note("session", self._snapshot(session))
             self._note_snapshot(session)
         else:
-            self.note("is", client_id, session.owner, session.expiry_seconds, session.ended_ns, session.last_id)
+            ended_ns = self.clock.wall_ns(session.ended_ns)
+            self.note("is", client_id, session.owner, session.expiry_seconds, ended_ns, session.last_id)
             self.note_places(session)
+
+    def _snapshot(self, session: Session) -> dict[str, Any]:
+        return snapshot(session, self._delivered(), self.written(), self.clock.wall_ns(session.ended_ns))
 
     def _note_snapshot(self, session: Session) -> None:
         """Remember that the log has a session as it is now."""
@@ -349,7 +357,7 @@ class SessionStore:
         if message is None:
             self.note("unretain", topic)
         else:
-            self.note(*_retained(topic, message))
+            self.note(*retained_event(topic, message))
 
     def learn(self, batch: MessageBatch) -> None:
         """Take in the consequences of messages that the log of messages had at the start."""
@@ -387,7 +395,7 @@ class SessionStore:
     def forget_expired(self, seconds_left: Callable[[StoredMessage], int | None]) -> None:
         """Remove retained messages that have expired. Each call checks the next few."""
         some = self.retained.after(self._looked_at, _LOOKED_AT)
-        self._looked_at = some[-1].topic if len(some) == _LOOKED_AT else None
+        self._looked_at = some[-1].topic if some else None
         for message in some:
             if seconds_left(message) == 0:
                 self.retained.remove(message.topic)
@@ -400,11 +408,11 @@ class SessionStore:
 
         def write(kind: str, key: Any) -> None:
             if kind == "session" and (session := self.sessions.get(key)) is not None and session.durable:
-                log.update(["session", snapshot(session, self._delivered(), self.written())])
+                log.update(["session", self._snapshot(session)])
                 self._note_snapshot(session)
                 self._new.discard(key)
             elif kind == "retain" and (message := self.retained.get(key)) is not None:
-                log.update([*_retained(key, message)])
+                log.update([*retained_event(key, message)])
             elif kind == "group" and (position := self.groups.get(key)) is not None:
                 log.update(["group", key, *position])
 
@@ -434,21 +442,9 @@ class SessionStore:
 
         known: list[int] = []
         self._run(list_all)
-        for some in self._in_parts(keys):
+        for some in in_parts(keys, self._weight):
             self._run(functools.partial(write_all, some))
         self._run(end)
-
-    def _in_parts(self, keys: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
-        """The keys of a snapshot, in parts that one step writes."""
-        some: list[tuple[str, Any]] = []
-        size = 0
-        for one in keys:
-            some.append(one)
-            size += self._weight(*one)
-            if len(some) == _STEP_MAX or size > _STEP_BYTES_MAX:
-                yield some
-                some, size = [], 0
-        yield some
 
     def _weight(self, kind: str, key: str) -> int:
         """Estimated bytes of a thing in a snapshot."""
@@ -491,9 +487,3 @@ class SessionStore:
         for name in names:
             if name in session.groups:
                 self.groups.setdefault(name, session.groups[name].since)
-
-
-def _retained(topic: str, message: StoredMessage) -> tuple[Any, ...]:
-    """The event of a retained message. That it is one isn't said again in its properties."""
-    kept = {name: value for name, value in message.properties.items() if name != "retain"}
-    return "retain", topic, message.time_ns, message.payload, *([kept] if kept else [])
