@@ -11,11 +11,12 @@ without a name count as one user.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from forelog.broker.access.logins import Logins
 from forelog.broker.access.passwords import Password, read_users
-from forelog.broker.access.rights import EVERYTHING, Rights, Ruleset, Verdicts
+from forelog.broker.access.rights import EVERYTHING, NOTHING, CurrentRights, Rights, Ruleset, Verdicts
 from forelog.broker.access.rules import Rules
 from forelog.broker.mqtt.reasons import ReasonCode
 from forelog.serving.addresses import is_loopback
@@ -47,6 +48,8 @@ class Access:
         self._rules_path = None if rules is None else os.fspath(rules)
         self._shared_client_ids = shared_client_ids
         self._logins = None if users is None else Logins()
+        self.edition = 0
+        """How often the files were read."""
         self.reload()
 
     def reload(self) -> None:
@@ -57,6 +60,7 @@ class Access:
         users = None if self._users_path is None else read_users(self._users_path)
         rules = None if self._rules_path is None else Rules.read(self._rules_path)
         self._users, self._rules = users, rules
+        self.edition += 1
         self._rulesets: dict[str | None, Ruleset] = {}
         self.verdicts = Verdicts()
 
@@ -118,6 +122,23 @@ class Access:
                 self._rulesets[name] = own
         patterns = list(self._rules.of_patterns(name, client_id))
         return Rights(own, Ruleset(patterns) if patterns else None)
+
+    def current_rights(self, user: str | None, client_id: str) -> Rights:
+        """The rights of a connected client, by the rules of each moment."""
+        return self._current(lambda: self.rights(user, client_id))
+
+    def current_rights_of_owner(self, owner: str | None, client_id: str) -> Rights:
+        """The rights that the client of a session will have when it comes back, by the rules of each moment."""
+        return self._current(lambda: self.rights_of_owner(owner, client_id))
+
+    def no_rights(self) -> Rights:
+        """The rights of a client that has lost its login."""
+        return self._current(lambda: NOTHING)
+
+    def _current(self, find: Callable[[], Rights]) -> Rights:
+        if self._rules_path is None and self._users_path is None:
+            return EVERYTHING  # nothing can change them
+        return CurrentRights(lambda: self.edition, find)
 
     def rights_of_owner(self, owner: str | None, client_id: str) -> Rights:
         """The rights that the client of a session will have when it comes back; all rights if that isn't known."""

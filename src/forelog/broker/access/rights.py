@@ -4,8 +4,8 @@ For a topic, the first of these that matches decides, as in mosquitto: the user'
 allow, patterns that deny, patterns that allow. A topic that no rule allows is refused.
 
 A subscription is granted if it may match a readable topic, and each delivery is checked. That costs nothing per
-message, because verdicts are cached by topic. When the rules are read again, every client gets new rights, and the
-caches are cleared.
+message, because verdicts are cached by topic. When the rules are read again, the rights of every client change at
+once, and what was concluded from the old ones counts no more: `edition` says which ones were asked.
 
 >>> from forelog.broker.access.rules import Rules
 >>> rules = Rules.parse("topic read sensors/#\\ntopic deny sensors/secret/#", "rules")
@@ -18,7 +18,7 @@ caches are cleared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from forelog.broker.access.rules import Rule, covers, overlaps
 from forelog.broker.mqtt.topics import has_wildcards
@@ -82,13 +82,24 @@ class Ruleset:
 class Rights:
     """What a client may do."""
 
+    edition = 0
+    """A number that is another one when the rights have changed."""
+
     def __init__(self, own: Ruleset | None = None, patterns: Ruleset | None = None, *, free: bool = False) -> None:
         self._sets = [one for one in (own, patterns) if one is not None and len(one)]
         self._free = free
-        self.publishes_all = free or self._all(_WRITE)
+        self._publishes_all = free or self._all(_WRITE)
+        self._reads_all = free or self._all(_READ)
+
+    @property
+    def publishes_all(self) -> bool:
         """Whether it may publish to every topic, so that no topic has to be checked."""
-        self.reads_all = free or self._all(_READ)
+        return self._publishes_all
+
+    @property
+    def reads_all(self) -> bool:
         """Whether it may read all topics to which clients can publish."""
+        return self._reads_all
 
     def _all(self, right: int) -> bool:
         return bool(self._sets) and self._sets[0].allows_all(right)
@@ -120,6 +131,50 @@ class Rights:
             if found is not None:
                 return found
         return False
+
+
+class CurrentRights(Rights):
+    """The rights of a client by the rules of the moment.
+
+    They are looked up when they are needed and the rules have been read again since. So reading the rules takes as
+    long with a hundred thousand clients as with one.
+    """
+
+    def __init__(self, edition: Callable[[], int], find: Callable[[], Rights]) -> None:
+        """`edition` returns the number of the current rules, and `find` the rights by them."""
+        self._edition_now = edition
+        self._find = find
+        self._known: Rights | None = None
+        self._known_edition = -1
+
+    @property
+    def edition(self) -> int:  # type: ignore[override]
+        """The number of the current rules."""
+        return self._edition_now()
+
+    @property
+    def _now(self) -> Rights:
+        edition = self._edition_now()
+        if self._known is None or edition != self._known_edition:
+            self._known, self._known_edition = self._find(), edition
+        return self._known
+
+    @property
+    def publishes_all(self) -> bool:
+        return self._now.publishes_all
+
+    @property
+    def reads_all(self) -> bool:
+        return self._now.reads_all
+
+    def may_publish(self, topic: str) -> bool:
+        return self._now.may_publish(topic)
+
+    def may_read(self, topic: str) -> bool:
+        return self._now.may_read(topic)
+
+    def may_subscribe(self, filter: str) -> bool:  # noqa: A002
+        return self._now.may_subscribe(filter)
 
 
 class Verdicts:

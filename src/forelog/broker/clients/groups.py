@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappush
 
@@ -127,12 +128,13 @@ class Groups:
             if self.store.groups.pop(group.key, None) is not None:
                 self.store.note("ungroup", group.key)
 
-    def judge_again(self) -> None:
-        """Check again which members may read what, because rights have changed."""
-        for group in self.all.values():
-            group.judge_again()
+    def judging_again(self) -> Iterator[None]:
+        """Resume groups, because rights have changed: a member may read what it couldn't before."""
+        for group in list(self.all.values()):
             if not group.live:
+                group.waits_for = None
                 self.catchup.resume(group)
+            yield
 
     def acknowledged(self, session: Session) -> None:
         """Note that a client has acknowledged messages, which groups may have sent."""

@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from forelog.broker.access.control import Access
-from forelog.broker.access.rights import NOTHING
 from forelog.broker.clients.subscriptions import Subscriptions
 from forelog.broker.clients.wills import Wills
 from forelog.broker.flow.delivery import Delivery
@@ -129,7 +128,7 @@ class Clients:
         session.owner = self.access.owner(packet.user_name)
         self._judge(session, connection)
         self._note(session, present)
-        connection.accept(session, packet, session.rights.publishes_all)
+        connection.accept(session, packet)
         session.connection, session.ended_ns = connection, None
         session.window.belong(connection.owner)
         session.window_in.belong(connection.owner)
@@ -271,6 +270,7 @@ class Clients:
         self.turns.run()
         session.connection, session.resending = None, False
         self.access.verdicts.forget(session.rights)
+        self._judge_away(session)
         session.wake()
         self.subscriptions.leave(session)
         for cursor in session.cursors.values():
@@ -334,39 +334,43 @@ class Clients:
     # -- rights
 
     def judge_again(self) -> None:
-        """Give every client its rights again, because users or rules have changed."""
+        """Users or rules have changed: disconnect clients that have lost their logins, and resume the others.
+
+        Rights are those of now already. What takes longer with more clients is done in slices.
+        """
         access = self.access
         gone: dict[Link, str] = {}
-        for session in self.store.sessions.values():  # all of them before anything is sent
-            connection = session.connection
-            if connection is None:
-                self._judge_away(session)
-                continue
-            self._judge(session, connection)
-            connection.publish_all = session.rights.publishes_all
+        for connection in self.presence.connections:
+            if connection.session is None:
+                continue  # its login is checked when it is admitted
             if not access.knows(connection.user):
                 gone[connection] = "its user is gone"
             elif access.password_of(connection.user) != connection.visit.known:
                 gone[connection] = "its user has another password"
             if connection in gone:
-                session.rights, connection.publish_all = NOTHING, False
+                connection.session.rights = access.no_rights()
         self.subscriptions.judge_again()
+        self.slices.add(self, self._judging(gone, list(self.presence.connections)))
+
+    def _judging(self, gone: dict[Link, str], connections: list[Link]) -> Iterator[None]:
         for connection, why in gone.items():
             connection.refuse(ReasonCode.ADMINISTRATIVE_ACTION, why)
-        for session in list(self.store.sessions.values()):
-            if session.connection is not None:
-                self.turns.resume(session)
+            yield
+        for connection in connections:
+            if connection.session is not None and connection.session.connection is connection:
+                self.turns.resume(connection.session)
+            yield
 
     def _judge(self, session: Session, connection: Link) -> None:
         """Set the rights of a connected client."""
-        session.rights = self.access.rights(connection.user, session.client_id)
+        session.rights = self.access.current_rights(connection.user, session.client_id)
         for cursor in session.cursors.values():
             cursor.judge_again()
 
     def _judge_away(self, session: Session) -> None:
         """Set the rights of a client that is away, if it has groups: nothing else needs them."""
         if session.groups:
-            session.rights = self.access.rights_of_owner(session.owner, session.client_id)
+            session.rights = self.access.current_rights_of_owner(session.owner, session.client_id)
 
     # -- keep alive
 

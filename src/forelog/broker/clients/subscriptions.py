@@ -295,4 +295,4 @@ class Subscriptions:
         """Forget everything that was concluded from rights, because they have changed."""
         self.delivery.abandon()
         self.routes.judge_again()
-        self.groups.judge_again()
+        self.slices.add(self, self.groups.judging_again())

@@ -80,7 +80,6 @@ class Connection(Peer, Input, Output):
         self.keep_alive = 0
         self.heard = time.monotonic()
         self.normal_end = False
-        self.publish_all = False
         self.properties = (b"\x80", b"\x80")
         self.pending: Pending | None = None
         """The connection's place among pending ones, until its CONNECT is accepted."""
@@ -250,7 +249,8 @@ class Connection(Peer, Input, Output):
         intake, pace, verdicts = self._services.intake, self._pace, self._services.access.verdicts
         until = min(at + self._looked_up, end) if self._looked_up else end
         count, stopped, reason, need = intake.take(self, data, at, until, limit)
-        if count and not self.publish_all and not verdicts.may_publish_all(self.session.rights, intake.topics()):
+        rights = self.session.rights
+        if count and not rights.publishes_all and not verdicts.may_publish_all(rights, intake.topics()):
             intake.undo()
             self._singly = stopped - at
             return self._take_singly(data, at, stopped, limit)
@@ -371,7 +371,7 @@ class Connection(Peer, Input, Output):
             if not self._closing:
                 self.go_on()
 
-    def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
+    def accept(self, session: Session, connect: Connect) -> None:
         """Serve a session from now on, as its CONNECT asks for."""
         wanted, limits = connect.properties, self._services.limits
         self.session, self.client_id = session, session.client_id
@@ -379,7 +379,6 @@ class Connection(Peer, Input, Output):
         self.owner = self.peer_host if self.user is None else self.user
         self.packet_limit = limits.packet_bytes_max
         self.ready = True
-        self.publish_all = publish_all
         self.keep_alive = connect.keep_alive
         self._inbound = InboundAliases(limits.topic_alias_max, limits.alias_bytes_max)
         self.packet_bytes_max = wanted.get("maximum_packet_size", _PACKET_BYTES_MAX)

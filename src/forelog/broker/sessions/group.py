@@ -54,6 +54,7 @@ class Group(Cursor):
         self.waits_for: frozenset[Session] | None = None
         """The connected members that may read the next message; None if all may."""
         self._reads_all: bool | None = None
+        self._rights_edition = 0
         self._readers: dict[bytes, Readers] = {}
         self._readers_weight = 0
         self.add(filter, Sub(2))
@@ -67,14 +68,23 @@ class Group(Cursor):
         self._readers.clear()
         self._readers_weight = 0
 
+    def _check_edition(self) -> None:
+        """Forget verdicts if the rules have been read again since."""
+        edition = next((one.rights.edition for one in self.holders), 0)
+        if edition != self._rights_edition:
+            self._rights_edition = edition
+            self.judge_again()
+
     def reads_all(self) -> bool:
         """Whether every member may read every topic."""
+        self._check_edition()
         if self._reads_all is None:
             self._reads_all = all(member.rights.reads_all for member in self.members)
         return self._reads_all
 
     def readers(self, topic: bytes) -> Readers:
         """The members that may read a topic, by the current rules."""
+        self._check_edition()
         found = self._readers.get(topic)
         if found is None:
             text = topic.decode()

@@ -90,6 +90,8 @@ class Cursor:
         self.done: set[Position] = set()
         """Messages of QoS 2 after its position that were received: they aren't sent again after a crash."""
         self._shapes = Shapes()
+        self._edition = 0
+        """The edition of the rights that cached verdicts are of."""
         self._cache: dict[bytes, Verdict | None] = {}
         self._begins: list[Position] = []
         """The positions at which subscriptions start, sorted. May include subscriptions that are gone."""
@@ -119,6 +121,9 @@ class Cursor:
         """How a message of a topic at a position is delivered; None if it isn't wanted."""
         if self._begins and position < self._begins[-1]:
             return self._judge(topic, position)
+        if self.session is not None and self.session.rights.edition != self._edition:
+            self._edition = self.session.rights.edition
+            self._cache.clear()
         if topic in self._cache:
             return self._cache[topic]
         found = self._judge(topic, position)
@@ -212,7 +217,7 @@ class Session:
         self.owner: str | None = None
         """The user whose client created it: empty for clients without a name, None if names aren't checked."""
         self.rights: Rights = NOTHING
-        """What its client may do, by the current rules."""
+        """What its client may do, by the rules of the moment."""
         self.connection: Link | None = None
         self.expiry_seconds = 0
         self.ended_ns: int | None = None
@@ -402,8 +407,6 @@ class Link(Protocol):
     """Whether the client said goodbye, so that its will isn't published."""
     owner: str
     """Its user, or its address if it has none: the owner of its shares."""
-    publish_all: bool
-    """Whether the client may publish to every topic, so that no topic has to be checked."""
     properties: tuple[bytes, bytes]
     """The properties that the log keeps of its plain messages, at QoS 0 and 1."""
 
@@ -442,5 +445,5 @@ class Link(Protocol):
     def resume(self, work: Callable[[], None] | None = None) -> None:
         """Do what `hold` waited for, then handle packets again."""
 
-    def accept(self, session: Session, connect: Connect, publish_all: bool) -> None:
+    def accept(self, session: Session, connect: Connect) -> None:
         """Serve a session from now on, as its CONNECT asks for."""
