@@ -62,15 +62,22 @@ class Authority:
         whose = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name)])
         attribute = NameOID.COMMON_NAME if named else NameOID.ORGANIZATION_NAME
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        signs = dict.fromkeys(("key_cert_sign", "crl_sign"), authority)
+        others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+        usage = x509.KeyUsage(True, **signs, **dict.fromkeys((*others, "decipher_only"), False))
+        own_key, its_key = self._key.public_key(), key.public_key()
         return (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(attribute, name)]))
             .issuer_name(whose)
-            .public_key(key.public_key())
+            .public_key(its_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(authority, None), True)
+            .add_extension(usage, True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(its_key), False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own_key), False)
             .add_extension(x509.SubjectAlternativeName(names), False)
             .sign(self._key, hashes.SHA256())
         )

@@ -274,7 +274,7 @@ def test_a_message_that_has_expired_is_not_delivered_and_others_say_what_is_left
     publisher.publish(name, b"shorter", qos=2, properties={"message_expiry_interval": 1})
     publisher.publish(name, b"long", qos=1, properties={"message_expiry_interval": 1000})
     sent = time.monotonic()
-    while time.monotonic() < sent + 2.1:
+    while time.monotonic() < sent + 2.3:  # the broker knows a message's age to a quarter of a second
         assert publisher.quiet()
     subscriber = talk()
     subscriber.connect(name, clean=False, expiry=100)
