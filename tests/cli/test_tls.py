@@ -23,6 +23,7 @@ import pytest
 
 from forelog.errors import BadReply, ConnectionLost, ForelogError
 from forelog.jobs import AsyncClient, Client
+from forelog.serving.handshakes import Handshakes
 from forelog.serving.lobby import Lobby
 from forelog.serving.notices import Notices
 from forelog.serving.tls import Certificates, client_context, peer_name
@@ -544,3 +545,53 @@ def test_a_job_server_in_the_open_without_a_token_warns_with_tls_too(token, serv
     more = ("--token-file", str(tmp_path / "token")) if token else ()
     served = serve(words, *flags("jobs", server_files), *more)
     assert any("anyone who reaches 0.0.0.0" in line for line in served.lines) is not token
+
+
+def test_handshakes_begin_a_few_at_a_time_and_addresses_take_turns():
+    """A thousand that began in the same moment held up everybody for 0.15 s."""
+    begun: list[str] = []
+
+    async def shake(handshakes: Handshakes, host: str, enough: asyncio.Event) -> None:
+        async with handshakes.turn(host):
+            begun.append(host)
+            await enough.wait()
+
+    async def main() -> None:
+        enough = asyncio.Event()
+        handshakes = Handshakes(together=4, pause_seconds=0.001, unfinished_max=100)
+        flood = [asyncio.create_task(shake(handshakes, "flood", enough)) for _ in range(50)]
+        await asyncio.sleep(0)
+        assert len(begun) == 4
+        other = asyncio.create_task(shake(handshakes, "other", enough))
+        while "other" not in begun:
+            await asyncio.sleep(0)
+        assert len(begun) <= 12, "it didn't wait for those that had come before it"
+        while len(begun) < 51:
+            await asyncio.sleep(0.001)
+        enough.set()
+        await asyncio.gather(*flood, other)
+
+    asyncio.run(main())
+
+
+def test_handshakes_that_are_never_finished_make_room_for_others():
+    async def main() -> None:
+        handshakes = Handshakes(together=100, unfinished_max=10)
+        ended: list[int] = []
+
+        async def shake(number: int) -> None:
+            try:
+                async with handshakes.turn("host"):
+                    await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(number)
+
+        tasks = [asyncio.create_task(shake(number)) for number in range(25)]
+        while len(ended) < 15:
+            await asyncio.sleep(0)
+        assert ended == list(range(15))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())

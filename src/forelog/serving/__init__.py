@@ -7,4 +7,5 @@ heap.py       memory that nobody needs any more, given back to the system
 loops.py      the event loop: uvloop, if it is installed
 addresses.py  how addresses are written, and which are of this machine
 lobby.py      where sockets wait until their TLS handshake is done
+handshakes.py TLS handshakes, a few at a time
 """

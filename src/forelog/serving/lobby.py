@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from forelog.serving.addresses import shown
+from forelog.serving.handshakes import Handshakes
 from forelog.serving.notices import Notices
 from forelog.serving.tls import explain
 
@@ -38,6 +39,7 @@ class Lobby:
     to_plain: bytes = b""
     """What a client that doesn't speak TLS is sent."""
     _waiting: dict[asyncio.Task[None], str] = field(default_factory=dict, init=False)
+    _handshakes: Handshakes = field(default_factory=Handshakes, init=False)
 
     @property
     def waiting(self) -> int:
@@ -79,9 +81,10 @@ class Lobby:
                         sock.send(self.to_plain)
                         sock.shutdown(socket.SHUT_WR)
                     raise ssl.SSLError("the client does not speak TLS, which is expected here")
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    self.make, sock, ssl=self.tls, ssl_handshake_timeout=self.seconds
-                )
+                async with self._handshakes.turn(_host(peer)):
+                    await asyncio.get_running_loop().connect_accepted_socket(
+                        self.make, sock, ssl=self.tls, ssl_handshake_timeout=self.seconds
+                    )
         except (OSError, TimeoutError) as error:
             sock.close()
             self.notices.warning("TLS refused", _host(peer), from_=peer, reason=handshake_error(error))

@@ -18,6 +18,7 @@ from forelog.bounds import check_whole
 from forelog.broker.connections.admission import Pending
 from forelog.broker.connections.connection import Connection
 from forelog.broker.connections.services import Services
+from forelog.serving.handshakes import Handshakes
 from forelog.serving.lobby import handshake_error, speaks_tls
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ async def listen(
         make = functools.partial(WebSocket, services, tuple(origins))
     accept: Callable[[], asyncio.BaseProtocol] = make
     if tls is not None:
-        accept = functools.partial(_Handshake, services, tls, make)
+        accept = functools.partial(_Handshake, services, tls, make, Handshakes())
     return await services.loop.create_server(accept, host, port, backlog=BACKLOG)
 
 
@@ -54,11 +55,16 @@ class _Handshake(asyncio.Protocol):
     """A socket that was accepted, until its TLS handshake is done."""
 
     def __init__(
-        self, services: Services, tls: ssl.SSLContext, make: Callable[[], Connection | WebSocket]
+        self,
+        services: Services,
+        tls: ssl.SSLContext,
+        make: Callable[[], Connection | WebSocket],
+        handshakes: Handshakes,
     ) -> None:
         self._services = services
         self._tls = tls
         self._make = make
+        self._handshakes = handshakes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         pending = self._services.admission.arrived(cast(asyncio.Transport, transport))
@@ -84,12 +90,17 @@ class _Handshake(asyncio.Protocol):
             copy.setblocking(False)
             if not await speaks_tls(copy):  # the deadline of pending connections ends this
                 raise ssl.SSLError("the client does not speak TLS, which is expected here")
-            await services.loop.connect_accepted_socket(
-                lambda: made, copy, ssl=self._tls, ssl_handshake_timeout=services.limits.connect_seconds
-            )
+            async with self._handshakes.turn(pending.host):
+                await services.loop.connect_accepted_socket(
+                    lambda: made, copy, ssl=self._tls, ssl_handshake_timeout=services.limits.connect_seconds
+                )
         except OSError as error:
             self._failed(pending, error)
             copy.close()
+        except asyncio.CancelledError:
+            services.admission.forget(pending)
+            copy.close()
+            raise
 
     def _failed(self, pending: Pending, error: OSError) -> None:
         self._services.admission.forget(pending)
