@@ -388,11 +388,11 @@ def always(settings: Settings) -> Figure:
     figure = Figure("broker-always", "Messages published, each synced before its answer")
     seconds = _seconds(settings)
     with running(settings, (Forelog, "always"), (Redis, "always")) as peers:
-        for publishers in (16, 64):
+        for publishers in (1, 16, 64):
             compare(
                 settings,
                 figure,
-                f"{publishers} publishers, waiting",
+                f"{publishers} publisher{'s' if publishers > 1 else ''}, waiting",
                 peers,
                 partial(publishing, publishers=publishers, qos=1, window=1, seconds=seconds),
                 {"redis": GOAL},

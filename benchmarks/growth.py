@@ -56,6 +56,11 @@ def growth(settings: Settings) -> Figure:
             goal_of(f"{text}: time per byte", large.ns_per_byte, small.ns_per_byte, at_least=low, at_most=high),
             count_goal(f"{text}: peak memory", large.peak_bytes / small.peak_bytes, "x"),
         ]
+    for size in sizes:
+        ours, bare = runs["append", size].ns_per_byte, runs["bare", size].ns_per_byte
+        figure.goals.append(
+            goal_of(f"append_many(1000), close, {_mib(size)}, to os.write", bare, ours, at_least=0.6)
+        )
     peak = runs["verify", sizes[1]].peak_bytes
     figure.goals.append(
         count_goal(f"peak memory while verifying {_mib(sizes[1])}", peak, "bytes", at_most=RSS_MAX_BYTES)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import Case, Figure, Settings, interleave, ratio_goal, row
+from forelog import Stream
 
 _SERVERS = {
     "asyncio, uvloop, msgspec": "import asyncio, uvloop, msgspec",
@@ -63,9 +64,13 @@ def starting(settings: Settings) -> Figure:
             cases.append(Case(f"python, importing {what}", "-", "forelog" if "the" in what else "limit", measure))
         if command:
             idle = [sys.executable, "-c", "pass"]
+            with Stream(path / "log").appender() as log:
+                log.append_many([b"record"] * 10)
+            dump = [*command, "dump", str(path / "log")]
             cases += [
                 Case("forelog --help", "-", "forelog", lambda: process_ms([*command, "--help"], environment)),
                 Case("python -c pass", "-", "limit", lambda: process_ms(idle, environment)),
+                Case("forelog dump of 10 records", "-", "forelog", lambda: process_ms(dump, environment)),
             ]
         series = interleave(settings, cases, rounds)
     figure = Figure("start", "Starting", [row(one, "ms") for one in series])
@@ -76,6 +81,8 @@ def starting(settings: Settings) -> Figure:
         figure.goals.append(ratio_goal(text, server, series[2], at_most=2.0))
     if command:
         figure.goals.append(ratio_goal("forelog --help to python -c pass", series[5], series[6], at_most=6.0))
+        text = f"{series[7].case.name} to {series[2].case.name}"
+        figure.goals.append(ratio_goal(text, series[7], series[2], at_most=2.0))
     else:
         figure.notes.append("The command `forelog` isn't installed, so not measured.")
     return figure

@@ -20,6 +20,7 @@ from benchmarks.report import Report
 from benchmarks.rotating import rotation
 from benchmarks.starting import starting
 from benchmarks.state import state_restore, state_updates
+from benchmarks.steps import steps
 
 GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
     "engine": {
@@ -35,6 +36,7 @@ GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
         "cursor": cursor,
         "m3-decode": m3_decode,
         "open": opening,
+        "steps": steps,
         "growth": growth,
         "start": starting,
     },

@@ -209,3 +209,15 @@ def test_a_batch_of_commands_is_written_and_synced_in_one_call(tmp_path):
     log.close()
     assert (found["journal_syncs"], found["timings"]["append_many"]["count"]) == (2, 2)
     assert [len(place) for place in places if isinstance(place, Positions)] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "connections", "slow"), [(0.005, 1, False), (0.005, 2, True), (0.05, 1, True)]
+)
+def test_a_thread_writes_where_syncs_hold_up_others(seconds: float, connections: int, slow: bool) -> None:
+    found = pace.Pace()
+    for _ in range(100):
+        found.measure(seconds, 1, connections)
+    assert found.slow == slow
+    found.measure(seconds, 1, 2)
+    assert found.slow, "as soon as there is company"

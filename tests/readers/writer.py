@@ -193,9 +193,11 @@ def wait_for_growth(folder: Path, seconds: float) -> None:
 
 
 def _last_segment(folder: Path) -> tuple[str, int]:
-    segments = [entry for entry in os.scandir(folder) if entry.name.endswith((".log", ".dat"))]
-    last = max(segments, key=lambda entry: entry.name)
-    return last.name, os.stat(last.path).st_size
+    last = max(name for name in os.listdir(folder) if name.endswith((".log", ".dat")))
+    try:
+        return last, os.stat(folder / last).st_size
+    except FileNotFoundError:  # an empty one, replaced by one with the number of its first record
+        return last, -1
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_an_interrupt_between_any_two_steps_of_a_change_leaves_all_of_it_or_noth
         for number in itertools.count():
             data.update(a=10, b=0, c=5)
             if company:
-                data.log._appender._commit.queue.crowd = 2  # type: ignore[union-attr]
+                data.log._appender._commit.queue.crowd = 2
             was = interrupted(number, lambda: change(data))
             assert data["a"] + data["b"] == 10, number
             other = threading.Thread(target=transfer, args=(data,), daemon=True)
@@ -133,7 +133,7 @@ def test_what_an_interrupt_has_left_in_the_queue_counts_before_the_next(
     disk = CrashDisk()
     with PersistentDict[str, int]("state", files=disk, sync="always") as data:
         data.update(a=10, b=0)
-        data.log._appender._commit.queue.crowd = 2  # type: ignore[union-attr]
+        data.log._appender._commit.queue.crowd = 2
 
         def wait(*_: object) -> None:
             monkeypatch.undo()

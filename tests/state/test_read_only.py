@@ -10,11 +10,13 @@ import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from forelog.errors import AppenderClosed, CorruptRecord, LockTimeout, LogNotFound, ReadOnly
 from forelog.state import PersistentDict
+from forelog.testing import CrashDisk
 from tests.state.keeping import converged, wait_until
 from tests.state.test_mapping_steps import SECOND, Clock
 
@@ -177,6 +179,51 @@ def test_threads_that_look_beside_transactions_see_whole_ones(tmp_path: Path) ->
             for thread in threads:
                 thread.join()
     assert seen_sums == {100}
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+def test_a_look_between_any_two_steps_of_the_writer_shows_one_moment(
+    monkeypatch: pytest.MonkeyPatch, sync: Literal["os", "always"]
+) -> None:
+    disk, possible, looks = CrashDisk(), [{"a": 0}], 0
+    with PersistentDict("state", files=disk, sync=sync) as data:
+        data["a"] = 0
+        cleaning, drop = [False], data.log._drop
+
+        def drop_alone() -> None:  # whoever looks waits for the cleaner, which here would be its own thread
+            cleaning[0] = True
+            drop()
+            cleaning[0] = False
+
+        monkeypatch.setattr(data.log, "_drop", drop_alone)
+        with PersistentDict("state", files=disk, read_only=True) as kept:
+
+            def look(_: object) -> bool:
+                nonlocal looks
+                if not cleaning[0] and not looking[0]:
+                    looking[0] = True
+                    assert kept.copy() in possible
+                    with PersistentDict("state", files=disk, read_only=True) as fresh:
+                        assert fresh.copy() in possible
+                    looking[0] = False
+                    looks += 1
+                return False
+
+            looking = [False]
+            fault = disk.fail(look)
+            for number in range(1, 6):
+                possible = [possible[-1], {"a": number, "b": number}]
+                with data.transaction():
+                    data["a"] = data["b"] = number
+                possible = possible[-1:]
+                assert kept.copy() == possible[0]
+                if number % 2:
+                    data.rotate()
+                possible = [*possible, {"a": number}]
+                del data["b"]
+                possible = possible[-1:]
+            fault.stop()
+    assert looks > 50
 
 
 WRITER = """

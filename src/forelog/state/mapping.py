@@ -107,10 +107,12 @@ class PersistentDict(MutableMapping[K, V]):
     ) -> None:
         self._codec = ItemCodec(keys, values)
         self._read_only = read_only
-        if read_only and (options or ttl is not None):
+        if read_only and (set(options) - {"files"} or ttl is not None):
             raise ValueError(f"a dict that is read_only has no {', '.join(options) or 'ttl'}: leave that out")
         self._table: Table[K, V] = (
-            Reflection(path, self._codec, clock) if read_only else Table(os.fspath(path), clock)
+            Reflection(path, self._codec, clock, options.get("files"))
+            if read_only
+            else Table(os.fspath(path), clock)
         )
         self._log = StateLog(
             path, replay=self._table.replay, enumerate=self._enumerate, codec=self._codec, **options

@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from forelog.copies.slots import directory_of
+from forelog.copies.slots import directory_of, whole_slot
 from forelog.errors import BadEvent, BadPosition, MissingExtra, TimeOutOfRange, UnknownFormat
-from forelog.files import Lock
+from forelog.files import Files, Lock
 from forelog.formats import Block
 from forelog.formats.state import BEGIN, COMMIT, EVENT, FORMAT, GROUP, MARKER_BYTES, SIZE_BYTES, events_in
 from forelog.log.position import Position
@@ -69,9 +69,10 @@ class ParsedEvent(NamedTuple):
     """The plain value, or the fields as a dict."""
 
 
-def open_source(source: PathLike) -> Stream:
+def open_source(source: PathLike, files: Files | None = None) -> Stream:
     """Open the state log in a directory, or the whole copy in a directory of copies."""
-    stream = Stream.open(directory_of(os.fspath(source)))
+    path = os.fspath(source)
+    stream = Stream.open(directory_of(path) if files is None else whole_slot(path, files) or path, files=files)
     if (stream.format.signature or (0,))[0] != FORMAT.magic:
         raise UnknownFormat(f"{source} isn't a state log, but a log of another program or face")
     return stream

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from forelog.errors import BadPosition
+from forelog.files import Files
 from forelog.log.directory.end import End, read_end
 from forelog.log.stream import PathLike, Stream
 from forelog.log.walk import Walk
@@ -32,8 +33,15 @@ from forelog.state.table import K, Table, V
 class Reflection(Table[K, V]):
     """A table that is read from a log, and never changed by its user."""
 
-    def __init__(self, path: PathLike, codec: ItemCodec, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        path: PathLike,
+        codec: ItemCodec,
+        clock: Callable[[], int] | None = None,
+        files: Files | None = None,
+    ) -> None:
         super().__init__(os.fspath(path), clock)
+        self._files = files
         self._source = os.fspath(path)
         self._codec = codec
         self._events: list[Sequence[Any]] = []
@@ -114,7 +122,7 @@ class Reflection(Table[K, V]):
         """Read the log from its start."""
         self._items, self._until, self._queue, self._unfinished = {}, {}, [], ()
         self._events.clear()
-        self._stream = stream = open_source(self._source)
+        self._stream = stream = open_source(self._source, self._files)
         self._replayer = Replayer(stream.path, self._codec, self._arrived)
         with stream.directory.read_lock():
             walk = stream.walk(stream.bounds())

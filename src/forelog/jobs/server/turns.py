@@ -271,7 +271,7 @@ class Turns:
                 took = time.perf_counter() - began
                 self._succeed(changes, held, where)
                 if self.log.waits:
-                    self.pace.measure(took, len(held))
+                    self.pace.measure(took, len(held), len(self.clients))
 
     def _written(self, where: int | Positions, error: BaseException | None) -> None:
         """Take the result of the thread's write. The thread calls this."""
@@ -288,7 +288,7 @@ class Turns:
         else:
             self._end_waits()  # their replies report what is undone now
             self._fail(changes, held, error)
-        self.pace.measure(took, len(held))
+        self.pace.measure(took, len(held), len(self.clients))
         if self.round.touched or self._ledger.records:
             self.round.begin()
 
