@@ -158,9 +158,9 @@ def test_a_commit_is_told_once_also_if_its_snapshot_is_gone_and_others_have_writ
         ingest(log.path, tmp_path / "t", table="iceberg", compact_below=0)
     table = opened(tmp_path)
     table.overwrite(table.scan().to_arrow())
-    table.catalog.close()
     old = [one.snapshot_id for one in table.metadata.snapshots[:-1]]
     table.maintenance.expire_snapshots().by_ids(old).commit()
+    table.catalog.close()
     state = load_state(storage_of(str(tmp_path / "t")))
     format_of("iceberg").announce(storage_of(str(tmp_path / "t")), state.last)
     assert rows(tmp_path) == list(range(30))
