@@ -226,8 +226,8 @@ def test_a_kill_after_any_step_loses_nothing_and_doubles_nothing(table, step, ta
 def test_kills_at_random_beside_a_writer_that_rolls_and_cleans(table, target, tmp_path, request):
     """With `--kill-rounds 700` it is killed twenty times, which takes a minute."""
     rounds = request.config.getoption("--kill-rounds") // 35
-    if rounds < 2:
-        pytest.skip("only with --kill-rounds 70 or more")
+    if rounds < 20:
+        pytest.skip("only with --kill-rounds 700")
     given = ["--table", table]
     if table == "iceberg":
         pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg is not installed")

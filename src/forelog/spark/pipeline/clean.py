@@ -1,8 +1,8 @@
 """Cleaning logs that are too large for one machine: Spark chooses the records, and the engine removes them.
 
-Spark chooses records by their positions in each segment. The engine's cleaner then removes them, log by log, with
-its usual promises: it rewrites one segment at a time under its lock, never touches the last one, keeps positions
-valid, and a crash leaves a whole log.
+Spark chooses records by their positions in each segment. Tasks of Spark then let the engine's cleaner remove them,
+log by log, with its usual promises: it rewrites one segment at a time under its lock, never touches the last one,
+keeps positions valid, and a crash leaves a whole log.
 
 - `ExpiredJobs()`: every command of a job that is gone: deleted, expired, or past its ttl. A server that starts
   afterwards knows the same jobs as before.
@@ -18,13 +18,18 @@ damage ends the run.
 
 from __future__ import annotations
 
+import os
+import pickle
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -32,10 +37,13 @@ from forelog.errors import BadOption, SkipSegment
 from forelog.log.cleaner import CleanReport
 from forelog.log.position import Record
 from forelog.log.stream import Stream
+from forelog.spark.pipeline.failures import find_failure
+from forelog.spark.pipeline.ingest_run import watched
 from forelog.spark.pipeline.input import JOB_COLUMNS, log_columns, read_log
 from forelog.spark.pipeline.jobs import jobs, lives_of
 from forelog.spark.pipeline.replay import key_of
 from forelog.spark.planning import find_logs
+from forelog.spark.remote import is_remote
 from forelog.times import TimeLike, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -139,24 +147,45 @@ def clean(
                 f"{log.path} is in the format {log.format.name}, where later records need earlier ones"
             )
     table = read_log(spark, path, rule.columns, codec=rule.codec, recursive=recursive)
-    decided = dict(_decisions(rule.doomed(table), next(iter(logs)) if not recursive else None))
-    found = []
-    for done, (name, log) in enumerate(logs.items()):
+    root = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
+    work = partial(_cleaned, root, None if recursive else next(iter(logs)), apply=apply, timeout=timeout)
+    count = spark.sparkContext.accumulator(0)
+
+    def counted(rows: Iterable[Any]) -> Iterator[bytes]:
+        for cleaned in work(rows):
+            count.add(1)
+            yield pickle.dumps(cleaned)
+
+    def tell() -> None:
         if progress is not None:
-            progress(done, len(logs))
-        doomed = decided.pop(name, {})
-        report = _apply(log.stream(), doomed, apply=apply, timeout=timeout)
-        found.append(Cleaned(name, log.path, sum(map(len, doomed.values())), report))
-    return found
+            progress(min(count.value, len(logs)), len(logs))
+
+    try:
+        with watched(tell):
+            results = map(pickle.loads, _decisions(rule.doomed(table)).rdd.mapPartitions(counted).collect())
+    except (Py4JJavaError, PySparkException) as error:
+        raise find_failure(error) from error
+    found = {one.log: one for one in results}
+    return [found.get(name) or Cleaned(name, log.path, 0, CleanReport()) for name, log in logs.items()]
 
 
-def _decisions(doomed: DataFrame, name: str | None) -> Iterator[tuple[str, Doomed]]:
-    """The chosen offsets, log by log, as arrays of eight bytes each."""
+def _decisions(doomed: DataFrame) -> DataFrame:
+    """The chosen offsets by segment: all of a log in one partition, its segments in their order."""
     logs = log_columns(doomed)
     lists = doomed.groupBy(*logs, "segment").agg(F.collect_list("offset").alias("offsets"))
-    rows = lists.orderBy(*logs, "segment").toLocalIterator()
-    for log, segments in groupby(rows, key=lambda row: row.log if logs else name):
-        yield str(log), {row.segment: array("q", row.offsets) for row in segments}
+    gathered = lists.repartition(*logs) if logs else lists.coalesce(1)
+    return gathered.sortWithinPartitions(*logs, "segment")
+
+
+def _cleaned(
+    path: str, name: str | None, rows: Iterable[Any], *, apply: bool, timeout: float | None
+) -> Iterator[Cleaned]:
+    """Clean the logs of a partition, one after the other, on an executor. `name` is that of the only log."""
+    for log, segments in groupby(rows, key=lambda row: row.log if name is None else name):
+        doomed = {row.segment: array("q", row.offsets) for row in segments}
+        stream = Stream.open(path if name is not None else f"{path}/{log}")
+        report = _apply(stream, doomed, apply=apply, timeout=timeout)
+        yield Cleaned(log, stream.path, sum(map(len, doomed.values())), report)
 
 
 def _apply(stream: Stream, doomed: Doomed, *, apply: bool, timeout: float | None) -> CleanReport:

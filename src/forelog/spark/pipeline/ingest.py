@@ -47,12 +47,11 @@ from forelog.spark.pipeline.ingest_plan import (
     COMPACT_BELOW_BYTES,
     Plan,
     continuity_of,
-    grouped,
     new_pieces,
     shape_of,
     table_columns,
 )
-from forelog.spark.pipeline.ingest_run import Finished, Run, ignored, parallelism, run_on
+from forelog.spark.pipeline.ingest_run import Finished, Run, bundled, ignored, parallelism, run_on
 from forelog.spark.planning import Log, codec_for, find_logs
 from forelog.spark.remote import is_remote
 from forelog.spark.tables.commits import DataFile, TableInfo
@@ -323,7 +322,7 @@ class Ingest:
         total = sum(piece.byte_count for piece in pieces)
         done = 0
         self._progress(done, total)
-        for group in grouped(pieces, _size, self._plan.commit_bytes):
+        for group in bundled(pieces, _sizes(pieces), self._plan.commit_bytes):
             if self._stop.is_set():
                 return True
             started = time.monotonic()
@@ -331,11 +330,8 @@ class Ingest:
             staging = self._table.stage()
             number = self._table.state.number + 1
             # What is new of many logs may be little of each.
-            bundles = grouped(group, _size, self._plan.slice_bytes)
-            tasks = [
-                WriteTask(tuple(some), self._target, staging, label_of(number, n))
-                for n, some in enumerate(bundles)
-            ]
+            bundles = bundled(group, _sizes(group), self._plan.slice_bytes)
+            tasks = [WriteTask(some, self._target, staging, label_of(number, n)) for n, some in enumerate(bundles)]
             inside = partial(self._inside, done, size, total, len(tasks))
             results = self._run_tasks(tasks, partial(write_pieces, self._shape), inside)
             if any(result.vanished for result in results):
@@ -429,8 +425,8 @@ class Ingest:
         self._table.commit(kind, self._about, staging, added, positions, removed, self._traces)
 
 
-def _size(piece: Piece) -> int:
-    return piece.byte_count
+def _sizes(pieces: Sequence[Piece]) -> list[int]:
+    return [piece.byte_count for piece in pieces]
 
 
 def _silent(*_: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -95,20 +95,6 @@ def _piece(piece: Slice, numbers: list[int], after: Position) -> Piece:
         end = min(end, piece.stop.offset) if number == piece.stop.segment else end
         size += max(end - (piece.start.offset if number == piece.start.segment else 0), 0)
     return Piece(piece, tuple(numbers[low:high]), size, after)
-
-
-def grouped(items: Sequence[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Groups of items up to a total size. A larger item is a group by itself."""
-    group: list[T] = []
-    total = 0
-    for item in items:
-        if group and total + size_of(item) > limit:
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += size_of(item)
-    if group:
-        yield group
 
 
 def shape_of(plan: Plan) -> Shape:

@@ -1,4 +1,4 @@
-"""Runs the tasks of an ingest: in this process, one after the other, or on Spark.
+"""Runs tasks of the pipeline: in this process, one after the other, or on Spark.
 
 A runner takes tasks and a function, and returns the function's results in any order. Meanwhile it reports how many
 tasks are done.
@@ -27,6 +27,20 @@ POLL_SECONDS = 0.2
 
 def ignored(_: int) -> None:
     """Ignores the number of finished tasks."""
+
+
+def bundled(items: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[tuple[T, ...]]:
+    """Groups of items in their order, up to a total size. A larger item is a group by itself."""
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and total + size > limit:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield tuple(group)
 
 
 def run_here(tasks: Sequence[T], function: Callable[[T], R], finished: Finished = ignored) -> list[R]:
@@ -69,7 +83,7 @@ def _collect(
             count.add(1)
             return result
 
-        with _watched(lambda: finished(min(count.value, len(packed)))):  # tasks that are retried count again
+        with watched(lambda: finished(min(count.value, len(packed)))):  # tasks that are retried count again
             found: list[bytes] = spark.sparkContext.parallelize(packed, len(packed)).map(counted).collect()
         return found
 
@@ -86,7 +100,7 @@ def _collect(
 
 
 @contextmanager
-def _watched(tell: Callable[[], None]) -> Iterator[None]:
+def watched(tell: Callable[[], None]) -> Iterator[None]:
     """Report progress now and then until the block ends."""
     ended = threading.Event()
 
@@ -94,7 +108,7 @@ def _watched(tell: Callable[[], None]) -> Iterator[None]:
         while not ended.wait(POLL_SECONDS):
             tell()
 
-    thread = threading.Thread(target=poll, name="forelog-ingest-progress", daemon=True)
+    thread = threading.Thread(target=poll, name="forelog-progress", daemon=True)
     thread.start()
     try:
         yield

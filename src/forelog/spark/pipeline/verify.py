@@ -1,16 +1,16 @@
-"""Checks every checksum of many logs in parallel, segment by segment.
+"""Checks every checksum of many logs in parallel.
 
-Each task checks some segments as `forelog verify` does, with the read lock of their log, and returns a row for
-each. The driver checks what concerns a whole log: whether it is open for appending, and whether synced bytes are
-missing. It uses the same code, so the result is that of `forelog verify`. In logs of M3's format the messages in
-the chunks are checked too, and those that can't be read are defects.
+A task checks some small logs, or some segments of a large one, as `forelog verify` does, with the read lock of the
+log. Of a large log the driver checks what concerns it as a whole: whether it is open for appending, and whether
+synced bytes are missing. It uses the same code, so the result is that of `forelog verify`. In logs of M3's format
+the messages in the chunks are checked too, and those that can't be read are defects.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from forelog.log.directory.watermark import read_mark
 from forelog.log.verify import SegmentReport, VerifyReport
 from forelog.log.walk import DEFECTS_MAX, Defect
 from forelog.spark.options import PARTITION_BYTES
+from forelog.spark.pipeline.ingest_run import bundled, ignored, run_on
 from forelog.spark.planning import Log, find_logs
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ LOG_SCHEMA = (
     "first_time timestamp, last_time timestamp, defects bigint, defect_bytes bigint, live boolean, "
     "problems array<string>, notes array<string>"
 )
+_OPEN_COST_BYTES = 1 << 18  # as much can be checked in the time that it takes to open a log
 DEFECT_SCHEMA = (
     "log string, segment int, offset bigint, reason string, file string, file_offset bigint, bytes bigint, "
     "torn boolean"
@@ -62,8 +64,8 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """Segments that one task checks."""
+class _Part:
+    """Some segments of a large log."""
 
     log: Log
     chosen: list[int]
@@ -71,83 +73,100 @@ class _Task:
     """All segments of the log, because the last one is judged differently."""
 
 
+Task = tuple[Log, ...] | _Part
+"""Small logs, each checked as a whole, or a part of a large one."""
+
+
 def verify(spark: SparkSession, path: str, *, recursive: bool = False, task_bytes: int = PARTITION_BYTES) -> Fleet:
     """Check a log, or with `recursive` every log in a folder, in tasks of about `task_bytes`."""
     logs = {log.name: log for log in find_logs(path, recursive=recursive)}
+    sizes = {name: _bytes_of(log) for name, log in logs.items()}
+    large = {name: log for name, log in logs.items() if sizes[name] > task_bytes}
     # Before the sizes, which may only grow after it.
-    marks = {name: read_mark(log.stream().directory) for name, log in logs.items()}
-    numbers = {name: log.stream().directory.numbers() for name, log in logs.items()}
-    tasks = [task for name, log in logs.items() for task in _tasks(log, numbers[name], task_bytes)]
-    segments: dict[str, list[SegmentReport]] = {name: [] for name in logs}
-    for name, found in _run(spark, tasks):
-        segments[name].append(_checked(found))
+    marks = {name: read_mark(log.stream().directory) for name, log in large.items()}
+    numbers = {name: log.stream().directory.numbers() for name, log in large.items()}
+    segments: dict[str, list[SegmentReport]] = {name: [] for name in large}
+    small = [log for name, log in logs.items() if name not in large]
+    tasks: list[Task] = [part for name, log in large.items() for part in _parts(log, numbers[name], task_bytes)]
+    tasks += bundled(small, [sizes[log.name] + _OPEN_COST_BYTES for log in small], task_bytes)
     reports = {}
-    for name, log in logs.items():
-        directory = log.stream().directory
-        report = VerifyReport(log.path, log.format.name)
-        report.segments = sorted(segments[name], key=lambda segment: segment.number)
-        engine.conclude(directory, report, marks[name], numbers[name])
-        reports[name] = report
-    return Fleet(reports)
+    for found in run_on(spark)(tasks, _checked, ignored):
+        for name, report in found:
+            if isinstance(report, Exception):
+                raise report
+            if isinstance(report, VerifyReport):
+                reports[name] = report
+            else:
+                segments[name].append(report)
+    for name, log in large.items():
+        whole = VerifyReport(log.path, log.format.name)
+        whole.segments = sorted(segments[name], key=lambda segment: segment.number)
+        engine.conclude(log.stream().directory, whole, marks[name], numbers[name])
+        reports[name] = whole
+    return Fleet({name: reports[name] for name in logs})
 
 
-def _checked(report: SegmentReport | Exception) -> SegmentReport:
-    if isinstance(report, Exception):
-        raise report
-    return report
-
-
-def _tasks(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Task]:
+def _bytes_of(log: Log) -> int:
     directory = log.stream().directory
-    chosen: list[int] = []
-    size = 0
-    for number in numbers:
-        segment_bytes = directory.segment_bytes(number) or 0
-        if chosen and size + segment_bytes > task_bytes:
-            yield _Task(log, chosen, numbers)
-            chosen, size = [], 0
-        chosen.append(number)
-        size += segment_bytes
-    if chosen:
-        yield _Task(log, chosen, numbers)
+    return sum(directory.segment_bytes(number) or 0 for number in directory.numbers())
 
 
-def _run(spark: SparkSession, tasks: list[_Task]) -> list[tuple[str, SegmentReport | Exception]]:
-    """Run each task on Spark, and return the results with the log's name."""
-    if not tasks:
-        return []
-
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
-    # A plain function, and not one on Arrow batches: for those Spark wants pandas.
-    check = F.udf(
-        lambda index: [pickle.dumps(report) for report in _check(tasks[index])], "array<binary>", useArrow=False
-    )
-    numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-    found = numbers.select("id", check("id").alias("reports")).collect()
-    return [(tasks[row.id].log.name, pickle.loads(report)) for row in found for report in row.reports]
+def _parts(log: Log, numbers: list[int], task_bytes: int) -> Iterator[_Part]:
+    directory = log.stream().directory
+    sizes = [directory.segment_bytes(number) or 0 for number in numbers]
+    for chosen in bundled(numbers, sizes, task_bytes):
+        yield _Part(log, list(chosen), numbers)
 
 
-def _check(task: _Task) -> Iterator[SegmentReport | Exception]:
+Found = list[tuple[str, SegmentReport | VerifyReport | Exception]]
+
+
+def _checked(task: Task) -> Found:
+    """The reports of a task, each with the log's name. An error that a retry can't help is one of them."""
     logging.getLogger("forelog").setLevel(logging.ERROR)  # damage is in the report
+    if isinstance(task, _Part):
+        return [(task.log.name, one) for one in _part(task)]
+    return [(log.name, _whole(log)) for log in task]
+
+
+def _whole(log: Log) -> VerifyReport | Exception:
+    directory = log.stream().directory
+    try:
+        with directory.read_lock():
+            mark, numbers = read_mark(directory), directory.numbers()
+            report = VerifyReport(log.path, log.format.name)
+            for number in numbers:
+                with suppress(FileNotFoundError):  # an empty one, whose place another one has taken
+                    report.segments.append(_segment(log, number, numbers))
+            engine.conclude(directory, report, mark, numbers)
+            return report
+    except (ForelogError, OSError) as error:
+        return error
+
+
+def _part(task: _Part) -> Iterator[SegmentReport | Exception]:
     directory = task.log.stream().directory
     try:
         with directory.read_lock():
             there = set(directory.numbers())
             for number in task.chosen:
                 if number in there:  # cleaning or retention may have taken it since
-                    report = engine.check_segment(directory, number, task.numbers)
-                    if task.log.format.holds_entries:
-                        _check_messages(task, report)
-                    yield report
+                    yield _segment(task.log, number, task.numbers)
     except (ForelogError, OSError) as error:
         yield error
 
 
-def _check_messages(task: _Task, report: SegmentReport) -> None:
+def _segment(log: Log, number: int, numbers: list[int]) -> SegmentReport:
+    report = engine.check_segment(log.stream().directory, number, numbers)
+    if log.format.holds_entries:
+        _check_messages(log, report)
+    return report
+
+
+def _check_messages(log: Log, report: SegmentReport) -> None:
     from forelog.commitlog.check import check_file
 
-    found, torn = check_file(task.log.stream(), report.number, last=not report.sealed)
+    found, torn = check_file(log.stream(), report.number, last=not report.sealed)
     report.defects = sorted(report.defects + found)[:DEFECTS_MAX]
     report.defects_found += len(found)
     report.defect_bytes += sum(defect.byte_count for defect in found)
