@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from forelog import Stream
+from forelog.broker import MessageLogWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -64,6 +65,23 @@ stream = spark.readStream.format("forelog").load(path).writeStream.format("noop"
 query = stream.option("checkpointLocation", path + ".checkpoint").start()
 query.awaitTermination()
 print(sum(progress["numInputRows"] for progress in query.recentProgress))
+"""
+
+WITH_AN_ARCHIVE = """
+import sys
+from forelog.spark import cluster_conf, environment_archive, register
+from pyspark.sql import SparkSession
+
+master, path, folder = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executor.memory", "512m")
+for name, value in cluster_conf(environment_archive(folder), python=folder + "/python").items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("FATAL")
+register(spark)
+frame = spark.read.format("forelog").option("codec", "auto").load(path)
+print(sorted(frame.selectExpr("topic", "int(cast(payload as string)) payload").collect())[:2], frame.count())
 """
 
 NO_PYTHON_HERE = """#!/bin/sh
@@ -155,3 +173,25 @@ def test_executors_need_no_python_to_read(cluster, tmp_path):
         check=False,
     )
     assert job.stdout.splitlines() == ["(3000, 3000, 18000, True) 3000 True", "3000"], job.stderr[-3000:]
+
+
+def test_an_archive_brings_all_that_python_needs(cluster, tmp_path):
+    """The workers' Python is a bare one, without any package."""
+    url, _, environment = cluster
+    with MessageLogWriter(tmp_path / "bus", flush_interval_ms=None) as bus:
+        for serial in range(300):
+            bus.write("a/b", b"%d" % serial)
+    bare = Path(sys.base_prefix) / "bin" / "python3"
+    (tmp_path / "python").symlink_to(bare)
+    lacking = subprocess.run([bare, "-c", "import forelog"], capture_output=True, check=False).returncode
+    assert lacking, "the test needs a Python without forelog"
+    del environment["PYSPARK_PYTHON"]
+    job = subprocess.run(
+        [sys.executable, "-c", WITH_AN_ARCHIVE, url, str(tmp_path / "bus"), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = "[Row(topic='a/b', payload=0), Row(topic='a/b', payload=1)] 300"
+    assert job.stdout.strip() == expected, job.stderr[-3000:]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import forelog
+from forelog.errors import MissingExtra
 from forelog.kernel.zipped import SUFFIX
 from forelog.spark.package import package_zip
 
@@ -106,3 +108,28 @@ def test_a_kernel_that_cannot_be_loaded_says_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "set TMPDIR to a folder" in done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_an_archive_has_the_kernel_and_pyarrow_and_settings_that_name_it(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from forelog.spark import cluster
+
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
+        monkeypatch.setenv(name, "none")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cluster, "columnar_jar", lambda: "/tmp/f.jar")
+    path = cluster.environment_archive(str(tmp_path), packages=["forelog", "py4j"])
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path / "packages", filter="data")
+    code = "import forelog, forelog.kernel, py4j; print(forelog.__file__, forelog.kernel.crc32c(b'123456789'))"
+    bare = [sys.executable, "-S", "-c", code]
+    environment = {"PYTHONPATH": str(tmp_path / "packages"), "PATH": os.environ["PATH"]}
+    told = subprocess.run(bare, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert told == [str(tmp_path / "packages" / "forelog" / "__init__.py"), str(0xE3069283)]
+    assert cluster.cluster_conf() == {"spark.jars": "/tmp/f.jar"}
+    assert "PYSPARK_PYTHON" not in os.environ, "Python isn't needed there"
+    conf = cluster.cluster_conf(path, python="python3.11")
+    assert conf["spark.archives"] == f"{path}#{conf['spark.executorEnv.PYTHONPATH'].removeprefix('./')}"
+    assert os.environ["PYSPARK_PYTHON"] == "python3.11"
+    with pytest.raises(MissingExtra, match="no-such-package is not installed"):
+        cluster.environment_archive(str(tmp_path), packages=["no-such-package"])

@@ -28,13 +28,24 @@ columnar.py     the part of the source that runs in Java
 daemon.py       the process that starts the Python workers of a local session
 workers.py      settings of the Python workers
 session.py      a well-configured local session; registering the source with any session
+cluster.py      what executors of a cluster need, as an archive and settings
 package.py      the package as a zip, for executors that don't have it
 tables/         tables of Parquet files that grow by commits, also as Delta and Iceberg tables
 pipeline/       ingest, verify, replay, jobs, stats and clean on Spark
 """
 
+from forelog.spark.cluster import cluster_conf, environment_archive
 from forelog.spark.codecs import Codec, codec_names, register_codec
 from forelog.spark.columnar import columnar_jar
 from forelog.spark.session import register, session
 
-__all__ = ["Codec", "codec_names", "columnar_jar", "register", "register_codec", "session"]
+__all__ = [
+    "Codec",
+    "cluster_conf",
+    "codec_names",
+    "columnar_jar",
+    "environment_archive",
+    "register",
+    "register_codec",
+    "session",
+]

@@ -43,6 +43,8 @@ class Continuity:
         self._words = words
         self._fails = fails
         self._held: dict[str, dict[int, SegmentReader]] = {}
+        self._count = 0
+        """How many segments are open."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _anew, (self._words, self._fails)  # tasks get a copy: open files stay here
@@ -91,6 +93,7 @@ class Continuity:
         held = self._held.setdefault(log.name, {})
         for number in held.keys() - wanted:
             held.pop(number).close()
+            self._count -= 1
         for number in wanted:
             self._hold(log, number, held)
 
@@ -99,14 +102,16 @@ class Continuity:
             for segment in held.values():
                 segment.close()
         self._held.clear()
+        self._count = 0
 
     def _hold(self, log: Log, number: int, held: dict[int, SegmentReader]) -> None:
         known = held.get(number)
-        if known is None and sum(map(len, self._held.values())) >= _HELD_MAX:
+        if known is None and self._count >= _HELD_MAX:
             return
         if known is None or known.replaced():
             try:
                 held[number] = SegmentReader(log.stream().directory, number)
+                self._count += known is None
             except FileNotFoundError:
                 return  # an open one still tells where it ended
             if known is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -80,6 +80,9 @@ class Slice:
     """Whether a record is known to begin at the start."""
 
 
+_NONE: Mapping[str, Log] = {}
+
+
 def files_of(path: str) -> Files:
     return remote_files(path) if is_remote(path) else OSFiles()
 
@@ -92,8 +95,13 @@ def check_codec(logs: Iterable[Log], codec: str) -> None:
             raise BadOption(f"{log.path} is a log in the format {log.format.name}: read it with the codec {right}")
 
 
-def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lambda _: True) -> list[Log]:
-    """The log at a path, or those in a folder, by name; of these only the `wanted` ones are opened."""
+def find_logs(
+    path: str, *, recursive: bool, wanted: Callable[[str], bool] = lambda _: True, known: Mapping[str, Log] = _NONE
+) -> list[Log]:
+    """The log at a path, or those in a folder, by name; of these only the `wanted` ones are opened.
+
+    A log that is among the `known` ones, by its path, isn't looked at again.
+    """
     path = path if is_remote(path) else os.path.abspath(path)  # tasks may run in another folder
     if not recursive:
         stream = Stream.open(path, files=files_of(path))
@@ -103,16 +111,21 @@ def find_logs(path: str, *, recursive: bool, wanted: Callable[[str], bool] = lam
     for folder, names in _walk(root):
         if any(fmt.segment_number(name) is not None for fmt in _FORMATS for name in names):
             log_name = os.path.relpath(folder, root)
-            if wanted(log_name):
+            before = known.get(folder)
+            if before is not None and any(before.format.segment_number(name) is not None for name in names):
+                logs.append(before)
+            elif wanted(log_name):
                 stream = Stream.open(folder, files=files_of(folder))
                 logs.append(Log(stream.path, log_name, stream.format, stream))
     return sorted(logs, key=lambda log: log.name)
 
 
-def logs_of(options: ReadOptions, wanted: Callable[[str], bool] = lambda _: True) -> list[Log]:
+def logs_of(
+    options: ReadOptions, wanted: Callable[[str], bool] = lambda _: True, known: Mapping[str, Log] = _NONE
+) -> list[Log]:
     """The logs that a reader's options name. Of several paths, each log is named by its whole path."""
     if not options.paths:
-        return find_logs(options.path, recursive=options.recursive, wanted=wanted)
+        return find_logs(options.path, recursive=options.recursive, wanted=wanted, known=known)
     logs = {}
     for given in options.paths:
         pattern = is_pattern(given)
@@ -215,6 +228,8 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
     It is looked for from a place that is known to come before it. A last segment without records ends at 0.
     """
     numbers = stream.directory.numbers()
+    if numbers and known.offset and known == (numbers[-1], stream.directory.segment_bytes(numbers[-1])):
+        return known  # nothing has come since
     start = max(known, Position(numbers[-1] if numbers else 0, 0))
     walk = Walk(stream.directory, start=start, on_corruption="skip", numbers=numbers)
     try:

@@ -54,6 +54,8 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offset | None = None
         """Where the stream ends, if it reads only what was there at its start."""
         self._continuity = Continuity(_WORDS, fails=options.fail_on_data_loss)
+        self._known: dict[str, Log] = {}
+        """The logs that were found last, by path."""
         self._reached: dict[str, Position] = {}
         """Where the last batch ends in each log."""
         self._moved: dict[str, tuple[Position, Position]] = {}
@@ -63,7 +65,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         logs = self._logs()
-        return _offset({log.name: self._first(log) for log in logs}, logs)
+        return _offset({log.name: self._first(log) for log in logs}, logs, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.records_per_batch is not None:
@@ -91,7 +93,7 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reached[log.name] = positions[log.name]
             rows = None if rows is None else max(rows - taken, 0)
             room = None if room is None else max(room - size, 0)
-        return _offset(positions, logs)
+        return _offset(positions, logs, start if self._options.fail_on_data_loss else {})
 
     def _go_on(self, log: Log, begin: Position, start: Offset) -> Position:
         """Where a batch that starts at an offset begins to read, once it is sure that nothing was missed."""
@@ -119,10 +121,12 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         logs = self._logs()
-        self._until = _offset({log.name: self._end(log) for log in logs}, logs)
+        self._until = {log.name: str(self._end(log)) for log in logs}
 
     def _logs(self) -> list[Log]:
-        return logs_of(self._options)
+        found = logs_of(self._options, known=self._known)
+        self._known = {log.path: log for log in found}
+        return found
 
     def _first(self, log: Log) -> Position:
         """Where to begin in a log that was never read."""
@@ -205,11 +209,17 @@ class ForelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._continuity.close()
 
 
-def _offset(positions: dict[str, Position], logs: Iterable[Log]) -> Offset:
-    """An offset in a fixed order, because Spark compares offsets as strings."""
+def _offset(positions: dict[str, Position], logs: Iterable[Log], start: Offset) -> Offset:
+    """An offset in a fixed order, because Spark compares offsets as strings.
+
+    A log to which nothing has come keeps its text from the start of the batch, with which it was compared.
+    """
     streams = {log.name: log.stream() for log in logs}
     texts = {}
     for name in sorted(positions):
+        if name in start and _parse(start[name])[0] == positions[name]:
+            texts[name] = start[name]
+            continue
         found = trace(streams[name].directory, positions[name]) if name in streams else None
         texts[name] = f"{positions[name]} {found}" if found else str(positions[name])
     return texts

@@ -11,6 +11,7 @@ import threading
 from forelog.spark.pipeline.ingest import Ingest
 from forelog.spark.pipeline.ingest_plan import Plan
 from forelog.spark.pipeline.ingest_run import run_here, run_on
+from forelog.spark.remote import is_remote
 from forelog.spark.session import session
 
 
@@ -33,8 +34,9 @@ def main() -> None:
         if seen >= chosen.times and step == chosen.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # Starting Spark takes long, and so do Iceberg's commits: much is written meanwhile.
-    much = 100 if chosen.spark or (chosen.table == "iceberg" and not chosen.die_at) else 1
+    # Starting Spark takes long, and so do Iceberg's commits and those to a bucket: much is written meanwhile.
+    slow = chosen.table == "iceberg" or is_remote(chosen.target)
+    much = 100 if chosen.spark or (slow and not chosen.die_at) else 1
     plan = Plan(
         table=chosen.table,
         catalog=chosen.catalog,
