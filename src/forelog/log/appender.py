@@ -118,6 +118,7 @@ class Appender:
         else:
             self._lone = self.lone_writer(self._commit.queue, self._append_among, "append")
             self.append = self._lone.append  # type: ignore[method-assign]
+        self.place = self._core.place  # type: ignore[method-assign]
         self._stop_interval = threading.Event()
         self._interval_thread: threading.Thread | None = None
         if self._policy is SyncPolicy.INTERVAL:
@@ -374,9 +375,9 @@ class Appender:
         with self._core:
             return Position(self._core.segment, self._core.offset)
 
-    def place(self) -> Position:
+    def place(self) -> tuple[int, int]:
         """The same, without waiting for an append that is under way: it may go there first."""
-        return Position(*self._core.place())
+        return self._core.place()
 
     @property
     def failed(self) -> AppenderFailed | None:

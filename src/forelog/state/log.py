@@ -190,6 +190,7 @@ class StateLog:
             self._let_go()
             raise
         self._drop()
+        self.place = self._appender.place  # type: ignore[method-assign] # without a Python frame
         return self
 
     def _take_over(self, found: Replayer) -> None:
@@ -229,6 +230,7 @@ class StateLog:
         try:
             if self._appender is not None:
                 appender, self._appender = self._appender, None
+                vars(self).pop("place", None)
                 appender.close()
         finally:
             if self._copies_lock is not None:
@@ -295,11 +297,11 @@ class StateLog:
             self._rotate_soon()
         return positions
 
-    def place(self) -> Position:
+    def place(self) -> tuple[int, int]:
         """Where the next update goes, unless others come first. Doesn't wait for them."""
         return self._opened().place()
 
-    def replay_since(self, position: Position, replay: Callable[[Any], object]) -> None:
+    def replay_since(self, position: tuple[int, int], replay: Callable[[Any], object]) -> None:
         """Call `replay` with each event from a position on: for memory that may lack some after an interrupt.
 
         Nobody may update or enumerate meanwhile. What interrupted threads have left to others is in the log when

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from forelog.bounds import AGE_SECONDS_MAX, check_number
 from forelog.errors import ForelogError, NotReplicated, ReadOnly
 from forelog.kernel import KeyLocks
-from forelog.log.position import Position
 from forelog.log.stream import PathLike
 from forelog.state.enumeration import Enumeration
 from forelog.state.items import ItemCodec
@@ -342,7 +341,8 @@ class PersistentDict(MutableMapping[K, V]):
 
     def _alone(self, key: K) -> AbstractContextManager[None]:
         """Keep out other writers of a key. A key that is not hashable raises, and doesn't get into the log."""
-        self._check_writable()
+        if self._read_only:
+            self._check_writable()
         return self._locks.of(key) if self._mine() is None else nullcontext()
 
     def _check_writable(self) -> None:
@@ -396,7 +396,7 @@ class PersistentDict(MutableMapping[K, V]):
         self._table.change(events)
         self._locks.done()
 
-    def _catch_up(self, since: Position) -> None:
+    def _catch_up(self, since: tuple[int, int]) -> None:
         """Make the changes that the log has from there on. Nobody writes meanwhile."""
         events: list[list[Any]] = []
         self._log.replay_since(since, events.append)
