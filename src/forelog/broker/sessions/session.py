@@ -406,7 +406,7 @@ class Link(Protocol):
     normal_end: bool
     """Whether the client said goodbye, so that its will isn't published."""
     owner: str
-    """Its user, or its address if it has none: the owner of its shares."""
+    """The client's user, or its address if it has none: the owner of its shares."""
     properties: tuple[bytes, bytes]
     """The properties that the log keeps of its plain messages, at QoS 0 and 1."""
 
