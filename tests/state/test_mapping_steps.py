@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import copy
+import pickle
 import sys
 import threading
 from decimal import Decimal
@@ -360,6 +363,50 @@ def test_copies_and_unions(tmp_path):
         assert data == {"a": 1, "b": 2, "c": 3, "d": 4}
         with pytest.raises(TypeError):
             data | [("e", 5)]  # type: ignore[operator]
+
+
+def test_a_copy_is_plain_and_pickling_says_what_to_do_instead(tmp_path):
+    with PersistentDict[str, int](str(tmp_path / "state")) as data:
+        data.update(a=1, b=2)
+        copied: object = copy.copy(data)
+        assert type(copied) is dict
+        assert copied == data
+        for carry in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match="can't be pickled: pass its path"):
+                carry(data)
+
+
+def test_a_task_that_awaits_in_a_transaction_hangs_no_other(tmp_path):
+    async def main() -> dict[str, int]:
+        async with PersistentDict[str, int](str(tmp_path / "state")) as data:
+            data["a"] = 1
+            with data.transaction():
+                data["a"] = 2
+                other = contextvars.Context().run(asyncio.ensure_future, add(data))
+                with pytest.raises(RuntimeError, match=r"aio\.transact"):
+                    await other
+            return data.copy()
+
+    async def add(data: PersistentDict[str, int]) -> None:
+        data["b"] = 1
+
+    assert asyncio.run(main()) == {"a": 2}
+
+
+def test_a_transaction_of_a_generator_that_is_not_finished_is_dropped(tmp_path):
+    def change():
+        with data.transaction():
+            data["a"] = 1
+            yield
+
+    with PersistentDict[str, int](str(tmp_path / "state")) as data:
+        for end in (lambda generator: generator.close(), lambda generator: None):
+            generator = change()
+            next(generator)
+            end(generator)
+            del generator
+            data["b"] = 2
+            assert data == {"b": 2}
 
 
 # -- time

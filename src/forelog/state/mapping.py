@@ -17,7 +17,7 @@ import contextlib
 import os
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from forelog.bounds import AGE_SECONDS_MAX, check_number
 from forelog.errors import ForelogError, NotReplicated, ReadOnly
@@ -206,6 +206,14 @@ class PersistentDict(MutableMapping[K, V]):
     def copy(self) -> dict[K, V]:
         """A dict with the items of this moment. (`dict(d)` looks up each key, which may be gone by then.)"""
         return self._now().copy()
+
+    __copy__ = copy
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the PersistentDict of {self._log.path} can't be pickled: pass its path, and open it with "
+            "read_only=True there, or pickle what copy() returns"
+        )
 
     def __or__(self, other: Mapping[K, V]) -> dict[K, V]:
         return self._now() | _plain(other) if isinstance(other, Mapping) else NotImplemented
