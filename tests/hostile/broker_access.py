@@ -104,8 +104,8 @@ def guesses_from_many_addresses(site: Site) -> None:
     site.pump(dict.fromkeys(some, b""), quiet=0.3, seconds=5)
 
 
-# A thousand passwords wait for up to 30 s, and each check takes 16 MiB.
-@attack("broker guesses-of-many-from-many", **{**ACCESS, "left_mib": 48, "idle_cpu": 1})
+# A thousand passwords wait for up to 30 s. Each check takes 16 MiB and a processor, and its refusal some more.
+@attack("broker guesses-of-many-from-many", **{**ACCESS, "left_mib": 48, "idle_cpu": 1.1})
 def guesses_of_many_from_many(site: Site) -> None:
     """3,000 wrong passwords, each of another name and from another address."""
     some = wrong(site, site.many(3000), names=3000, addresses=3000, prefix="x")

@@ -1,7 +1,7 @@
 """A well-behaved client in a process of its own: how long its round trips take while others misbehave.
 
     broker     publishes at QoS 1, waits for its PUBACK and for the message, then for the answer to a PINGREQ
-    jobs       adds a job, leases it, completes it
+    jobs       adds a job, leases it, completes it, deletes it: one of them in a round
     replica    an update of a state log, which waits until the server has it
 
 Beside that, a newcomer connects every now and then, says who it is, and waits until it is let in.
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +203,13 @@ def new_client(port: int, secret: bool) -> None:
 
 
 class Jobs:
-    """A job's whole life, in a round."""
+    """A job's life: a request in each round."""
 
     def __init__(self, port: int, secret: bool) -> None:
         self._port, self._secret = port, secret
         self._socket: socket.socket | None = None
         self._left = b""
+        self._life = self._requests()
 
     def __call__(self) -> None:
         try:
@@ -246,21 +247,31 @@ class Jobs:
     def _round(self) -> None:
         if self._socket is None:
             self.connect()
+            self._life = self._requests()
+        if next(self._life, None) is None:
+            self._life = self._requests()
+            next(self._life)
+
+    def _requests(self) -> Iterator[bool]:
         number = bytearray(os.urandom(16))
         number[6], number[8] = 0x40 | number[6] & 15, 0x80 | number[8] & 63
         text = number.hex()
         job = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
         answer = self.ask(b"add %b probe.queue 60000 60000 2\r\nhi\r\n" % job)
         assert answer == b"+OK", answer
+        yield True
         answer = self.ask(b"lease probe.queue 1000\r\n")
         assert answer == b"+OK 1", answer
         leased, payload = self._read_line(), self._read_line()
         assert leased.startswith(job), f"{leased!r} was leased for {job!r}"
         assert payload == b"hi"
+        yield True
         answer = self.ask(b"complete %b 2\r\nok\r\n" % job)
         assert answer == b"+OK", answer
+        yield True
         answer = self.ask(b"delete %b\r\n" % job)
         assert answer == b"+OK", answer
+        yield True
 
 
 def new_worker(port: int, secret: bool) -> None:

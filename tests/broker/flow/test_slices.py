@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from forelog.broker.flow.slices import STEPS_EACH, Slices
 
@@ -119,3 +119,32 @@ def test_what_is_urgent_does_not_wait_behind_clients_however_many_there_are():
     assert loop.log.count("client") <= 4 * 11, "one slice of theirs for each of it"
     slices.finish()
     assert len(loop.log) == 5035
+
+
+def test_what_clients_leave_behind_holds_up_nobody_and_is_done_all_the_same():
+    """A client that connected waited for 3 s until three thousand that had left were forgotten."""
+    calls: list[Callable[[], None]] = []
+    now = [0.0]
+    slices = Slices(calls.append, seconds=1.0, clock=lambda: now[0])
+    done: list[str] = []
+
+    def work(name: str, steps: int) -> Iterator[None]:
+        for _ in range(steps):
+            now[0] += 0.1
+            done.append(name)
+            yield
+
+    slices.start("first", work("first", 100))  # this round has no more time
+    for number in range(100):
+        slices.leave(number, work("gone", 10))
+    for number in range(3):
+        slices.add(f"new{number}", work("new", 3))
+    slices.leave("new0", work("left", 1))
+    while calls:
+        calls.pop(0)()
+        if done.count("new") == 9 and "at" not in done:
+            done.append("at")
+    assert done.index("at") < 120
+    assert done.count("gone") == 1000, "it gets its turns"
+    assert done.index("left") > max(at for at, name in enumerate(done[: done.index("at")]) if name == "new") - 9
+    assert len(slices) == 0

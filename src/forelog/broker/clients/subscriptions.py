@@ -92,7 +92,7 @@ class Subscriptions:
     def leave(self, session: Session) -> None:
         """A client disconnects: remove its routes, and give what it hasn't acknowledged to other members."""
         returned = self.groups.take_back(session)
-        self.slices.start(session, self._leaving(session, returned))
+        self.slices.leave(session, self._leaving(session, returned))
 
     def _leaving(self, session: Session, returned: dict[Cursor, list[Position]]) -> Iterator[None]:
         for group, positions in returned.items():
@@ -108,7 +108,7 @@ class Subscriptions:
 
     def forget(self, session: Session) -> None:
         """A session ends: remove it from its groups, then free it."""
-        self.slices.start(session, self._forgetting(session))
+        self.slices.leave(session, self._forgetting(session))
 
     def _forgetting(self, session: Session) -> Iterator[None]:
         for key in list(session.groups):

@@ -10,6 +10,9 @@ loop fits into one slice.
 
 Delivery is urgent: it has a slice of its own before those of clients, so a message never waits behind the work
 that other clients have asked for.
+
+What clients leave behind isn't: nobody waits for it. While there is other work, it gets a turn after every few
+turns of that. So a client that connects doesn't wait until thousands that have left are forgotten.
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ logger = logging.getLogger("forelog")
 SLICE_SECONDS = 0.005
 STEPS_EACH = 16
 """Steps of one client's work before the next client's turn."""
+TURNS_BETWEEN = 4
+"""Turns of clients between two turns of what others have left behind."""
+
+Queues = OrderedDict[Hashable, deque[Iterator[None]]]
 
 
 class Slices:
@@ -41,7 +48,10 @@ class Slices:
         self._call_soon = call_soon
         self._seconds = seconds
         self._clock = clock
-        self._queues: OrderedDict[Hashable, deque[Iterator[None]]] = OrderedDict()
+        self._queues: Queues = OrderedDict()
+        self._behind: Queues = OrderedDict()
+        """What clients have left behind, unless they have asked for something else since."""
+        self._turns = 0
         self._urgent: deque[Iterator[None]] = deque()
         self._is_due = False
         self._allowed: float | None = None
@@ -51,11 +61,11 @@ class Slices:
 
     def __len__(self) -> int:
         """The number of clients with unfinished work."""
-        return len(self._queues)
+        return len(self._queues) + len(self._behind)
 
     def has(self, owner: Hashable) -> bool:
         """Whether a client has unfinished work."""
-        return owner in self._queues
+        return owner in self._queues or owner in self._behind
 
     @property
     def is_urgent(self) -> bool:
@@ -64,8 +74,17 @@ class Slices:
 
     def add(self, owner: Hashable, work: Iterator[None]) -> None:
         """Do this after the client's earlier work."""
+        if owner in self._behind:
+            self._queues[owner] = self._behind.pop(owner)
         self._queues.setdefault(owner, deque()).append(work)
         self._run_soon()
+
+    def leave(self, owner: Hashable, work: Iterator[None]) -> None:
+        """Do this after the client's earlier work, when there is time: the client has left."""
+        if self.has(owner) or not self._begin(work):
+            queues = self._queues if owner in self._queues else self._behind
+            queues.setdefault(owner, deque()).append(work)
+            self._run_soon()
 
     def _run_soon(self) -> None:
         if not self._is_due:
@@ -73,8 +92,8 @@ class Slices:
             self._call_soon(self._run)
 
     def soon(self, owner: Hashable, what: Callable[[], None]) -> None:
-        """Call this now if time allows, else as one step after the client's earlier work."""
-        self.start(owner, _once(what))
+        """Call this now if time allows, else as one step, as `leave` does."""
+        self.leave(owner, _once(what))
 
     def later(self, owner: Hashable, what: Callable[[], None]) -> None:
         """Have `what` called, as one step, after the client's earlier work."""
@@ -82,7 +101,7 @@ class Slices:
 
     def start(self, owner: Hashable, work: Iterator[None]) -> bool:
         """Do this work now, as far as time allows, and the rest later. Returns whether it is done."""
-        if owner not in self._queues and self._begin(work):
+        if not self.has(owner) and self._begin(work):
             return True
         self.add(owner, work)
         return False
@@ -122,7 +141,7 @@ class Slices:
     def finish(self) -> None:
         """Do everything that is left, now."""
         self._some_urgent(math.inf)
-        while self._queues:
+        while len(self):
             self._some(math.inf)
             self._some_urgent(math.inf)
 
@@ -134,9 +153,9 @@ class Slices:
         if self._urgent:
             self._some_urgent(self._clock() + self._seconds)
         deadline = self._clock() + self._seconds
-        while self._queues and self._clock() < deadline:
+        while len(self) and self._clock() < deadline:
             self._some(deadline)
-        self._is_due = bool(self._queues or self._urgent)
+        self._is_due = bool(len(self) or self._urgent)
         if self._is_due:
             self._call_soon(self._run)
 
@@ -147,16 +166,20 @@ class Slices:
 
     def _some(self, deadline: float) -> None:
         """Do a few steps of one client's work, then move it to the end."""
-        owner, queue = next(iter(self._queues.items()))
+        self._turns += 1
+        is_turn_of_clients = self._queues and (self._turns % (TURNS_BETWEEN + 1) or not self._behind)
+        queues = self._queues if is_turn_of_clients else self._behind
+        owner, queue = next(iter(queues.items()))
         for _ in range(STEPS_EACH):
             if not self._step(queue[0]):
                 queue.popleft()
                 if not queue:
-                    del self._queues[owner]
+                    queues.pop(owner, None)
                     return
             if self._clock() >= deadline:
                 break
-        self._queues.move_to_end(owner)
+        if owner in queues:
+            queues.move_to_end(owner)
 
     def _step(self, work: Iterator[None]) -> bool:
         """Do one step. Returns whether there is more. Work that raises ends; the client's next work goes on."""

@@ -82,8 +82,8 @@ def restored(event: dict[str, Any], in_flight_max: int) -> Session:
 
 
 def retained_event(topic: str, message: StoredMessage) -> tuple[Any, ...]:
-    """The event of a retained message. That it is one isn't said again in its properties."""
-    kept = {name: value for name, value in message.properties.items() if name != "retain"}
+    """The event of a retained message, without what only the log of messages needs: its sender, its packet id."""
+    kept = {name: value for name, value in message.properties.items() if name not in ("retain", "from", "id")}
     return "retain", topic, message.time_ns, message.payload, *([kept] if kept else [])
 
 

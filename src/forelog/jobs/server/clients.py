@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from forelog.jobs.server.door import STRANGERS_MAX, Door
-from forelog.jobs.server.replies import TOO_MANY
+from forelog.jobs.server.replies import TOO_MANY, second
 from forelog.serving.notices import Notices
 from forelog.serving.shares import Shares
 
@@ -51,7 +51,8 @@ class Clients:
         clients_max: int = CLIENTS_MAX,
         strangers_max: int = STRANGERS_MAX,
     ) -> None:
-        self.started_ns = started_ns
+        self.started = second(started_ns)
+        """When the server was started, as clients are told."""
         """When the server started."""
         self.token = token
         """What a client has to show first, if anything."""

@@ -20,7 +20,6 @@ from forelog.jobs.server.replies import (
     UNKNOWN_COMMAND,
     inspected,
     queue_lines,
-    second,
 )
 from forelog.jobs.server.words import number, parse_id
 
@@ -96,7 +95,7 @@ def _inspect_server(machine: Machine, clients: Clients) -> bytes:
     return b"+OK 1\r\nserver 3\r\nactive-clients %d\r\nevicted-jobs %d\r\nstarted %b\r\n" % (
         len(clients),
         machine.evicted,
-        second(clients.started_ns),
+        clients.started,
     )
 
 
