@@ -26,7 +26,7 @@ from forelog.formats.commands.commands import (
 )
 from forelog.jobs.log.replay import Replay
 from forelog.spark.pipeline.input import JOB_COLUMNS, read_log
-from forelog.spark.pipeline.jobs import jobs, poisoned, queue_rates, queue_stats, stuck
+from forelog.spark.pipeline.jobs import jobs, named, poisoned, queue_rates, queue_stats, stuck
 from forelog.times import parse_time
 from tests.jobs.log.logged import is_processed, is_spent, lease_ends_ns
 
@@ -252,3 +252,25 @@ def test_a_fail_that_is_not_the_last_one_is_told_from_a_timeout(spark, tmp_path)
     )
     (row,) = jobs(read_log(spark, str(tmp_path / "log"), JOB_COLUMNS, codec="commands")).collect()
     assert (row.attempts, row.fails, row.timeouts, row.outcome) == (3, 2, 1, "waiting")
+
+
+def test_every_command_has_the_name_of_its_queue(spark, tmp_path):
+    script = [
+        (0, add("1", "mail")),
+        (1, lease("1")),
+        (2, add("2", "print")),
+        (3, Complete(job_id("1"), b"")),
+        (4, Delete(job_id("1"))),
+        (5, b"?"),
+        (6, lease("1")),  # of a run, whose queue the log doesn't have
+        (7, Expire(job_id("1"))),
+        (8, add("1", "print")),
+        (9, lease("1")),
+        (9, late("2")),
+    ]
+    write_commands(tmp_path / "log", script)
+    table = named(read_log(spark, str(tmp_path / "log"), JOB_COLUMNS, codec="commands"))
+    assert table.columns == list(JOB_COLUMNS)
+    names = [row.name for row in table.orderBy("segment", "offset").select("name").collect()]
+    expected = ["mail", "mail", "print", "mail", "mail", None, None, None, "print", "print", "print"]
+    assert names == expected

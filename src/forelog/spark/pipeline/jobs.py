@@ -1,6 +1,7 @@
 """The life of every job, from the commands of a job server's log.
 
     jobs(commands)        a row for each job
+    named(commands)       the commands, each with the name of its job's queue
     queue_stats(jobs)     a row for each queue: counts, percentiles, rates
     queue_rates(jobs)     a row for each queue and minute
     stuck(jobs, now)      jobs that wait or run for too long
@@ -62,6 +63,21 @@ def jobs(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
     keys = [*_log(commands, by_log), "id"]
     lives = lives_of(commands, by_log=by_log).groupBy(*keys, "life").agg(*_facts())
     return lives.select(*keys, "life", *_columns())
+
+
+def named(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
+    """The commands, with the queue's name in every row of a job, not only in that of its add.
+
+    It stays null if the log doesn't have the add, as for a job of `run`, or one whose add was cleaned away.
+    """
+    if by_log is None:
+        need_columns(commands, ("segment", "offset", "command", "id", "name"), "named")
+    keys = [*_log(commands, by_log), "id"]
+    before = Window.partitionBy(*keys).orderBy("segment", "offset").rowsBetween(Window.unboundedPreceding, -1)
+    uses = F.coalesce(F.count_if(F.col("command").isin("delete", "expire")).over(before), F.lit(0))
+    so_far = Window.partitionBy(*keys, "uses").orderBy("segment", "offset").rowsBetween(*_UP_TO_NOW)
+    name = F.when(F.col("id").isNotNull(), F.last("name", True).over(so_far))
+    return commands.withColumn("uses", uses).withColumn("name", name).drop("uses")
 
 
 def lives_of(commands: DataFrame, *, by_log: bool | None = None) -> DataFrame:
