@@ -312,6 +312,32 @@ def test_one_id_used_again_and_again_costs_no_more_than_its_last_job(tmp_path):
         assert server.connect().lease("q") == (job_id(1), b"x" * 10_000)
 
 
+def test_a_cleaning_amid_changes_is_not_the_last_for_an_hour(tmp_path):
+    """While an id was being used again, all of its records counted as needed, and then for an hour: 10 MB for one
+    job of 10 kB."""
+    use = Use(tmp_path / "log", 1)
+    use.ids = use.ids[:1]
+
+    def put() -> None:
+        job = use.machine.new_job(
+            use.ids[0], NAMES[0], 900, 100_000, use.now, bytes(10_000), 0, 0, 0, NOT_SCHEDULED
+        )
+        assert use.machine.add(job, use.now)
+
+    for _ in range(400):
+        put()
+        use.write()
+        use.machine.delete(use.ids[0])
+        use.write()
+    put()  # not written yet
+    assert use.cleaner.clean() is not None
+    use.write()
+    for _ in range(3):
+        use.cleaner.clean()
+    assert log_bytes(tmp_path / "log") <= 2 * 10_100 + (2 << 20)
+    use.journal.close()
+
+
 def test_fails_with_long_texts_take_no_room_until_the_last(tmp_path):
     log = tmp_path / "log"
     with served("-cmdlog-path", log, "-cmdlog-sync", "os") as server:

@@ -92,6 +92,8 @@ class ForgetDone:
         """Which of its rows to keep; those that are decided are taken off its end."""
         self._certain = True
         """Whether all changes of the jobs in the current segment are written."""
+        self._all_certain = True
+        """The same, for all segments that this run has read."""
         self._thorough = False
         self._vain = 0
         """Useless bytes that the last thorough run could not drop, such as damaged ones."""
@@ -104,7 +106,7 @@ class ForgetDone:
         self._now_ns = now_ns
         self._run += 1
         self._look_ns.pop(self._doing, None)  # its rewrite failed
-        self._doing = 0
+        self._doing, self._all_certain = 0, True
         for known in (self._look_ns, self._sealed, self._cleaned, self._small, self._live):
             for number in known.keys() - set(numbers):
                 del known[number]
@@ -132,7 +134,8 @@ class ForgetDone:
         if not self._thorough:
             return
         self._vain = 0
-        self._vain = max(self._excess(), 0)
+        if self._all_certain:
+            self._vain = max(self._excess(), 0)
 
     @property
     def segments(self) -> int:
@@ -153,9 +156,7 @@ class ForgetDone:
             useful += kept_bytes
             others += other_bytes
             total += all_bytes
-        self._look_ns[number] = self._now_ns + LOOK_AGAIN_NS
-        self._small[number] = max(useful - live, 0)
-        self._live[number] = live
+        self._note_look(number, useful, live)
         settled = self._is_settled(number)
         useful += 0 if settled else others
         useless = total - useful
@@ -166,6 +167,17 @@ class ForgetDone:
             self._mask = mask.translate(_IF_SETTLED if settled else _UNLESS_SETTLED)
             return None
         return True
+
+    def _note_look(self, number: int, useful: int, live: int) -> None:
+        """Note what a segment is needed for. Amid changes that is unknown: the next run looks again."""
+        self._live[number] = live
+        if self._certain:
+            self._look_ns[number] = self._now_ns + LOOK_AGAIN_NS
+            self._small[number] = max(useful - live, 0)
+        else:
+            self._look_ns[number] = self._now_ns
+            self._small.pop(number, None)
+            self._all_certain = False
 
     def _note_cleaned(self, number: int) -> None:
         if self._certain:
