@@ -191,7 +191,8 @@ class ConvertFailed(ForelogError):
 
 
 class BadCommand(ForelogError, ValueError):
-    """A record's payload isn't a command of a job server, or a command has a value that can't be written.
+    """A record's payload isn't a command or a note of a job server, or a command has a value that can't be
+    written.
 
     `reason` is one word (`empty`, `type`, `truncated`, `number`, `range`, `time`, `trailing`). `offset` is
     where in the payload the invalid field begins; None when writing.

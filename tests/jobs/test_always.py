@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -157,9 +158,9 @@ def note_sizes(local: LocalServer) -> list[int]:
     server.machine.ledger.record_bytes_max = 150_000
     write = server.log.write
 
-    def noting(records: list[bytes]) -> int | Positions:
+    def noting(records: list[bytes], notes: Sequence[tuple[int, bytes]] = ()) -> int | Positions:
         sizes.append(sum(map(len, records)))
-        return write(records)
+        return write(records, notes)
 
     server.log.write = noting
     return sizes
@@ -188,7 +189,9 @@ def test_an_error_that_nobody_thought_of_refuses_too_and_is_told_with_its_trace(
     with LocalServer("log", sync="always") as local, Client(local.address) as client:
         client.add("q", b"before")
 
-        def broken(journal: CommandLog, records: list[bytes]) -> int:
+        def broken(
+            journal: CommandLog, records: list[bytes], notes: Sequence[tuple[int, bytes]]
+        ) -> int | Positions:
             raise MemoryError("not even room for this")
 
         monkeypatch.setattr(CommandLog, "write", broken)

@@ -6,7 +6,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -42,11 +42,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
     write = CommandLog.write
 
-    def written(self: CommandLog, records: list[bytes]) -> int | Positions:
+    def written(
+        self: CommandLog, records: list[bytes], notes: Sequence[tuple[int, bytes]] = ()
+    ) -> int | Positions:
         time.sleep(disk.slow)
         if disk.full.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(self, records)
+        return write(self, records, notes)
 
     monkeypatch.setattr(CommandLog, "write", written)
     yield disk
@@ -310,9 +312,9 @@ def test_clients_who_send_much_while_a_sync_takes_long_cost_little(tmp_path, dis
     sizes = []
     write = CommandLog.write
 
-    def measured(self: CommandLog, records: list[bytes]) -> int | Positions:
+    def measured(self: CommandLog, records: list[bytes], notes: Sequence[tuple[int, bytes]]) -> int | Positions:
         sizes.append(sum(map(len, records)))
-        return write(self, records)
+        return write(self, records, notes)
 
     with pytest.MonkeyPatch.context() as patch, LocalServer(tmp_path / "log", sync="always") as server:
         patch.setattr(CommandLog, "write", measured)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from forelog.jobs.machine.machine import Machine
+from forelog.jobs.server.beyond import Beyond
 from forelog.jobs.server.clients import Clients
 from forelog.jobs.server.outage import Outage
+from forelog.jobs.server.rare import Rare
 from forelog.jobs.server.session import Session
 from tests.jobs.fuzz import line, run
 
@@ -43,7 +45,9 @@ class Connection:
 def session_of(machine: Machine) -> Session:
     connection, clients = Connection(), Clients(0)
     clients.enter(connection)
-    return Session(machine, clients, Outage(None, machine, None, None, None), None, None, connection)
+    outage = Outage(None, machine, None, None, None)
+    rare = Rare(machine, clients, outage, None)
+    return Session(machine, clients, outage, None, rare, Beyond(machine, outage), connection)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -289,7 +289,8 @@ class JobsMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_left_over(self):
         jobs, leasers = len(self.machine.jobs), len(self.world.leasers)
-        assert self.machine.wheel.count == jobs + leasers
+        letters = int(self.machine.notebook.is_watching())
+        assert self.machine.wheel.count == jobs + leasers + letters
         assert not self.machine.ledger.leaving
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from forelog.errors import JobError, JobNotFound
 from forelog.jobs import AsyncClient, Leased
 from forelog.jobs.log.commandlog import CommandLog
+from forelog.jobs.machine.ledger import Notes
 from forelog.jobs.server.server import Server
 from forelog.jobs.server.writer import Done
 from forelog.log.appender import Sync
@@ -46,8 +47,8 @@ class AsideWriter:
     def __init__(self, log: CommandLog) -> None:
         self._log = log
 
-    def write(self, records: list[bytes], done: Done) -> None:
-        future = asyncio.get_running_loop().run_in_executor(None, self._log.write, records)
+    def write(self, records: list[bytes], notes: Notes, done: Done) -> None:
+        future = asyncio.get_running_loop().run_in_executor(None, self._log.write, records, notes)
         future.add_done_callback(
             lambda written: done(0, error) if (error := written.exception()) else done(written.result(), None)
         )

@@ -1,5 +1,6 @@
 """The command log of a job server: its jobs come from it at a start, and every change goes to it.
 
+What workq's commands have no word for goes into a log beside it (`annex.py`), in the same write.
 `CommandLog(None)` keeps nothing: it is for a server without a log.
 """
 
@@ -9,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forelog.errors import AppenderClosed, BadCommand, ForelogError, LogNotFound
@@ -25,6 +26,8 @@ from forelog.formats.commands.commands import (
     decode,
     encode,
 )
+from forelog.formats.commands.notes import Note
+from forelog.jobs.log.annex import Annex
 from forelog.jobs.log.reader import read_commands
 from forelog.jobs.log.replay import Replay
 from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, frame_bytes
@@ -37,6 +40,9 @@ from forelog.log.stream import Stream
 from forelog.log.walk import OnCorruption, Progress, Walk
 
 logger = logging.getLogger("forelog")
+
+Late = tuple[list[tuple[Position, int, Command]], list[Note]]
+"""Commands with their positions and times, and notes: found in the log although their write had failed."""
 
 _READ_TRIES = 5
 _READ_BYTES = 64 << 10
@@ -90,7 +96,16 @@ class CommandLog:
             "journal_bytes": JOURNAL_BYTES if self.waits else 0,
             "visible": "synced" if self.waits else "written",
         }
+        self._segment_bytes = segment_bytes
         self._on_corruption = on_corruption
+        self.annex = (
+            None
+            if path is None
+            else Annex(
+                path, self._options, files=place, clock=clock, on_corruption=on_corruption, syncs=self.waits
+            )
+        )
+        """The log of notes beside it."""
         self._kept_bytes_max = KEPT_BYTES_MAX
         self._appender: Appender | None = None
         self._lone: LoneWriter | None = None
@@ -131,6 +146,8 @@ class CommandLog:
         """Replay all of the log. Returns also how many commands it has."""
         replay = Replay(now_ns)
         replay.machine.ledger.kept_bytes_max = self._kept_bytes_max
+        if self.annex is not None:
+            self.annex.open(replay.machine.notebook.remember, self._count)
         commands = done = 0
         total = sum(info.byte_count for info in stream.segments()) if progress else 0
         for block in stream.blocks(on_corruption=self._on_corruption):
@@ -143,6 +160,18 @@ class CommandLog:
         replay.machine.start(now_ns)
         return replay, commands
 
+    def _count(self, position: Position, most: int) -> int:
+        """How many commands there are from a position on, up to a number."""
+        assert self.stream is not None
+        found = 0
+        walk = Walk(self.stream.directory, start=position, block_bytes=_READ_BYTES)
+        try:
+            while found < most and (block := walk.next_block()) is not None:
+                found += block.last - block.first
+        finally:
+            walk.close()
+        return min(found, most)
+
     def _open(self) -> Appender:
         assert self.stream is not None
         appender = self.stream.appender(**self._options, spare=True, timeout=0)  # type: ignore[arg-type]
@@ -150,18 +179,28 @@ class CommandLog:
         self._lone = appender.lone_writer(BoundedQueue(1, 1), appender.append, "append_many")
         return appender
 
-    def write(self, records: list[bytes]) -> int | Positions:
-        """Append commands with one write. Returns their positions once they are as durable as the policy says,
-        or 0 if there is no log."""
-        if self.stream is None:
+    def write(self, records: list[bytes], notes: Sequence[tuple[int, bytes]] = ()) -> int | Positions:
+        """Append commands with one write, and notes, each with the number of the command that it goes with.
+        Returns the commands' positions once all are as durable as the policy says, or 0 if there is no log, or
+        no command."""
+        if self.stream is None or self.annex is None:
             return 0
         if self._appender is None:
             raise AppenderClosed(f"{self.stream.path} is not open: nothing was written")
+        self.annex.settle()
+        if self._appender.position.offset >= self._segment_bytes:
+            self.annex.confirm()
+        if notes:
+            self.annex.write(notes, self._appender.position, len(records))
+            if not records:
+                return 0
         found = self._lone.append_many(records) if self.waits and self._lone is not None else None
         positions = self._appender.append_many(records) if found is None else Positions(*found)
         if self.waits and found is None:
             self._appender.sync()
         self._last = positions
+        if notes:
+            self.annex.commands_written()
         return positions
 
     @property
@@ -171,7 +210,8 @@ class CommandLog:
 
     def roll(self) -> None:
         """Finish the current segment."""
-        if self._appender is not None:
+        if self._appender is not None and self.annex is not None:
+            self.annex.confirm()
             self._appender.roll()
 
     def read(self, segment: int, offset: int, job_id: bytes) -> Command:
@@ -199,34 +239,42 @@ class CommandLog:
     @property
     def failed(self) -> bool:
         """Whether the log has to be reopened before anything can be written."""
-        return self.stream is not None and (self._appender is None or self._appender.failed is not None)
+        if self.stream is None or self.annex is None:
+            return False
+        return self._appender is None or self._appender.failed is not None or self.annex.failed
 
-    def reopen(self) -> list[tuple[Position, int, Command]]:
+    def reopen(self) -> Late:
         """Open the log again after a failed sync, with recovery.
 
-        Returns the commands that are in it although their write had failed, with their positions and times. They
-        are for `adopt`.
+        Returns what is in it although its write had failed: commands with their positions and times, and notes.
+        That is for `adopt`.
         """
-        if self.stream is None:
-            return []
+        if self.stream is None or self.annex is None:
+            return [], []
+        notes: list[Note] = []
         self._let_go()
         self._appender = self._open()
         known = self._start if self._last is None else self._last[-1]
         try:
-            return [
+            self.annex.reopen(notes.append, self._count)
+            commands = [
                 (position, time_ns, command)
                 for position, time_ns, command in read_commands(self.stream, start=known)
                 if not isinstance(command, BadCommand) and (self._last is None or position != known)
             ]
+            return commands, notes
         except BaseException:
             self._let_go()  # until this is done, it counts as failed
             raise
 
-    def adopt(self, commands: list[tuple[Position, int, Command]], machine: Machine, now_ns: int) -> None:
-        """Let the machine take in commands that are in the log although their write had failed."""
+    def adopt(self, late: Late, machine: Machine, now_ns: int) -> None:
+        """Let the machine take in what is in the log although its write had failed."""
         if self._appender is None:
             return
+        commands, notes = late
         replay = Replay(now_ns, machine=machine)
+        for note in notes:
+            machine.notebook.remember(note)
         for (segment, offset), time_ns, command in commands:
             if isinstance(command, Add | Schedule):
                 new = replay.new_job(command)
@@ -238,17 +286,24 @@ class CommandLog:
                 machine.adopt(job, command.type, result, time_ns, now_ns)
                 if isinstance(command, Complete | Fail) and job.is_processed() and not job.result_segment:
                     machine.ledger.place_result(job, segment, offset, frame_bytes(len(encode(command))))
+        machine.adopt_notes(now_ns)
         self._start, self._last = self._appender.position, None
 
     def _let_go(self) -> None:
         """Close the log, even if that fails."""
         appender, self._appender = self._appender, None
+        if self.annex is not None:
+            self.annex.let_go()
         if appender is not None:
             with contextlib.suppress(OSError, ForelogError):
                 appender.close()
 
     def close(self) -> None:
         """Sync and close. Raises if the sync fails."""
-        if self._appender is not None:
-            appender, self._appender = self._appender, None
-            appender.close()
+        try:
+            if self.annex is not None:
+                self.annex.close()
+        finally:
+            if self._appender is not None:
+                appender, self._appender = self._appender, None
+                appender.close()

@@ -7,7 +7,11 @@
     queue.py      jobs, and the queues in which they wait
     registry.py   all queues by name
     ledger.py     the changes that the log does not have yet, and where the log has each job
+    terms.py      what a job has beyond workq: a backoff, a key, jobs that it waits for
+    dead.py       jobs that failed for good, and letters: those that are gone without being completed
+    notebook.py   what the machine knows beyond workq, and the notes about it
+    places.py     where jobs are: in queues, leased, among the dead; and who waits for them
     machine.py    what happens to jobs: added, leased, completed, failed, expired
 
-Every module but `states` and `ordered` is compiled, with the types in the .pxd file beside it.
+Modules with a .pxd file beside them are compiled, with the types in that file.
 """

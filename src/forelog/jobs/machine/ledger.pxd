@@ -18,12 +18,15 @@ cdef class Ledger:
     cdef public object kept
     cdef public long long kept_bytes
     cdef public long long kept_bytes_max
+    cdef public list notes
     cdef list _undo
+    cdef list _undo_notes
     cdef Job _alike
     cdef bytes _head
 
     cpdef tuple take(self)
     cpdef bint is_full(self)
+    cpdef bint is_dirty(self)
     @cython.locals(
         change=tuple, job=Job, records=list, record=bytes, segment="int", base="long long", offset="long long",
         first="Py_ssize_t", index="Py_ssize_t", kind="int",

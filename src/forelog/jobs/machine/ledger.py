@@ -11,7 +11,8 @@ them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, job_head
 from forelog.jobs.machine.queue import Job
@@ -28,9 +29,10 @@ _ATTEMPT_BYTES = 74  # a start and its end in the log
 _KEPT_BYTES_MIN = 1024  # unloading less than this is not worth it
 _FRAME_BYTES = 19  # a record in a segment, besides its length and its payload
 
-Change = tuple[Job, bool, int, int, int, bytes | None, int, int]
-Changes = tuple[list[bytes], list[Change]]
-"""The commands to be written, and what undoes them."""
+Change = tuple[Job, bool, int, int, int, bytes | None, int, int, tuple[Any, ...] | None]
+Notes = list[tuple[int, bytes]]
+Changes = tuple[list[bytes], list[Change], Notes, list[Callable[[], None]]]
+"""The commands to be written and what undoes them, the notes to be written and what undoes these."""
 
 
 class Ledger:
@@ -39,8 +41,10 @@ class Ledger:
     def __init__(self) -> None:
         self.records: list[bytes] = []
         """The commands to be written, in order."""
+        self.notes: Notes = []
+        """The notes to be written with them, each with the number of the command that it goes with."""
         self.record_bytes = 0
-        """How many bytes these commands have."""
+        """How many bytes both have."""
         self.record_bytes_max = RECORD_BYTES_MAX
         self.leaving: set[bytes] = set()
         """Ids of jobs that are gone, while their end is not written: they may come back."""
@@ -57,6 +61,7 @@ class Ledger:
         """The bytes of these payloads and results."""
         self.kept_bytes_max = KEPT_BYTES_MAX
         self._undo: list[Change] = []
+        self._undo_notes: list[Callable[[], None]] = []
         self._alike: Job | None = None
         self._head = b""
 
@@ -69,8 +74,17 @@ class Ledger:
 
     def note(self, job: Job, alive: bool) -> None:
         """Remember the job as it is before a change. The next record is the command of that change."""
-        change = job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns, len(self.records)
+        at = len(self.records)
+        terms = None if job.terms is None else job.terms.saved(job.due_ns)
+        change = job, alive, job.state, job.attempts, job.fails, job.result, job.leased_ns, at, terms
         self._undo.append(change)
+
+    def write_down(self, note: bytes, undo: Callable[[], None] | None = None) -> None:
+        """Add a note to be written, with the next command. If it can't be, `undo` takes its effect back."""
+        self.notes.append((len(self.records), note))
+        self.record_bytes += len(note)
+        if undo is not None:
+            self._undo_notes.append(undo)
 
     def head_of(self, job: Job) -> bytes:
         """The part of the job's record that it shares with similar jobs: most jobs are like the last one."""
@@ -84,10 +98,15 @@ class Ledger:
         """Whether the commands have to be written before anything else may change."""
         return self.record_bytes > self.record_bytes_max
 
+    def is_dirty(self) -> bool:
+        """Whether anything is to be written."""
+        return len(self.records) > 0 or len(self.notes) > 0
+
     def take(self) -> Changes:
         """Take the commands to be written, and what undoes them."""
-        changes = self.records, self._undo
+        changes = self.records, self._undo, self.notes, self._undo_notes
         self.records, self._undo, self.record_bytes = [], [], 0
+        self.notes, self._undo_notes = [], []
         return changes
 
     def landed(self, changes: Changes, where: int | Positions) -> None:
@@ -180,7 +199,8 @@ class Ledger:
 
 def memory_bytes(job: Job) -> int:
     """About how many bytes a job takes in memory."""
-    return _JOB_BYTES + len(job.payload) + (0 if job.result is None else len(job.result))
+    size = _JOB_BYTES + len(job.payload) + (0 if job.result is None else len(job.result))
+    return size if job.terms is None else size + job.terms.memory_bytes()
 
 
 def frame_bytes(size: int) -> int:

@@ -1,49 +1,32 @@
 # Types for the compiled form of machine.py.
 cimport cython
 
-from forelog.jobs.machine.ledger cimport Ledger, memory_bytes
+from forelog.jobs.machine.ledger cimport memory_bytes
 from forelog.jobs.machine.limits cimport refuse
-from forelog.jobs.machine.queue cimport Job, Leaser, Queue, Waiter, new_job
-from forelog.jobs.machine.registry cimport Registry
-from forelog.jobs.machine.wheel cimport Timer, Wheel
+from forelog.jobs.machine.places cimport Places
+from forelog.jobs.machine.queue cimport Job, Leaser, Queue, Waiter
+from forelog.jobs.machine.wheel cimport Bell
 
 cdef int COMPLETE, FAIL, DELETE, EXPIRE, START_ATTEMPT
-cdef int NEW, COMPLETED, FAILED, PENDING, LEASED
+cdef int COMPLETED, FAILED, PENDING, LEASED
 cdef long long NOT_SCHEDULED, _MS_NS
 
 
-cdef class Machine:
-    cdef readonly Ledger ledger
-    cdef public dict jobs
-    cdef readonly Registry registry
-    cdef readonly dict queues
-    cdef public Wheel wheel
-    cdef public list ended
-    cdef public Py_ssize_t evicted
-    cdef public Py_ssize_t expired
-    cdef public Py_ssize_t unknown
-    cdef public long long waits
-    cdef dict _waiters
-    cdef long long _order
-    cdef bint _fails_are_final
-
-    cpdef Queue queue(self, bytes name)
-    @cython.locals(queue=Queue)
-    cpdef bytes shared(self, bytes name)
-    cpdef Job new_job(
-        self, bytes job_id, bytes name, unsigned int ttr_ms, long long ttl_ms, long long created_ns, bytes payload,
-        int priority=*, unsigned char max_attempts=*, unsigned char max_fails=*, long long scheduled_ns=*
-    )
+cdef class Machine(Places):
     cpdef bint add(self, Job job, long long now_ns)
     @cython.locals(waiter=Waiter)
     cpdef Waiter run(self, Job job, object client, long long now_ns)
     @cython.locals(queue=Queue, found=Job)
     cpdef Job lease(self, Leaser leaser, long long now_ns, long long wait_ms)
     @cython.locals(job=Job, leased=bint)
-    cpdef int finish(self, bytes job_id, bytes result, bint success, long long now_ns)
+    cpdef int finish(
+        self, bytes job_id, bytes result, bint success, long long now_ns, long long retry_ms=*, bint final=*
+    )
+    cdef _go_back(self, Job job, bint leased, bytes error, long long retry_ms, long long now_ns)
+    cpdef heartbeat(self, Job job, long long now_ns, long long lease_ms)
+    cpdef extend(self, Job job, long long until_ns)
     @cython.locals(job=Job)
     cpdef int delete(self, bytes job_id)
-    cpdef leave(self, Timer waiting)
     cdef _ring(self, Job job, long long now_ns)
     cdef _pass_over(self, Job job)
     @cython.locals(job=Job, other=Job, there=bint)
@@ -56,19 +39,3 @@ cdef class Machine:
     cpdef start(self, long long now_ns)
     cdef _finish(self, Job job, bytes result, bint success, bint final)
     cdef _time_out(self, Job job)
-    cdef _enter(self, Job job)
-    @cython.locals(queue=Queue)
-    cdef _enter_again(self, Job job)
-    @cython.locals(when_ns="long long", ends_ns="long long", queue=Queue, leaser=Leaser)
-    cdef _settle(self, Job job, long long now_ns, bint offer)
-    cdef _displace(self, Job job)
-    @cython.locals(job=Job)
-    cdef _hand(self, Queue queue, Leaser leaser, long long now_ns)
-    @cython.locals(ends_ns="long long", expires_ns="long long")
-    cdef _start(self, Job job, long long now_ns)
-    cdef _end(self, Job job)
-    @cython.locals(queue=Queue)
-    cdef _remove(self, Job job)
-    @cython.locals(waiter=Waiter)
-    cdef _end_waits(self, Job job, bint gone)
-    cdef _forget(self, Waiter waiter)

@@ -31,74 +31,28 @@ from __future__ import annotations
 from forelog import kernel
 from forelog.formats.commands import fields
 from forelog.formats.commands.fields import COMPLETE, DELETE, EXPIRE, FAIL, NOT_SCHEDULED, START_ATTEMPT
-from forelog.jobs.machine.ledger import Changes, Ledger, memory_bytes
+from forelog.jobs.machine.ledger import Changes, memory_bytes
 from forelog.jobs.machine.limits import RESULT_BYTES_MAX, refuse
-from forelog.jobs.machine.queue import Job, Leaser, Queue, Waiter, new_job
-from forelog.jobs.machine.registry import Registry
-from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, NEW, PENDING
-from forelog.jobs.machine.wheel import Timer, Wheel
+from forelog.jobs.machine.notebook import Notebook
+from forelog.jobs.machine.places import Places
+from forelog.jobs.machine.queue import Job, Leaser, Waiter
+from forelog.jobs.machine.states import COMPLETED, FAILED, LEASED, PENDING
+from forelog.jobs.machine.wheel import Bell
 
 DONE, UNKNOWN, DUPLICATE = 0, 1, 2  # the outcomes of complete, fail and delete
 FROZEN_NS = 1_000_000_000  # how long a job stays as it is while the log cannot be written
 _MS_NS = 1_000_000
 _encode = kernel.job_encode
 _COMPLETE, _FAIL, _DELETE = bytes((COMPLETE,)), bytes((FAIL,)), bytes((DELETE,))
-_EXPIRE, _START, _TIMEOUT = bytes((EXPIRE,)), bytes((START_ATTEMPT,)), bytes((fields.TIMEOUT_ATTEMPT,))
+_TIMEOUT = bytes((fields.TIMEOUT_ATTEMPT,))
 
 
-class Machine:
+class Machine(Places):
     """All jobs of a server, and the rules by which they change."""
 
     def __init__(self, now_ns: int, fails_are_final: bool = False) -> None:
-        self.ledger = Ledger()
-        """The changes that the log does not have yet, and where the log has each job."""
-        self.jobs: dict[bytes, Job] = {}
-        """Each job under its id."""
-        self.registry = Registry(self.ledger)
-        self.queues = self.registry.queues
-        """Each queue under its name."""
-        self.wheel = Wheel(now_ns)
-        self.ended: list[Timer] = []
-        """Leasers and waiters whose wait is over. Whoever sends the replies clears it."""
-        self.evicted = 0
-        """How many jobs expired before they were done."""
-        self.expired = 0
-        """How many jobs of the log were skipped because their ttl is over."""
-        self.unknown = 0
-        """How many commands of the log were about unknown jobs."""
-        self.waits = 0
-        """How many names all leasers wait for."""
-        self._waiters: dict[bytes, dict[Waiter, None]] = {}
-        self._order = 0
-        self._fails_are_final = fails_are_final
-
-    def queue(self, name: bytes) -> Queue:
-        """The queue of this name, created if needed."""
-        return self.registry.queue(name)
-
-    def shared(self, name: bytes) -> bytes:
-        """The same name as the one object that all jobs of a queue share."""
-        queue = self.queues.get(name)
-        return name if queue is None else queue.name
-
-    def new_job(
-        self,
-        job_id: bytes,
-        name: bytes,
-        ttr_ms: int,
-        ttl_ms: int,
-        created_ns: int,
-        payload: bytes,
-        priority: int = 0,
-        max_attempts: int = 0,
-        max_fails: int = 0,
-        scheduled_ns: int = NOT_SCHEDULED,
-    ) -> Job:
-        """Make a job, to be added."""
-        name = self.shared(name)
-        return new_job(
-            job_id, name, ttr_ms, ttl_ms, created_ns, payload, priority, max_attempts, max_fails, scheduled_ns
-        )
+        super().__init__(now_ns, fails_are_final)
+        self.notebook = Notebook(self)
 
     # -- what clients do
 
@@ -106,6 +60,8 @@ class Machine:
         """Add a job, to be done at once or when it is due. False if its id is taken."""
         if job.id in self.jobs:
             return False
+        if job.terms is not None:
+            self.notebook.added(job)
         self.ledger.note(job, False)
         due_ns = None if job.scheduled_ns == NOT_SCHEDULED else job.scheduled_ns
         self.ledger.log(_encode(job.id, self.ledger.head_of(job), job.payload, due_ns, job.created_ns))
@@ -133,7 +89,7 @@ class Machine:
             if queue.ready and found is None:
                 found = queue.pop()
         if found is not None:
-            self._start(found, now_ns)
+            self._start(found, now_ns, leaser.lease_ms)
         elif wait_ms > 0:
             leaser.waiting = True
             self.waits += len(leaser.names)
@@ -142,33 +98,66 @@ class Machine:
             self.wheel.set(leaser, now_ns + wait_ms * _MS_NS)
         return found
 
-    def finish(self, job_id: bytes, result: bytes, success: bool, now_ns: int) -> int:
-        """Give a job its result. UNKNOWN if there is no such job, DUPLICATE if it has a result, else DONE."""
+    def finish(
+        self, job_id: bytes, result: bytes, success: bool, now_ns: int, retry_ms: int = -1, final: bool = False
+    ) -> int:
+        """Give a job its result. UNKNOWN if there is no such job, DUPLICATE if it has a result, else DONE.
+
+        A fail is the last one if it is `final`. With a `retry_ms` that is not negative the job is tried again
+        after so long, whatever its terms, if it may have another attempt.
+        """
         job = self.jobs.get(job_id)
         if job is None:
             return UNKNOWN
         if job.is_processed():
             return DUPLICATE
+        if retry_ms >= 0:
+            self.notebook.attach(job)
         self.ledger.note(job, True)
         self._displace(job)
         leased = job.state == LEASED
-        self._finish(job, result, success, False)
+        self._finish(job, result, success, final)
+        job.done_ns = now_ns
+        if retry_ms >= 0 and job.state == FAILED and not final and not job.is_spent():
+            job.state, job.result = PENDING, None
         self.ledger.memory_bytes += 0 if job.result is None else len(result)
         if job.state == PENDING:
-            # workq takes every fail as the last one, but not a timeout. A timeout of a job that is not leased
-            # means nothing to it. Here it means a fail (see replay_change).
-            if leased:
-                self.ledger.log(_TIMEOUT + job_id)
-            self.ledger.log(_TIMEOUT + job_id)
-            self._settle(job, now_ns, True)
+            self._go_back(job, leased, result, retry_ms, now_ns)
             return DONE
+        if final and job.fails < job.max_fails and not job.is_spent():
+            self.notebook.doomed(job, b"failed", now_ns)
         self.ledger.log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
         self._end_waits(job, False)
         if job.volatile:
             self._end(job)
         else:
-            self.wheel.set(job, job.expires_ns())
+            self._settle(job, now_ns, False)
         return DONE
+
+    def _go_back(self, job: Job, leased: bool, error: bytes, retry_ms: int, now_ns: int) -> None:
+        """Put a job that failed back into its queue, to be tried again."""
+        if job.terms is not None:
+            self.notebook.failed(job, error, retry_ms, now_ns)
+        # workq takes every fail as the last one, but not a timeout. A timeout of a job that is not leased means
+        # nothing to it. Here it means a fail, if there may be another (see replay_change).
+        counted = job.fails < job.max_fails
+        if leased or not counted:
+            self.ledger.log(_TIMEOUT + job.id)
+        if counted:
+            self.ledger.log(_TIMEOUT + job.id)
+        self._settle(job, now_ns, True)
+
+    def heartbeat(self, job: Job, now_ns: int, lease_ms: int) -> None:
+        """Let the lease of a leased job go on without another heartbeat for so long."""
+        job.lease_ms = lease_ms
+        job.beat_ns = now_ns + lease_ms * _MS_NS
+        self._time(job)
+
+    def extend(self, job: Job, until_ns: int) -> None:
+        """Let the attempt at a leased job take until then, whatever its ttr."""
+        self.notebook.extended(job, until_ns)
+        job.ends_ns = until_ns
+        self._time(job)
 
     def delete(self, job_id: bytes) -> int:
         """Delete a job. DONE, or UNKNOWN if there is no such job."""
@@ -180,32 +169,6 @@ class Machine:
         self._remove(job)
         self._end_waits(job, True)
         return DONE
-
-    def wait(self, client: object, job: Job, now_ns: int, wait_ms: int) -> Waiter:
-        """Wait for a job's result."""
-        waiter = Waiter(client, job, False)
-        self._waiters.setdefault(job.id, {})[waiter] = None
-        self.wheel.set(waiter, now_ns + wait_ms * _MS_NS)
-        return waiter
-
-    def leave(self, waiting: Timer) -> None:
-        """End a wait. If its client waited for a `run`, the job goes too."""
-        self.wheel.cancel(waiting)
-        if isinstance(waiting, Leaser):
-            if waiting.waiting:
-                self.waits -= len(waiting.names)
-            waiting.waiting = False
-            for name in waiting.names:
-                queue = self.queues.get(name)
-                if queue is not None:
-                    self.registry.rest(queue)
-        elif isinstance(waiting, Waiter):
-            self._forget(waiting)
-            job = waiting.job
-            if waiting.owner and self.jobs.get(job.id) is job:
-                self.ledger.note(job, True)
-                self._end(job)
-                self._end_waits(job, True)
 
     # -- what time does
 
@@ -224,6 +187,8 @@ class Machine:
                     self._pass_over(timer)
                 else:
                     self.wheel.set(timer, now_ns + FROZEN_NS)
+            elif isinstance(timer, Bell):
+                timer.ring(now_ns)
             else:
                 self.leave(timer)
                 self.ended.append(timer)
@@ -237,12 +202,16 @@ class Machine:
             if not job.is_processed():
                 self.evicted += 1
             self.ledger.note(job, True)
+            if job.state != COMPLETED:
+                self.notebook.bury(job, now_ns)
             self._end(job)
             self._end_waits(job, True)
         elif job.state == LEASED and now_ns >= job.lease_ends_ns():
             self.ledger.note(job, True)
             self.ledger.log(_TIMEOUT + job.id)
+            self._displace(job)
             self._time_out(job)
+            job.done_ns = now_ns
             if job.state == FAILED:
                 self._end_waits(job, False)
             self._settle(job, now_ns, True)
@@ -263,13 +232,17 @@ class Machine:
 
     def rollback(self, changes: Changes, now_ns: int) -> None:
         """Undo the last changes, which cannot be written."""
-        for job, alive, state, attempts, fails, result, leased_ns, _ in reversed(changes[1]):
+        for undo in reversed(changes[3]):
+            undo()
+        for job, alive, state, attempts, fails, result, leased_ns, _, terms in reversed(changes[1]):
             there = self.jobs.get(job.id) is job
             if there:
                 self._displace(job)
                 self.ledger.memory_bytes -= memory_bytes(job)
             job.state, job.attempts, job.fails = state, attempts, fails
             job.result, job.leased_ns = result, leased_ns
+            if terms is not None and job.terms is not None:
+                job.due_ns = job.terms.restored(terms)
             self.ledger.memory_bytes += memory_bytes(job) if there else 0
             if alive and not (job.volatile and job.id not in self._waiters):
                 if not there:
@@ -299,6 +272,14 @@ class Machine:
         """Take in such an add or schedule."""
         if self.replay_job(job, now_ns) is None and self.jobs.get(job.id) is job:
             self._settle(job, now_ns, False)
+
+    def adopt_notes(self, now_ns: int) -> None:
+        """Take in the notes that the notebook remembers, which turned out to be in the log with such commands."""
+        for job in self.notebook.found():
+            self._displace(job)
+            self.notebook.give(job)
+            self._settle(job, now_ns, False)
+        self.notebook.begin(now_ns)
 
     def offer(self, now_ns: int) -> None:
         """Hand jobs to waiting leasers again, now that the log can be written."""
@@ -340,7 +321,10 @@ class Machine:
                 return "Duplicate result"
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
+            if kind == FAIL and job.max_fails > 1:
+                final = final or (job.id, job.created_ns) in self.notebook.fates
             self._finish(job, result, kind == COMPLETE, final)
+            job.done_ns = time_ns
             self.ledger.memory_bytes += 0 if job.result is None else len(result)
         elif kind == START_ATTEMPT:
             return self._replay_start(job, time_ns)
@@ -352,6 +336,7 @@ class Machine:
                 job.state = PENDING
             else:
                 self._time_out(job)
+                job.done_ns = time_ns
         return None
 
     def _replay_start(self, job: Job, time_ns: int) -> str | None:
@@ -368,6 +353,7 @@ class Machine:
 
     def start(self, now_ns: int) -> None:
         """The replay is over: put every job where it belongs."""
+        self.notebook.begin(now_ns)
         for job in self.jobs.values():
             if job.leased_ns > now_ns:  # the clock was ahead: the lease must end nevertheless
                 job.leased_ns = now_ns
@@ -380,106 +366,13 @@ class Machine:
         if not success:
             job.state = FAILED
             job.fails += 1
+            job.timed_out = False
             final = final or self._fails_are_final
             if job.fails < job.max_fails and not job.is_spent() and not final:
                 job.state, job.result = PENDING, None
 
     def _time_out(self, job: Job) -> None:
         if job.is_spent():
-            job.state, job.result = FAILED, b""
+            job.state, job.result, job.timed_out = FAILED, b"", True
         else:
             job.state = PENDING
-
-    # -- where a job is
-
-    def _enter(self, job: Job) -> None:
-        self._order += 1
-        job.order = self._order
-        self._enter_again(job)
-
-    def _enter_again(self, job: Job) -> None:
-        self.jobs[job.id] = job
-        self.ledger.memory_bytes += memory_bytes(job)
-        queue = self.queue(job.name)
-        queue.jobs += 1
-
-    def _settle(self, job: Job, now_ns: int, offer: bool) -> None:
-        """Put the job where it belongs in its state, and set its timer."""
-        when_ns = job.expires_ns()
-        if job.state == LEASED:
-            ends_ns = job.lease_ends_ns()
-            if job.volatile or ends_ns < when_ns:
-                when_ns = ends_ns
-        elif job.state == NEW or job.state == PENDING:
-            if job.scheduled_ns > now_ns:
-                queue = self.queues[job.name]
-                queue.schedule(job)
-                when_ns = job.scheduled_ns
-            else:
-                queue = self.queues[job.name]
-                queue.push(job)
-                if offer and queue.leasers:
-                    leaser = queue.next_leaser()
-                    if leaser is not None:
-                        self._hand(queue, leaser, now_ns)
-                        if job.state == LEASED:
-                            return
-        self.wheel.set(job, when_ns)
-
-    def _displace(self, job: Job) -> None:
-        """Take the job out of its queue, if it is in it."""
-        if job.ready:
-            self.queues[job.name].remove(job)
-        elif job.scheduled_ns != NOT_SCHEDULED:
-            self.queues[job.name].unschedule(job.id)
-
-    def _hand(self, queue: Queue, leaser: Leaser, now_ns: int) -> None:
-        job = queue.pop()
-        if job is not None:
-            self._start(job, now_ns)
-            leaser.job = job
-            self.leave(leaser)
-            self.ended.append(leaser)
-
-    def _start(self, job: Job, now_ns: int) -> None:
-        """Begin an attempt at a job that was just taken from its queue."""
-        self.ledger.note(job, True)
-        self.ledger.log(_START + job.id)
-        job.state, job.leased_ns = LEASED, now_ns
-        job.attempts += 1
-        ends_ns = job.lease_ends_ns()
-        expires_ns = job.expires_ns()
-        self.wheel.set(job, ends_ns if job.volatile or ends_ns < expires_ns else expires_ns)
-
-    def _end(self, job: Job) -> None:
-        """Remove a job whose time is over."""
-        self.ledger.log(_EXPIRE + job.id)
-        self._remove(job)
-
-    def _remove(self, job: Job) -> None:
-        self._displace(job)
-        self.wheel.cancel(job)
-        self.ledger.leaving.add(job.id)  # first: the cleaner's thread may ask
-        del self.jobs[job.id]
-        self.ledger.memory_bytes -= memory_bytes(job)
-        queue = self.queues[job.name]
-        queue.jobs -= 1
-        if queue.jobs == 0:
-            self.registry.rest(queue)
-
-    # -- waiting for a result
-
-    def _end_waits(self, job: Job, gone: bool) -> None:
-        """End all waits for the job's result: it is there, or never will be."""
-        if self._waiters:
-            for waiter in self._waiters.pop(job.id, ()):
-                waiter.gone = gone
-                waiter.read = job.result  # the job may be unloaded before the client gets its reply
-                self.wheel.cancel(waiter)
-                self.ended.append(waiter)
-
-    def _forget(self, waiter: Waiter) -> None:
-        waiters = self._waiters.get(waiter.job.id, {})
-        waiters.pop(waiter, None)
-        if not waiters:
-            self._waiters.pop(waiter.job.id, None)

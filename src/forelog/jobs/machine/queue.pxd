@@ -16,11 +16,18 @@ cdef class Job(Timer):
     cdef public long long created_ns
     cdef public long long scheduled_ns
     cdef public long long leased_ns
+    cdef public long long due_ns
+    cdef public long long ends_ns
+    cdef public long long beat_ns
+    cdef public long long done_ns
+    cdef public object terms
+    cdef public bint timed_out
     cdef public long long order
     cdef public long long offset
     cdef public long long result_offset
     cdef public long long ttl_ms
     cdef public unsigned int ttr_ms
+    cdef public unsigned int lease_ms
     cdef public long long priority
     cdef public int segment
     cdef public int result_segment
@@ -49,6 +56,8 @@ cdef class Leaser(Timer):
     cdef public list names
     cdef public Job job
     cdef public bint waiting
+    cdef public long long lease_ms
+    cdef public bint info
 
 
 cdef class Waiter(Timer):
@@ -60,6 +69,7 @@ cdef class Waiter(Timer):
     cdef public bint refused
     cdef public bytes read
     cdef public object asked
+    cdef public object then
 
 
 cdef class _Shelf:
@@ -81,6 +91,8 @@ cdef class Queue:
     cdef dict _shelves
     cdef list _priorities
     cdef Py_ssize_t _entries
+    cdef public Py_ssize_t running
+    cdef public dict blocked
 
     cpdef bint is_idle(self)
     @cython.locals(shelf=_Shelf)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.ordered import Ordered
 from forelog.jobs.machine.states import COMPLETED, FAILED, NEW
 from forelog.jobs.machine.wheel import NEVER, UNSET, Timer
+
+if TYPE_CHECKING:
+    from forelog.jobs.machine.terms import Terms
 
 _ATTEMPTS_MAX = 255  # the protocol's limit, also of a job that sets none
 _MS_NS = 1_000_000
@@ -36,7 +41,10 @@ class Job(Timer):
         self.max_attempts = 0
         self.max_fails = 0
         self.scheduled_ns = NOT_SCHEDULED
-        """When it is due, or NOT_SCHEDULED."""
+        """When it was to be due, or NOT_SCHEDULED."""
+        self.due_ns = NOT_SCHEDULED
+        """When it may be leased: at first as scheduled, after a fail by its backoff. NEVER while it waits for
+        other jobs."""
         self.order = 0
         """The order in which jobs were added."""
         self.state = NEW
@@ -49,6 +57,18 @@ class Job(Timer):
         self.result: bytes | None = None
         self.leased_ns = 0
         """When the last attempt began."""
+        self.ends_ns = 0
+        """When a lease ends that was extended; 0 if its ttr counts."""
+        self.beat_ns = NEVER
+        """When a lease ends that needs heartbeats, unless there is one."""
+        self.lease_ms = 0
+        """How long such a lease lasts after a heartbeat."""
+        self.done_ns = 0
+        """When it was completed, or failed."""
+        self.timed_out = False
+        """Whether it failed because its last attempt timed out."""
+        self.terms: Terms | None = None
+        """What it has beyond workq; most jobs have nothing."""
         self.segment = 0
         """The log's segment with its add; 0 if the add is not known to be written."""
         self.offset = 0
@@ -95,8 +115,9 @@ class Job(Timer):
         return self.scheduled_ns + self.ttl_ms * _MS_NS
 
     def lease_ends_ns(self) -> int:
-        """When the ttr of a leased job is over."""
-        return self.leased_ns + self.ttr_ms * _MS_NS
+        """When the lease of a leased job is over: its ttr, or a heartbeat that is missing."""
+        ends_ns = self.ends_ns or self.leased_ns + self.ttr_ms * _MS_NS
+        return min(ends_ns, self.beat_ns)
 
 
 def new_job(
@@ -122,7 +143,7 @@ def new_job(
     job.priority = priority
     job.max_attempts = max_attempts
     job.max_fails = max_fails
-    job.scheduled_ns = scheduled_ns
+    job.scheduled_ns = job.due_ns = scheduled_ns
     return job
 
 
@@ -138,6 +159,10 @@ class Leaser(Timer):
         self.job: Job | None = None
         """The job that it got, if any."""
         self.waiting = False
+        self.lease_ms = 0
+        """How long the lease lasts without a heartbeat; 0 if it needs none."""
+        self.info = False
+        """Whether the client is told more than workq tells."""
 
 
 class Waiter(Timer):
@@ -161,6 +186,8 @@ class Waiter(Timer):
         """The payload or result, once it is there or was read from the log."""
         self.asked: tuple[list[bytes], dict[bytes, bytes] | None] | None = None
         """The arguments and flags of an `inspect` that waits for its turn."""
+        self.then: Callable[[bytes], None] | None = None
+        """What goes on with the payload that was read."""
 
 
 class _Shelf:
@@ -201,6 +228,10 @@ class Queue:
         self._priorities: list[int] = []
         """A heap of the shelves' priorities, negated."""
         self._entries = 0
+        self.running = 0
+        """How many are leased."""
+        self.blocked: dict[bytes, Job] = {}
+        """Jobs that wait for other jobs, by id."""
 
     def is_idle(self) -> bool:
         """Whether the queue has neither jobs nor leasers."""
@@ -316,4 +347,4 @@ def _order(job: Job) -> int:
 
 
 def _schedule_order(job: Job) -> tuple[int, int, int]:
-    return -job.priority, job.scheduled_ns, job.order
+    return -job.priority, job.due_ns, job.order

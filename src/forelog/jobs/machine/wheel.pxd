@@ -19,6 +19,10 @@ cdef class Timer:
     cdef public Py_ssize_t place
 
 
+cdef class Bell(Timer):
+    cdef public object ring
+
+
 cdef class Wheel:
     cdef public Py_ssize_t count
     cdef long long _tick

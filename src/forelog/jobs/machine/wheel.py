@@ -16,6 +16,7 @@ hundred thousand timers of the same second do not block the server.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 NEVER = 2**63 - 1
@@ -59,6 +60,16 @@ class Timer:
         """The key of the slot that it lies in, or UNSET."""
         self.place = 0
         """The timer's index in that slot."""
+
+
+class Bell(Timer):
+    """A timer that is about no job and no client: it calls a function, with the time."""
+
+    def __init__(self, ring: Callable[[int], None]) -> None:
+        self.when_ns = NEVER
+        self.slot = UNSET
+        self.place = 0
+        self.ring = ring
 
 
 class Wheel:

@@ -5,6 +5,8 @@
     connection.py   a connection of a client, between its socket and its session
     session.py      the protocol: bytes of a client in, replies out
     words.py        the words of a command line
+    rare.py         commands of workq that are rarer than the others
+    beyond.py       the commands and flags that workq doesn't know
     inspection.py   the command `inspect`
     replies.py      replies, as bytes
     clients.py      the connections there are: who may come in, who has to go

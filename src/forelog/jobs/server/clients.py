@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
+from forelog.jobs.machine.queue import Job, Leaser, Waiter
 from forelog.jobs.server.door import STRANGERS_MAX, Door
 from forelog.jobs.server.replies import TOO_MANY, second
 from forelog.serving.notices import Notices
@@ -38,6 +39,23 @@ class Peer(Hashable, Protocol):
 
     def has_time(self) -> bool:
         """Whether its client may do another command in this turn. If not, it is lined up for the next ones."""
+
+
+class Asker(Protocol):
+    """The session of a client, as those see it who do its commands."""
+
+    connection: Peer
+    waiting: Leaser | Waiter | None
+    """The client's wait, if it is in one."""
+
+    def reply(self, reply: bytes) -> None:
+        """Reply to a command that changes nothing."""
+
+    def change(self, reply: bytes) -> None:
+        """Reply to a command that has changed something."""
+
+    def fetch(self, job: Job, inspects: bool, then: Callable[[bytes], None] | None = None) -> None:
+        """Wait for the job's payload or result to be read from the log. It is the reply, or what `then` gets."""
 
 
 class Clients:

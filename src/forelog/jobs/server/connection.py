@@ -18,9 +18,10 @@ from forelog import kernel
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.wheel import Clock
 from forelog.jobs.server.archive import Archive
+from forelog.jobs.server.beyond import Beyond
 from forelog.jobs.server.clients import Clients
-from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
+from forelog.jobs.server.rare import Rare
 from forelog.jobs.server.session import Session
 from forelog.serving.addresses import shown
 
@@ -117,11 +118,12 @@ class Connection:
         machine: Machine,
         outage: Outage,
         archive: Archive,
-        inspections: Inspections,
+        rare: Rare,
+        beyond: Beyond,
     ) -> None:
         self._round = current
         self._clients = clients
-        self.session = Session(machine, clients, outage, archive, inspections, self)
+        self.session = Session(machine, clients, outage, archive, rare, beyond, self)
         self.transport: Any = None
         self._is_closing: Any = None
         self._buffered: Any = None

@@ -74,9 +74,9 @@ class Outage:
                 self._try_later()
                 return
             self._log.adopt(found, self._machine, self._clock.now())
-            if found:
+            if found[0]:
                 logger.warning(
-                    "%d commands are in the log although their write had failed: they count", len(found)
+                    "%d commands are in the log although their write had failed: they count", len(found[0])
                 )
         self.read_only, self.trial = False, True
         self._resume()

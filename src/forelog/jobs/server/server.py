@@ -22,7 +22,8 @@ from forelog.bounds import check_whole
 from forelog.errors import ForelogError
 from forelog.jobs.log.cleaner import CommandCleaner
 from forelog.jobs.log.commandlog import CommandLog
-from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX
+from forelog.jobs.log.notecleaner import NoteCleaner
+from forelog.jobs.machine.ledger import KEPT_BYTES_MAX, MEMORY_BYTES_MAX, Changes
 from forelog.jobs.server.clients import CLIENTS_MAX, Clients
 from forelog.jobs.server.door import STRANGERS_MAX
 from forelog.jobs.server.replies import EXPECTS_TLS
@@ -35,6 +36,7 @@ from forelog.serving.lobby import Lobby
 
 STOP_SECONDS = 10.0  # for what is being written
 FAREWELL_SECONDS = 2.0  # for replies that clients do not take
+_MOMENTS = 1000
 TEND_SECONDS = 1.0  # between two looks at the memory that is free
 
 
@@ -66,6 +68,7 @@ class Server:
         self._tasks = Tasks()
         self.turns = Turns(self.machine, log, self.clients, self._schedule, self._tasks, writer)
         self._cleaner = CommandCleaner(log.stream, self.machine) if log.stream and clean_interval_ms else None
+        self._note_cleaner = None if log.annex is None else NoteCleaner(log.annex, self.machine.notebook)
         self._server: asyncio.Server | None = None
         self._lobby: Lobby | None = None
         self._stopping = False
@@ -101,27 +104,41 @@ class Server:
             self._cleaner.stop()
         await self.turns.finish(STOP_SECONDS)
         await self.clients.dismiss(FAREWELL_SECONDS)
-        records = await self.turns.stop()
+        changes = await self.turns.stop()
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.wait)
-        await asyncio.to_thread(self._close, records)
+        await asyncio.to_thread(self._close, changes)
 
-    def _close(self, records: list[bytes]) -> None:
-        if records and not self.turns.outage.read_only:
+    def _close(self, changes: Changes) -> None:
+        if (changes[0] or changes[2]) and not self.turns.outage.read_only:
             with contextlib.suppress(OSError, ForelogError):
-                self.log.write(records)
+                self.log.write(changes[0], changes[2])
         self.log.close()
+
+    async def _rest(self) -> bool:
+        """Wait for a moment when all that was changed is written. Returns whether there was one soon."""
+        for _ in range(_MOMENTS):
+            if not self.turns.is_writing() and not self.machine.ledger.is_dirty():
+                return True
+            await asyncio.sleep(0.001)
+        return False
 
     async def _clean(self, cleaner: CommandCleaner) -> None:
         """Clean the log whenever that is due."""
         outage = self.turns.outage
         while True:
             await self._schedule.wait()
-            idle = not outage.read_only and not self.turns.is_writing()
+            idle = not outage.read_only and await self._rest()
             if idle and cleaner.wants_next_segment(self.log.end):
                 with contextlib.suppress(OSError, ForelogError):  # the next write reports what is wrong
                     self.log.roll()
+            notes_due = False
+            if idle and self._note_cleaner is not None:
+                with contextlib.suppress(OSError, ForelogError):
+                    notes_due = self._note_cleaner.prepare()
             await cleaner.run(cramped=outage.read_only)
+            if notes_due and self._note_cleaner is not None:
+                await asyncio.to_thread(self._note_cleaner.clean)
             self._schedule.cleaned(cleaner.segments)
 
 

@@ -6,7 +6,7 @@ from forelog.jobs.machine.queue cimport Job, Leaser, Waiter
 from forelog.jobs.machine.wheel cimport Timer
 from forelog.jobs.machine.limits cimport is_id
 from forelog.jobs.server.outage cimport Outage
-from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job, refuse_run, refuse_wait
+from forelog.jobs.server.words cimport number, parse_id, payload_size, refuse_flags, refuse_job, refuse_wait
 from forelog.jobs.server.replies cimport lease_reply, read_reply, result_reply
 
 cdef long long _WAITS_MAX, _MS_NS, NOT_SCHEDULED
@@ -18,7 +18,8 @@ cdef class Session:
     cdef object _clients
     cdef Outage _outage
     cdef object _archive
-    cdef object _inspections
+    cdef object _rare
+    cdef object _beyond
     cdef public object connection
     cdef bytearray _buffer
     cdef Py_ssize_t _need
@@ -55,30 +56,24 @@ cdef class Session:
     ) except? -1
     @cython.locals(job=Job)
     cdef _dispatch(self, bytes name, list args, dict flags, bytes payload, long long now_ns)
-    @cython.locals(job=Job)
-    cdef _inspect(self, list args, dict flags)
     @cython.locals(waiter=Waiter)
-    cdef _fetch(self, Job job, bint inspects)
-    cdef _reply(self, bytes reply)
-    cdef _change(self, bytes reply)
+    cpdef fetch(self, Job job, bint inspects, then=*)
+    cpdef reply(self, bytes reply)
+    cpdef change(self, bytes reply)
     @cython.locals(waiter=Waiter)
     cdef _authorize(self, bytes name, list args, long long now_ns)
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", ttl_ms="long long", refusal=bytes)
     cdef _add(self, list args, dict flags, bytes payload, long long now_ns)
     @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", ttl_ms="long long", refusal=bytes)
     cdef _schedule(self, list args, dict flags, bytes payload, long long now_ns)
-    @cython.locals(machine=Machine, job=Job)
+    @cython.locals(machine=Machine, job=Job, max_fails="long long")
     cdef _enter(
         self, bytes job_id, bytes name, long long ttr_ms, long long ttl_ms, bytes payload, dict flags,
         long long scheduled_ns, long long now_ns
     )
-    @cython.locals(job_id=bytes, name=bytes, ttr_ms="long long", wait_ms="long long", refusal=bytes, job=Job)
-    cdef _run(self, list args, dict flags, bytes payload, long long now_ns)
     @cython.locals(names=list, wait_ms="long long", leaser=Leaser, job=Job, refusal=bytes, crowded=bint)
     cdef _lease(self, list args, dict flags, long long now_ns)
-    @cython.locals(job_id=bytes, outcome="int")
+    @cython.locals(job=Job)
+    cdef _lease_more(self, Leaser leaser, Job job, options, long long now_ns)
+    @cython.locals(job_id=bytes, outcome="int", job=Job, retry_ms="long long", final=bint)
     cdef _finish(self, list args, dict flags, bytes result, bint success, long long now_ns)
-    @cython.locals(job_id=bytes)
-    cdef _delete(self, list args, dict flags)
-    @cython.locals(job_id=bytes, wait_ms="long long", job=Job, refusal=bytes)
-    cdef _result(self, list args, dict flags, long long now_ns)

@@ -10,6 +10,7 @@ CR LF ends the connection: the client speaks another protocol.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,18 @@ from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.limits import LEASE_NAMES_MAX, is_id
 from forelog.jobs.machine.machine import DONE, UNKNOWN, Machine
 from forelog.jobs.machine.queue import Job, Leaser, Waiter
-from forelog.jobs.server.inspection import asked_for, inspect, takes_long
+from forelog.jobs.server.beyond import (
+    Beyond,
+    LeaseOptions,
+    added,
+    ending,
+    is_beyond,
+    is_lost,
+    lease_options,
+)
+from forelog.jobs.server.inspection import inspect
 from forelog.jobs.server.outage import Outage
+from forelog.jobs.server.rare import Rare
 from forelog.jobs.server.replies import (
     ARGS,
     BAD_ID,
@@ -30,6 +41,7 @@ from forelog.jobs.server.replies import (
     DUPLICATE_RESULT,
     FLAGS,
     LONG_LINE,
+    LOST_LEASE,
     NO_TOKEN,
     NOT_FOUND,
     OK,
@@ -37,7 +49,9 @@ from forelog.jobs.server.replies import (
     READ_ONLY,
     TIMEOUT,
     UNKNOWN_COMMAND,
+    UNREADABLE,
     lease_reply,
+    leased_line,
     read_reply,
     result_reply,
 )
@@ -48,15 +62,14 @@ from forelog.jobs.server.words import (
     payload_size,
     refuse_flags,
     refuse_job,
-    refuse_run,
     refuse_wait,
     split_flags,
 )
 
 if TYPE_CHECKING:
+    from forelog.jobs.machine.terms import Terms
     from forelog.jobs.server.archive import Archive
     from forelog.jobs.server.clients import Clients, Peer
-    from forelog.jobs.server.inspection import Inspections
 
 _LINE_BYTES_MAX = 16 << 10
 _STRANGE_BYTES_MAX = 4 << 10
@@ -92,14 +105,16 @@ class Session:
         clients: Clients,
         outage: Outage,
         archive: Archive,
-        inspections: Inspections,
+        rare: Rare,
+        beyond: Beyond,
         connection: Peer,
     ) -> None:
         self._machine = machine
         self._clients = clients
         self._outage = outage
         self._archive = archive
-        self._inspections = inspections
+        self._rare = rare
+        self._beyond = beyond
         self.connection = connection
         self._buffer = bytearray()
         """Bytes of a command that is not complete, or behind one that waits."""
@@ -179,19 +194,29 @@ class Session:
         """Reply, because the client's wait is over."""
         waiting, self.waiting = self.waiting, None
         if isinstance(waiting, Leaser):
-            self._change(TIMEOUT if waiting.job is None else lease_reply(waiting.job))
+            if waiting.job is None:
+                self.change(TIMEOUT)
+            elif waiting.info:
+                self.change(b"+OK 1\r\n" + leased_line(waiting.job, True))
+            else:
+                self.change(lease_reply(waiting.job))
         elif waiting is not None:
             if waiting.asked is not None:
-                self._reply(inspect(self._machine, self._clients, *waiting.asked))
+                self.reply(inspect(self._machine, self._clients, *waiting.asked))
             elif waiting.refused:
-                self._reply(NO_TOKEN)
+                self.reply(NO_TOKEN)
                 self.closed = True
             elif waiting.gone:
-                self._change(NOT_FOUND)
+                self.change(NOT_FOUND)
+            elif waiting.then is not None:
+                if waiting.read is None:
+                    self.reply(UNREADABLE)
+                else:
+                    waiting.then(waiting.read)
             elif waiting.job.is_unloaded:
-                self._reply(read_reply(waiting))
+                self.reply(read_reply(waiting))
             else:
-                self._change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
+                self.change(TIMEOUT if waiting.job.result is None else result_reply(waiting.job))
 
     # -- commands
 
@@ -222,7 +247,7 @@ class Session:
 
     def _refuse_line(self) -> None:
         self._clients.complain(self.connection, "line too long")
-        self._reply(LONG_LINE)
+        self.reply(LONG_LINE)
         self.closed = True
 
     def _keep(self, data: bytes, at: int, need: int) -> None:
@@ -245,28 +270,28 @@ class Session:
         if sized is not None:
             count, bad_size = sized
             if len(args) != count:
-                self._reply(ARGS if sound else FLAGS)
+                self.reply(ARGS if sound else FLAGS)
                 return after
             size = payload_size(args[count - 1])
             if size < 0:
-                self._reply(bad_size if sound else FLAGS)
+                self.reply(bad_size if sound else FLAGS)
                 return after
             end = after + size
             if len(data) <= end:
                 return -end - 1
             if data[end] != _CR:
-                self._reply(bad_size if sound else FLAGS)
+                self.reply(bad_size if sound else FLAGS)
                 return end + 1
             if len(data) <= end + 1:
                 return -end - 2
             if data[end + 1] != _LF:
-                self._reply(bad_size if sound else FLAGS)
+                self.reply(bad_size if sound else FLAGS)
                 return end + 2
             payload = data[after:end]
             after = end + 2
             self.out_bytes += size
         if not sound:
-            self._reply(FLAGS)
+            self.reply(FLAGS)
         else:
             self._dispatch(name, args, flags, payload, now_ns)
         return after
@@ -283,44 +308,36 @@ class Session:
         elif name == b"fail":
             self._finish(args, flags, payload, False, now_ns)
         elif name == b"run":
-            self._run(args, flags, payload, now_ns)
+            self._rare.run(self, args, flags, payload, now_ns)
         elif name == b"result":
-            self._result(args, flags, now_ns)
+            self._rare.result(self, args, flags, now_ns)
         elif name == b"delete":
-            self._delete(args, flags)
+            self._rare.delete(self, args, flags)
         elif name == b"schedule":
             self._schedule(args, flags, payload, now_ns)
         elif name == b"inspect":
-            self._inspect(args, flags)
+            self._rare.inspect(self, args, flags)
         elif name == b"auth" and self._clients.token is not None:
             self._authorize(name, args, now_ns)
-        else:
-            self._reply(UNKNOWN_COMMAND)
+        elif not self._beyond.do(self, name, args, flags, payload, now_ns):
+            self.reply(UNKNOWN_COMMAND)
 
-    def _inspect(self, args: list[bytes], flags: dict[bytes, bytes] | None) -> None:
-        job = asked_for(self._machine, args, flags)
-        if job is not None and job.is_unloaded:
-            self._fetch(job, True)
-        elif takes_long(self._machine, args):
-            self.waiting = self._inspections.wait(self, args, flags)
-        else:
-            self._reply(inspect(self._machine, self._clients, args, flags))
-
-    def _fetch(self, job: Job, inspects: bool) -> None:
-        """Wait for the job's payload or result to be read from the log."""
+    def fetch(self, job: Job, inspects: bool, then: Callable[[bytes], None] | None = None) -> None:
+        """Wait for the job's payload or result to be read from the log. It is the reply, or what `then` gets."""
         waiter = Waiter(self, job, False)
         waiter.inspects = inspects
+        waiter.then = then
         self.waiting = waiter
         self._archive.fetch(waiter)
 
-    def _reply(self, reply: bytes) -> None:
+    def reply(self, reply: bytes) -> None:
         """Reply to a command that changes nothing. The reply may show changes that are not written yet."""
         self.out.append(reply)
         self.out_bytes += len(reply)
-        if self._machine.ledger.records:
+        if self._machine.ledger.is_dirty():
             self.tentative += 1
 
-    def _change(self, reply: bytes) -> None:
+    def change(self, reply: bytes) -> None:
         """Reply to a command that has changed something."""
         self.out.append(reply)
         self.out_bytes += len(reply)
@@ -333,7 +350,7 @@ class Session:
         if name == b"auth" and len(args) == 1 and compare_digest(args[0], token):
             refusal = None if self.known else self._clients.admit(self.connection)
             self.known = refusal is None
-            self._reply(refusal or OK)
+            self.reply(refusal or OK)
             self.closed = not self.known
         else:
             waiter = Waiter(self, Job(), False)
@@ -346,7 +363,7 @@ class Session:
         job_id, name, ttr_ms, ttl_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])
         refusal = refuse_job(job_id, name, ttr_ms, ttl_ms, flags)
         if refusal is not None:
-            self._reply(refusal)
+            self.reply(refusal)
             return
         self._enter(job_id, name, ttr_ms, ttl_ms, payload, flags, NOT_SCHEDULED, now_ns)
 
@@ -358,7 +375,7 @@ class Session:
             late = time_ns is None or time_ns + ttl_ms * _MS_NS <= now_ns
             refusal = BAD_TIME if late else refuse_flags(flags)
         if refusal is not None:
-            self._reply(refusal)
+            self.reply(refusal)
             return
         self._enter(job_id, name, ttr_ms, ttl_ms, payload, flags, time_ns or 0, now_ns)
 
@@ -375,114 +392,95 @@ class Session:
     ) -> None:
         machine = self._machine
         if job_id in machine.jobs:
-            self._reply(DUPLICATE_JOB)
+            self.reply(DUPLICATE_JOB)
             return
         if machine.ledger.memory_bytes + len(payload) > machine.ledger.memory_bytes_max:
-            self._reply(OUT_OF_MEMORY)
+            self.reply(OUT_OF_MEMORY)
             return
         if self._outage.read_only:
-            self._reply(READ_ONLY)
+            self.reply(READ_ONLY)
             return
         priority = max_attempts = max_fails = 0
+        terms: Terms | None = None
         if flags:
+            if is_beyond(flags):
+                asked = added(flags, scheduled_ns, now_ns)
+                if isinstance(asked, bytes):
+                    self.reply(asked)
+                    return
+                terms, max_fails = asked.terms, max(asked.max_fails, 0)
+                if asked.delay_ms:
+                    scheduled_ns = now_ns + asked.delay_ms * _MS_NS
             priority = int(flags.get(b"-priority", b"0"))
             max_attempts = int(flags.get(b"-max-attempts", b"0"))
-            max_fails = int(flags.get(b"-max-fails", b"0"))
+            max_fails = int(flags.get(b"-max-fails", max_fails))
         job = machine.new_job(
             job_id or b"", name, ttr_ms, ttl_ms, now_ns, payload, priority, max_attempts, max_fails, scheduled_ns
         )
+        job.terms = terms
         machine.add(job, now_ns)
-        self._change(OK)
-
-    def _run(self, args: list[bytes], flags: dict[bytes, bytes] | None, payload: bytes, now_ns: int) -> None:
-        job_id, name, ttr_ms, wait_ms = parse_id(args[0]), args[1], number(args[2]), number(args[3])
-        refusal = refuse_run(job_id, name, ttr_ms, wait_ms, flags)
-        if refusal is None:
-            if job_id in self._machine.jobs:
-                refusal = DUPLICATE_JOB
-            elif self._outage.read_only:
-                refusal = READ_ONLY
-            elif self._machine.ledger.memory_bytes + len(payload) > self._machine.ledger.memory_bytes_max:
-                refusal = OUT_OF_MEMORY
-        if refusal is not None:
-            self._reply(refusal)
-            return
-        priority = int(flags.get(b"-priority", b"0")) if flags else 0
-        job = self._machine.new_job(job_id or b"", name, ttr_ms, wait_ms, now_ns, payload, priority)
-        self.waiting = self._machine.run(job, self, now_ns)
-        if self._outage.trial:
-            self.connection.try_writing()
+        self.change(OK)
 
     def _lease(self, args: list[bytes], flags: dict[bytes, bytes] | None, now_ns: int) -> None:
-        if not 2 <= len(args) <= LEASE_NAMES_MAX + 1 or flags:
-            self._reply(ARGS)
+        options = lease_options(flags) if flags else None
+        if not 2 <= len(args) <= LEASE_NAMES_MAX + 1 or (flags and options is None):
+            self.reply(ARGS)
             return
         names, wait_ms = args[:-1], number(args[-1])
         refusal = refuse_wait(names, wait_ms) or (READ_ONLY if self._outage.read_only else None)
         if refusal is not None:
-            self._reply(refusal)
+            self.reply(refusal)
             return
         leaser = Leaser(self, names)
+        if options is not None:
+            leaser.lease_ms, leaser.info = options.lease_ms, options.info
         crowded = len(names) > _NAMES_FEW and self._machine.waits > _WAITS_MAX
         job = self._machine.lease(leaser, now_ns, 0 if crowded else wait_ms)
-        if job is not None:
-            self._change(lease_reply(job))
+        if job is not None and options is not None:
+            self._lease_more(leaser, job, options, now_ns)
+        elif job is not None:
+            self.change(lease_reply(job))
         elif crowded and wait_ms > 0:
-            self._reply(OUT_OF_MEMORY)
+            self.reply(OUT_OF_MEMORY)
         elif leaser.waiting:
             self.waiting = leaser
         else:
-            self._reply(TIMEOUT)
+            self.reply(TIMEOUT)
+
+    def _lease_more(self, leaser: Leaser, job: Job | None, options: LeaseOptions, now_ns: int) -> None:
+        """Reply with a job that was leased, and as many more as the client asks for."""
+        lines: list[bytes] = []
+        size = 0
+        while job is not None:
+            lines.append(leased_line(job, options.info))
+            size += len(lines[-1])
+            if len(lines) == options.count or size > _OUT_BYTES_MAX:
+                break
+            job = self._machine.lease(leaser, now_ns, 0)
+        self.change(b"+OK %d\r\n" % len(lines) + b"".join(lines))
 
     def _finish(
         self, args: list[bytes], flags: dict[bytes, bytes] | None, result: bytes, success: bool, now_ns: int
     ) -> None:
         job_id = parse_id(args[0])
+        retry_ms, final = -1, False
         if flags:
-            self._reply(ARGS)
-        elif not is_id(job_id):
-            self._reply(BAD_ID)
+            asked = ending(flags, success)
+            if asked is None:
+                self.reply(ARGS)
+                return
+            retry_ms, final = asked.retry_ms, asked.final
+            job = self._machine.jobs.get(job_id or b"")
+            if job is not None and not job.is_processed() and is_lost(job, asked.attempt):
+                self.reply(LOST_LEASE)
+                return
+        if not is_id(job_id):
+            self.reply(BAD_ID)
         elif self._outage.read_only:
-            self._reply(READ_ONLY)
+            self.reply(READ_ONLY)
         else:
-            outcome = self._machine.finish(job_id or b"", result, success, now_ns)
+            outcome = self._machine.finish(job_id or b"", result, success, now_ns, retry_ms, final)
             if outcome == DONE:
-                self._change(OK)
+                self.change(OK)
             else:
-                self._reply(NOT_FOUND if outcome == UNKNOWN else DUPLICATE_RESULT)
-
-    def _delete(self, args: list[bytes], flags: dict[bytes, bytes] | None) -> None:
-        job_id = parse_id(args[0]) if args else None
-        if len(args) != 1 or flags:
-            self._reply(ARGS)
-        elif job_id is None:
-            self._reply(BAD_ID)
-        elif not is_id(job_id):
-            self._reply(OK)  # no such job can exist, so it is gone already
-        elif self._outage.read_only:
-            self._reply(READ_ONLY)
-        elif self._machine.delete(job_id) == DONE:
-            self._change(OK)
-        else:
-            self._reply(NOT_FOUND)
-
-    def _result(self, args: list[bytes], flags: dict[bytes, bytes] | None, now_ns: int) -> None:
-        if len(args) != 2 or flags:
-            self._reply(ARGS)
-            return
-        job_id, wait_ms = parse_id(args[0]), number(args[1])
-        refusal = refuse_wait([], wait_ms) if is_id(job_id) else BAD_ID
-        if refusal is not None:
-            self._reply(refusal)
-            return
-        job = self._machine.jobs.get(job_id or b"")
-        if job is None:
-            self._reply(NOT_FOUND)
-        elif job.is_unloaded:
-            self._fetch(job, False)
-        elif job.result is not None:
-            self._reply(result_reply(job))
-        elif wait_ms == 0:
-            self._reply(TIMEOUT)
-        else:
-            self.waiting = self._machine.wait(self, job, now_ns, wait_ms)
+                self.reply(NOT_FOUND if outcome == UNKNOWN else DUPLICATE_RESULT)

@@ -21,7 +21,8 @@ cdef class Turns:
     cdef public Pace pace
     cdef public Outage outage
     cdef public object archive
-    cdef object _inspections
+    cdef object _rare
+    cdef object _beyond
     cdef object _late
     cdef Ledger _ledger
     cdef public Round round

@@ -18,11 +18,13 @@ from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Leaser, Waiter
 from forelog.jobs.machine.wheel import NEVER, Timer
 from forelog.jobs.server.archive import Archive
+from forelog.jobs.server.beyond import Beyond
 from forelog.jobs.server.clients import Clients
 from forelog.jobs.server.connection import SHARE_SECONDS, Connection, Round
 from forelog.jobs.server.inspection import Inspections
 from forelog.jobs.server.outage import Outage
 from forelog.jobs.server.pace import Pace
+from forelog.jobs.server.rare import Rare
 from forelog.jobs.server.replies import READ_ONLY, UNKNOWN_OUTCOME
 from forelog.jobs.server.schedule import Schedule
 from forelog.jobs.server.tasks import Tasks
@@ -67,7 +69,8 @@ class Turns:
         self._clock = self.round.clock
         self.outage = Outage(log, machine, self._clock, tasks, self._resume)
         self.archive = Archive(log, machine, tasks, self._resume)
-        self._inspections = Inspections(machine, self._resume)
+        self._rare = Rare(machine, clients, self.outage, Inspections(machine, self._resume))
+        self._beyond = Beyond(machine, self.outage)
         self._late: deque[Waiter] = deque()
         """Clients whose result is there, and that get it in one of the next turns."""
         self._in_flight: tuple[Changes, Held] | None = None
@@ -102,21 +105,23 @@ class Turns:
         current = self.round
         return bool(current.touched or current.line or current.later or self._in_flight or self._late)
 
-    async def stop(self) -> list[bytes]:
-        """End. Returns commands that are still to be written: a `run` whose client was just cut off has ended."""
+    async def stop(self) -> Changes:
+        """End. Returns what is still to be written: a `run` whose client was just cut off has ended."""
         if self.round.sockets is not None:
             self._loop.remove_reader(self.round.sockets.fileno())
             self.round.sockets.close()
         if self._alarm is not None:
             self._alarm.cancel()
-        records, _ = self._ledger.take()
+        changes = self._ledger.take()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
-        return records
+        return changes
 
     def connection(self) -> Connection:
         """Make the connection of a new client."""
-        return Connection(self.round, self.clients, self.machine, self.outage, self.archive, self._inspections)
+        return Connection(
+            self.round, self.clients, self.machine, self.outage, self.archive, self._rare, self._beyond
+        )
 
     def _resume(self) -> None:
         """There is something to do outside of a turn."""
@@ -162,7 +167,7 @@ class Turns:
             self._go_on()
         if self.machine.ended or self._late:
             self._end_waits(_HANDED_BYTES_MAX)
-        if self._in_flight is None and (self.round.touched or self._ledger.records):
+        if self._in_flight is None and (self.round.touched or self._ledger.is_dirty()):
             while len(self.round.touched) < self.pace.crowd and self.pace.is_early():
                 if not self.round.sockets:  # the event loop has to read them
                     self.round.begin()
@@ -252,18 +257,18 @@ class Turns:
         touched, self.round.touched = self.round.touched, []
         changes = self._ledger.take()
         held: Held = [(connection, connection.take()) for connection in touched]
-        if not changes[0]:
+        if not changes[0] and not changes[2]:
             self._send(held)
         elif self.outage.read_only:
             self._refuse(changes, held, READ_ONLY)
         elif self.pace.slow and self._writer is not None:
             self._in_flight = changes, held
             self._write_began = time.perf_counter()
-            self._writer.write(changes[0], self._written)
+            self._writer.write(changes[0], changes[2], self._written)
         else:
             began = time.perf_counter()
             try:
-                where = self.log.write(changes[0])
+                where = self.log.write(changes[0], changes[2])
             except Exception as error:  # whatever it is: without a reply clients would wait for ever
                 self._end_waits()  # their replies report what is undone now
                 self._fail(changes, held, error)
@@ -289,7 +294,7 @@ class Turns:
             self._end_waits()  # their replies report what is undone now
             self._fail(changes, held, error)
         self.pace.measure(took, len(held), len(self.clients))
-        if self.round.touched or self._ledger.records:
+        if self.round.touched or self._ledger.is_dirty():
             self.round.begin()
 
     def _succeed(self, changes: Changes, held: Held, where: int | Positions) -> None:
@@ -319,7 +324,8 @@ class Turns:
         self.outage.begin(error)
         # A write that failed is undone. After a sync that failed nobody knows: see CommandLog.reopen.
         refusal = UNKNOWN_OUTCOME if self.log.failed else READ_ONLY
-        self._refuse((changes[0] + since[0], changes[1] + since[1]), held, refusal)
+        both = changes[0] + since[0], changes[1] + since[1], changes[2] + since[2], changes[3] + since[3]
+        self._refuse(both, held, refusal)
         for connection, replies in later:
             connection.send([READ_ONLY] * len(replies))
         self._schedule.hurry()

@@ -13,6 +13,7 @@ from forelog.jobs.machine.limits import (
     is_id,
     is_name,
 )
+from forelog.jobs.machine.terms import FLAGS
 from forelog.jobs.server.replies import (
     ARGS,
     BAD_ATTEMPTS,
@@ -120,7 +121,7 @@ def refuse_flags(flags: dict[bytes, bytes] | None) -> bytes | None:
     """The reply to invalid flags of a job, or None."""
     if not flags:
         return None
-    if len(flags) > 3:
+    if len(flags) > 3 and len(flags.keys() - FLAGS) > 3:
         return ARGS
     if not is_signed(flags.get(b"-priority", b"0")):
         return BAD_PRIORITY

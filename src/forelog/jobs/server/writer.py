@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from forelog.jobs.log.commandlog import CommandLog
+from forelog.jobs.machine.ledger import Notes
 from forelog.log.position import Positions
 
 Done = Callable[[int | Positions, BaseException | None], None]
@@ -17,7 +18,7 @@ Done = Callable[[int | Positions, BaseException | None], None]
 class Writer(Protocol):
     """Writes one batch of commands after the other."""
 
-    def write(self, records: list[bytes], done: Done) -> None:
+    def write(self, records: list[bytes], notes: Notes, done: Done) -> None:
         """Write, then call `done` from wherever that happens: with the place of the records, or the error."""
 
     def close(self) -> None:
@@ -29,13 +30,13 @@ class ThreadWriter:
 
     def __init__(self, log: CommandLog) -> None:
         self._log = log
-        self._work: SimpleQueue[tuple[list[bytes], Done] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[list[bytes], Notes, Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="forelog-jobs", daemon=True)
         self._thread.start()
 
-    def write(self, records: list[bytes], done: Done) -> None:
+    def write(self, records: list[bytes], notes: Notes, done: Done) -> None:
         """Write, then call `done` on the thread: with the place of the records, or the error."""
-        self._work.put((records, done))
+        self._work.put((records, notes, done))
 
     def close(self) -> None:
         """Finish what is to be written, and end the thread."""
@@ -44,11 +45,11 @@ class ThreadWriter:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            records, done = work
+            records, notes, done = work
             where: int | Positions = 0
             error = None
             try:
-                where = self._log.write(records)
+                where = self._log.write(records, notes)
             except Exception as failure:
                 error = failure
             with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits
