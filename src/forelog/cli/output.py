@@ -19,8 +19,8 @@ from typing import Any
 
 
 def say(message: str) -> None:
-    """Print a message that isn't a result to stderr."""
-    print(f"forelog: {message}", file=sys.stderr)
+    """Print a message that isn't a result to stderr, in one piece: threads that log write there too."""
+    sys.stderr.write(f"forelog: {message}\n")
 
 
 def print_json(value: Any) -> None:
