@@ -88,6 +88,7 @@ def test_a_process_that_is_terminated_ends_with_a_summary(tmp_path):
         wait_for(target, 50, lambda: process.poll() is None)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate()
-    assert (process.returncode, err) == (0, "")
+    said = [line for line in err.splitlines() if "% (" not in line]  # progress, if it took more than ten seconds
+    assert (process.returncode, said) == (0, [])
     assert out.startswith(f"{target}: 50 rows in ")
     assert numbers(visible(target)) == list(range(50))
