@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 
-from forelog.jobs import Attempt, Client, LocalServer, Worker
+from forelog.jobs import Attempt, Client, LocalServer, Worker, fixed
 
 
 def make_worker(address: str) -> Worker:
@@ -50,8 +50,8 @@ def main() -> None:
         thread.start()
         with Client(server.address) as client:
             jobs = {
-                "mail": client.add("mail", b"an invoice", max_fails=5),
-                "divide": client.add("divide", b"0", max_fails=2),
+                "mail": client.add("mail", b"an invoice", retries=4, backoff=fixed("100ms")),
+                "divide": client.add("divide", b"0", retries=1, backoff=fixed("100ms")),
                 "report": client.add("report", ttr_ms=1000, max_attempts=3),
             }
             for name, job in jobs.items():

@@ -363,3 +363,33 @@ def test_help_comes_without_loading_asyncio() -> None:
         "assert main(['jobs', 'add', '--help']) == 0\nassert 'asyncio' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# -- dead letters
+
+
+def test_dead_jobs_are_listed_shown_tried_again_and_dropped(command: Jobs, client: Client, queue: str) -> None:
+    error = b'{"error":{"type":"ValueError","message":"no","traceback":"Traceback:\\n  here\\n"}}'
+    ids = client.add_many(queue, [b"one", b"\xff", b"three"])
+    for text in (error, b"plain", b""):
+        client.fail(client.lease(queue).id, text)
+    lines = command("dead", "list", queue).out.splitlines()
+    assert lines[0].split() == ["id", "queue", "reason", "attempts", "died", "error"]
+    assert {line.split()[0] for line in lines[1:]} == set(map(str, ids))
+    assert any(line.endswith("ValueError: no") for line in lines)
+    assert command("dead", "list", queue, "--limit", "1", "--offset", "1").out.count("\n") == 2
+    shown = command("dead", "show", str(ids[0])).out
+    assert shown.endswith("error: ValueError: no\npayload: one\nTraceback:\n  here\n")
+    told = json.loads(command("dead", "show", str(ids[1]), "--json").out)
+    assert (told["error"], told["reason"], told["payload_base64"]) == ("plain", "failed", "/w==")
+    assert json.loads(command("dead", "--json", "list", queue).out.splitlines()[0])["attempts"] == 1
+
+    assert command("dead", "retry", str(ids[0])).code == 0
+    assert client.inspect_job(ids[0]).state in ("new", "pending")
+    assert command("dead", "drop", str(ids[1])).code == 0
+    assert command("dead", "show", str(ids[1])).code == codes.NO_LOG
+    assert command("dead", "retry", "--all", queue).out == "1 job tried again\n"
+    assert command("dead", "drop", "--all", queue, "--json").out == '{"jobs": 0}\n'
+    assert command("dead", "show").err.startswith("forelog: dead show needs the id of a job")
+    assert command("dead", "list", "--all").code == codes.USAGE
+    assert command("dead", "bury").code == codes.USAGE

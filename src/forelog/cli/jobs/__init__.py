@@ -3,6 +3,7 @@
     serve.py     serve: the server, also `workq-server`
     commands.py  add, run, schedule, lease, complete, fail, delete, result
     inspect.py   inspect: jobs, queues and the server
+    dead.py      dead: jobs that failed for good
     worker.py    worker: do the jobs of an app's tasks
     top.py       top: watch queues
 
@@ -33,11 +34,12 @@ SUBCOMMANDS = {
     "delete": "forget jobs",
     "result": "print a job's result",
     "inspect": "show jobs, queues, and the server",
+    "dead": "jobs that failed for good: list, show, retry, drop",
     "worker": "do the jobs of an app's tasks",
     "top": "watch queues: jobs, rates, latencies",
 }
 SERVER = "127.0.0.1:9922"
-_MODULES = ("serve", "inspect", "top", "worker")
+_MODULES = ("serve", "inspect", "dead", "top", "worker")
 _ENVIRONMENT = """\
 environment:
   WORKQ_SERVER  the server's address, unless --server is given

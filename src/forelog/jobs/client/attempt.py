@@ -56,9 +56,9 @@ class Attempt:
         return 0 if self.info is None else self.info.attempt
 
     @property
-    def last_error(self) -> bytes | None:
-        """What the last attempt that failed has sent, if there was one."""
-        return None if self.info is None else self.info.error
+    def last_error(self) -> str | None:
+        """The error of the last attempt that failed, if there was one: `ValueError: no such customer`."""
+        return None if self.info is None or self.info.error is None else error_text(self.info.error)
 
     def remaining(self) -> float:
         """How many seconds are left. Negative once the attempt is late."""
@@ -121,6 +121,23 @@ class AsyncAttempt:
         attempt.deadline = time.monotonic() + ms / 1000
         if attempt.on_extend is not None:
             attempt.on_extend(ms / 1000)
+
+
+def error_text(data: bytes) -> str:
+    """What a failed attempt has sent, in a line: type and message, also of a task of an app, which sends JSON.
+
+    >>> error_text(b'{"error":{"type":"ValueError","message":"no","traceback":"..."}}'), error_text(b"OSError: no")
+    ('ValueError: no', 'OSError: no')
+    """
+    if data.startswith(b'{"error"'):
+        import json  # workers of other kinds do without
+
+        try:
+            found = json.loads(data)["error"]
+            return f"{found['type']}: {found['message']}" if found["message"] else str(found["type"])
+        except (ValueError, KeyError, TypeError):
+            pass
+    return data.decode("utf-8", "backslashreplace")
 
 
 def text_of(error: BaseException) -> bytes:

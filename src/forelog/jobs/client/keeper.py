@@ -42,7 +42,7 @@ class Keeper:
         self._link.close()
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS if self._shift.late else _IDLE_SECONDS) or self._shift.late:
+        while not self._ended.wait(self._seconds()) or self._shift.late:
             if self._shift.late:
                 self._deliver()
                 if self._ended.is_set():
@@ -50,6 +50,13 @@ class Keeper:
             if self._shift.heartbeat_ms and time.monotonic() >= self._next:
                 self._next = time.monotonic() + self._shift.heartbeat_ms / 1000
                 self._beat()
+
+    def _seconds(self) -> float:
+        """How long to wait before the next look."""
+        if self._shift.late:
+            return _LOOK_SECONDS
+        beat_ms = self._shift.heartbeat_ms
+        return min(_IDLE_SECONDS, max(0.005, self._next - time.monotonic())) if beat_ms else _IDLE_SECONDS
 
     # -- outcomes
 
@@ -90,14 +97,13 @@ class Keeper:
     def _lots(self) -> Iterator[list[Attempt]]:
         """Attempts that have run for a while: short ones need no heartbeat."""
         before = time.monotonic() - self._shift.heartbeat_ms / 2000
-        running = list(self._shift.running.values())
-        old = [attempt for attempt in running if attempt.begun <= before and not attempt.lost]
+        old = [attempt for attempt in list(self._shift.running) if attempt.begun <= before and not attempt.lost]
         for start in range(0, len(old), _BEATS_AT_ONCE):
             yield old[start : start + _BEATS_AT_ONCE]
 
     def _end(self, attempt: Attempt, error: JobError) -> None:
         cancelled = isinstance(error, JobRefused) and error.reason == "Cancelled"
-        if attempt.id not in self._shift.running or (cancelled and attempt.cancelled):
+        if attempt not in self._shift.running or (cancelled and attempt.cancelled):
             return
         what = "was cancelled" if cancelled else "has lost its lease: another worker may get it"
         logger.warning("%s %s %s", attempt.name, attempt.id, what)

@@ -52,6 +52,7 @@ from forelog.jobs.client.values import Added, Leased, Progress, Result, Step
 from forelog.jobs.machine.limits import PAYLOAD_BYTES_MAX
 
 DONE, LEASED, RESULT, ADDED, LEASES, LEASES_WITH_INFO, COUNT, PROGRESS, STEPS = range(9)
+_AT_ONCE_BYTES = 64 << 10
 _HEADS = {RESULT: 3, ADDED: 2, LEASED: 4, LEASES: 4, LEASES_WITH_INFO: 5, PROGRESS: 3, STEPS: 2}
 """How many words the line of each has."""
 
@@ -73,20 +74,26 @@ class ReplyReader:
         self._reply: Any = None
         self._taken = 0
         """How many bytes of the reply were read so far."""
+        self._kind = DONE
 
     def expect(self, kind: int) -> None:
         """Set the kind of the next reply."""
         self._taken = 0
+        self._kind = kind
+        self._parsing = None
         self._reply = None
-        self._parsing = self._parse(kind)
-        self._go_on()
+        if self._buffer:
+            self._begin()
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the server."""
         if data[:2] == b"\x15\x03" and not self._buffer and not self._taken:  # an alert of TLS
             raise BadReply("the server expects TLS, and this side does not speak it: give tls=True, or --tls")
         self._buffer += data
-        self._go_on()
+        if self._parsing is not None:
+            self._go_on()
+        elif self._reply is None:
+            self._begin()
 
     def take(self) -> Any:
         """The reply: a value or an error, or None if it is not complete."""
@@ -96,13 +103,23 @@ class ReplyReader:
         """Whether no bytes are left over."""
         return not self._buffer
 
+    def _begin(self) -> None:
+        """Read a reply from its first byte: at once if it is one of the common ones and all of it is there."""
+        found = at_once(self._kind, self._buffer)
+        if found is not None:
+            self._reply, size = found
+            del self._buffer[:size]
+            return
+        self._parsing = self._parse(self._kind)
+        self._go_on()
+
     def _go_on(self) -> None:
-        if self._parsing is not None:
-            try:
-                next(self._parsing)
-            except StopIteration as end:
-                self._parsing = None
-                self._reply = end.value
+        assert self._parsing is not None
+        try:
+            next(self._parsing)
+        except StopIteration as end:
+            self._parsing = None
+            self._reply = end.value
 
     # -- bytes
 
@@ -217,6 +234,57 @@ class ReplyReader:
             values[key] = value
             due = BINARY.get(key)
         return values
+
+
+def at_once(kind: int, buffer: bytearray) -> tuple[Any, int] | None:
+    """A common reply that is there as a whole, and its size. None for any other, which is then read in order.
+
+    >>> at_once(DONE, bytearray(b"+OK\\r\\n+OK"))
+    (True, 5)
+    """
+    if kind == DONE:
+        return (True, 5) if buffer.startswith(b"+OK\r\n") else None
+    if kind not in (LEASES, LEASES_WITH_INFO) or not buffer.startswith(b"+OK ") or len(buffer) > _AT_ONCE_BYTES:
+        return None
+    data = bytes(buffer)
+    at = data.find(b"\r\n")
+    count = data[4:at]
+    if at < 0 or not count.isdigit() or len(count) > 3:
+        return None
+    at += 2
+    jobs = []
+    for _ in range(int(count)):
+        found = _job_at_once(data, at, kind == LEASES_WITH_INFO)
+        if found is None:
+            return None
+        jobs.append(found[0])
+        at = found[1]
+    return jobs, at
+
+
+def _job_at_once(data: bytes, at: int, with_info: bool) -> tuple[Leased, int] | None:
+    end = data.find(b"\r\n", at)
+    words = data[at:end].split(b" ")
+    if end < 0 or len(words) != 4 + with_info or not words[3].isdigit() or len(words[3]) > 7:
+        return None
+    start = end + 2
+    end = start + int(words[3])
+    if data[end : end + 2] != b"\r\n":
+        return None
+    payload, at, info = data[start:end], end + 2, None
+    if with_info:
+        if not words[4].isdigit() or len(words[4]) > 2:
+            return None
+        values: dict[bytes, bytes] = {}
+        for _ in range(int(words[4])):
+            end = data.find(b"\r\n", at)
+            key, _, value = data[at:end].partition(b" ")
+            if end < 0 or key in BINARY or key in values:  # an error may have lines itself
+                return None
+            values[key] = value
+            at = end + 2
+        info = info_of(values)
+    return Leased(id_in(words[0]), text_in(words[1]), number_in(words[2]), payload, info), at
 
 
 _LIMITS = {

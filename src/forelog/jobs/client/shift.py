@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from forelog.errors import ConnectionLost, JobError, JobRefused, ServerFailed
 from forelog.jobs.client import requests
@@ -77,7 +76,7 @@ class Shift:
         """Whether no more jobs are to be leased."""
         self.heartbeat_ms = heartbeat_ms
         """Between two heartbeats of a job. 0: none, and a lease lasts for the job's time to run."""
-        self.running: dict[UUID, Attempt] = {}
+        self.running: set[Attempt] = set()
         """Attempts that were leased and whose outcome has not arrived."""
         self.late: deque[Delivery] = deque()
         """Outcomes that could not be sent at the first try."""
@@ -155,8 +154,7 @@ class Shift:
             )
             for leased in ([found] if isinstance(found, Leased) else found)
         ]
-        for attempt in attempts:
-            self.running[attempt.id] = attempt
+        self.running.update(attempts)
         self.count("leased", len(attempts))
         return attempts
 
@@ -243,14 +241,14 @@ class Shift:
         completed = 0
         for delivery in deliveries:
             completed += delivery.success
-            self.running.pop(delivery.attempt.id, None)
+            self.running.discard(delivery.attempt)
         with self._lock:
             self._counts["completed"] += completed
             self._counts["failed"] += len(deliveries) - completed
 
     def given_up(self, delivery: Delivery, what: str) -> None:
         """An outcome is not sent any more: it is `late`, or `lost`."""
-        self.running.pop(delivery.attempt.id, None)
+        self.running.discard(delivery.attempt)
         self.count(what)
 
     def count(self, what: str, more: int = 1) -> None:

@@ -213,7 +213,7 @@ class Tasks:
             return shift.success(attempt, await self._call(attempt, function))
         except _Late:
             shift.log_late(attempt, "it was cancelled")
-            shift.running.pop(attempt.id, None)
+            shift.running.discard(attempt)
             shift.count("late")
             return None
         except asyncio.CancelledError as error:

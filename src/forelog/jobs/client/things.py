@@ -6,6 +6,7 @@ QueueInfo(name='mail', ready=3, scheduled=0)
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -159,6 +160,7 @@ def id_in(word: bytes) -> UUID:
         raise BadReply(f"{shown(word)} isn't an id") from None
 
 
+@lru_cache(4096)
 def time_in(word: bytes) -> int:
     """A word that is a time."""
     try:
