@@ -227,6 +227,7 @@ class App:
         if self._client is not None:
             self._client.close()
             self._client = None
+        self._async_clients.clear()  # each is closed in its own event loop, if it is
 
     async def close_async(self) -> None:
         """Close the connections of the running event loop."""

@@ -76,5 +76,5 @@ class Called(Protocol):
     ) -> Request[UUID]:
         """The command that adds the job of a call."""
 
-    def job(self, job_id: UUID) -> Any:
+    def job(self, job_id: UUID | str) -> Any:
         """A job of this task, by its id."""

@@ -17,7 +17,7 @@ from forelog.jobs.app.runner import call_here
 from forelog.jobs.app.workflows import Signature
 from forelog.jobs.client import requests
 from forelog.jobs.client.requests import Request
-from forelog.jobs.client.words import name_of
+from forelog.jobs.client.words import id_of, name_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -81,9 +81,9 @@ class Task(Generic[P, R]):
         """The call as a part of a workflow that takes no results of the part before."""
         return Signature(self, args, kwargs, immutable=True)
 
-    def job(self, job_id: UUID) -> Job[R]:
+    def job(self, job_id: UUID | str) -> Job[R]:
         """A job of this task, by its id."""
-        return Job(self.home, job_id, self.arguments.returns)
+        return Job(self.home, id_of(job_id), self.arguments.returns)
 
     def request(
         self,
