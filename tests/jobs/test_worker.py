@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -443,3 +445,52 @@ def test_a_server_that_goes_while_a_worker_stops_is_no_matter(caplog):
     assert not thread.is_alive()
     assert worker.counters.reconnects == 0
     assert "no jobs for now" not in caplog.text
+
+
+class OlderServer:
+    """In front of a server: refuses the flags that workq doesn't know, as workq does."""
+
+    def __init__(self, address: str) -> None:
+        self._behind = address
+        self.refused = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                front, _ = self._listener.accept()
+                host, port = self._behind.split(":")
+                behind = socket.create_connection((host, int(port)))
+                threading.Thread(target=self._pass, args=(front, behind, True), daemon=True).start()
+                threading.Thread(target=self._pass, args=(behind, front, False), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, check: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if check and re.search(rb" -(count|lease|info|attempt)=", data):
+                    self.refused += 1
+                    source.sendall(b"-CLIENT-ERROR Invalid command args\r\n")
+                else:
+                    target.sendall(data)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_worker_speaks_to_a_server_that_knows_no_more_than_workq(make, server, client, queue, concurrency):
+    older = OlderServer(server.address)
+    try:
+        with working(make({queue: lambda job: job.payload}, older.address, concurrency=concurrency)) as worker:
+            jobs = client.add_many(queue, [b"%d" % number for number in range(50)])
+            assert [client.result(job, wait_ms=10_000).result for job in jobs] == [b"%d" % n for n in range(50)]
+            until(lambda: worker.counters.completed == 50)
+        assert worker.counters.leased == 50
+        assert 1 <= older.refused <= concurrency
+    finally:
+        older.close()
