@@ -15,7 +15,19 @@ from typing import Any
 import pytest
 
 from forelog.errors import JobFailed, JobNotFound, JobRefused
-from forelog.jobs import App, Attempt, Client, Discard, LocalServer, Retry, Worker, exponential, fixed
+from forelog.jobs import (
+    App,
+    Attempt,
+    Client,
+    Depends,
+    Discard,
+    LocalServer,
+    Retry,
+    Worker,
+    current_attempt,
+    exponential,
+    fixed,
+)
 from tests.children import child
 from tests.jobs.test_worker import until, working
 
@@ -32,11 +44,11 @@ def app(request: pytest.FixtureRequest) -> App:
     return app
 
 
-def test_a_task_is_tried_again_until_it_succeeds_and_knows_its_attempt(app):
+def test_a_task_is_tried_again_until_it_succeeds_and_knows_its_attempt(app: App) -> None:
     seen: list[Any] = []
 
     @app.task(name="flaky", retries=3, backoff=fixed(0.02))
-    def flaky(attempt: Attempt) -> int:
+    def flaky(attempt: Attempt = Depends(current_attempt)) -> int:
         seen.append((attempt.number, attempt.last_error, time.monotonic()))
         if attempt.number < 3:
             raise ValueError(f"no {attempt.number}")
@@ -48,7 +60,7 @@ def test_a_task_is_tried_again_until_it_succeeds_and_knows_its_attempt(app):
     assert all(later[2] - earlier[2] >= 0.02 for earlier, later in pairwise(seen))
 
 
-def test_after_its_last_retry_a_job_is_a_dead_letter_with_its_error(app):
+def test_after_its_last_retry_a_job_is_a_dead_letter_with_its_error(app: App) -> None:
     @app.task(name="hopeless", retries=2, backoff=fixed(0))
     def hopeless() -> None:
         raise ValueError("never")
@@ -70,11 +82,11 @@ def test_after_its_last_retry_a_job_is_a_dead_letter_with_its_error(app):
             testing.client.dead_job(job.id)
 
 
-def test_a_task_says_when_it_is_tried_again_or_that_it_is_not(app):
+def test_a_task_says_when_it_is_tried_again_or_that_it_is_not(app: App) -> None:
     seen: list[Any] = []
 
     @app.task(name="moody", retries=5, backoff=exponential("1h"))
-    def moody(attempt: Attempt) -> None:
+    def moody(attempt: Attempt = Depends(current_attempt)) -> None:
         seen.append(attempt.last_error)
         if attempt.number == 1:
             raise Retry("busy", after=0.02)
@@ -88,7 +100,7 @@ def test_a_task_says_when_it_is_tried_again_or_that_it_is_not(app):
     assert seen == [None, "Retry: busy"]
 
 
-def test_a_job_is_due_after_a_delay_by_the_servers_clock(app):
+def test_a_job_is_due_after_a_delay_by_the_servers_clock(app: App) -> None:
     @app.task(name="now")
     def now() -> float:
         return time.time()
@@ -254,3 +266,8 @@ def test_a_result_names_its_attempt_so_that_it_never_ends_another_one():
             client.heartbeat(job, attempt=1)
         client.complete(job, b"second", attempt=2)
         assert client.result(job).result == b"second"
+
+
+def test_only_a_task_that_a_worker_calls_has_an_attempt():
+    with pytest.raises(LookupError, match="no task runs here"):
+        current_attempt()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # a type checker reads these, and refuses any other name
     from forelog.jobs.app.handle import Job as Job
     from forelog.jobs.app.injection import Depends as Depends
     from forelog.jobs.app.middleware import Middleware as Middleware
+    from forelog.jobs.app.steps import current_attempt as current_attempt
     from forelog.jobs.app.steps import step as step
     from forelog.jobs.app.task import Task as Task
     from forelog.jobs.app.workflows import chain as chain
@@ -76,7 +77,7 @@ __all__, _load = exports(
         "forelog.jobs.app.handle": "Job",
         "forelog.jobs.app.injection": "Depends",
         "forelog.jobs.app.middleware": "Middleware",
-        "forelog.jobs.app.steps": "step",
+        "forelog.jobs.app.steps": "current_attempt step",
         "forelog.jobs.app.task": "Task",
         "forelog.jobs.app.workflows": "chain group",
         "forelog.jobs.client.async_client": "AsyncClient",

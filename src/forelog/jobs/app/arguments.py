@@ -33,7 +33,8 @@ class Arguments:
         self._name = getattr(function, "__qualname__", repr(function))
         self.dependencies = dependencies_of(function)
         """The factories of what it gets besides its arguments, by the names of the parameters."""
-        self.attempt = next((name for name, hint in hints.items() if hint is Attempt and name != "return"), None)
+        given = {"return", *self.dependencies}
+        self.attempt = next((name for name, hint in hints.items() if hint is Attempt and name not in given), None)
         """The parameter that gets the attempt, if there is one."""
         self._parameters = [
             parameter

@@ -71,6 +71,14 @@ recording: ContextVar[Recorder | None] = ContextVar("recording", default=None)
 """The recorder of the task that runs."""
 
 
+def current_attempt() -> Attempt:
+    """The attempt of the task that runs. Also as a dependency: `attempt: Attempt = Depends(current_attempt)`."""
+    recorder = recording.get()
+    if recorder is None:
+        raise LookupError("no task runs here: only what a worker calls has an attempt")
+    return recorder.attempt
+
+
 @overload
 def step(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload

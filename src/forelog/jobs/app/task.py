@@ -126,4 +126,5 @@ class AsyncTask(Generic[P, R]):
     ) -> Job[R]:
         """Add a job that calls the task with these arguments, and with options."""
         task = self._task
-        return task.job(await task.home.async_client.call(task.request(args, kwargs or {}, options)))
+        job_id: UUID = await task.home.async_client.call(task.request(args, kwargs or {}, options))
+        return task.job(job_id)
