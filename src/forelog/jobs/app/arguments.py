@@ -52,6 +52,9 @@ class Arguments:
             for parameter in self._parameters
             if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         ]
+        self._required = len(self._positional) + 1  # never known without a closer look
+        if all(parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters):
+            self._required = sum(parameter.default is Parameter.empty for parameter in self._parameters)
         self._rest = self._types.get(self._of_kind(Parameter.VAR_POSITIONAL))
         self._names = self._types.get(self._of_kind(Parameter.VAR_KEYWORD))
         self.returns = hints.get("return", Any)
@@ -62,12 +65,11 @@ class Arguments:
     def _of_kind(self, kind: Any) -> str:
         return next((parameter.name for parameter in self._parameters if parameter.kind is kind), "")
 
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, partial: bool = False) -> None:
-        """Raise TypeError if the task can't be called with these. With `partial`, others come before them."""
-        if partial:
-            return
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError if the task can't be called with these."""
         try:
-            self._signature.bind(*args, **kwargs)
+            if kwargs or not self._required <= len(args) <= len(self._positional):
+                self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._name}: {error}") from None
         if msgspec is not None and self._types:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NONE: dict[str, Any] = {}
 
 
 class Task(Generic[P, R]):
@@ -49,6 +50,8 @@ class Task(Generic[P, R]):
         """The function's parameters."""
         self.is_coroutine = inspect.iscoroutinefunction(function)
         """Whether it is to be awaited."""
+        self._known: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """The options by queue, and the queue's own from which they were made."""
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,20 +98,29 @@ class Task(Generic[P, R]):
         gather: bool = False,
     ) -> Request[UUID]:
         """The command that adds the job of a call. `results` are jobs whose results come before `args`."""
-        check(CallOptions, options, "a call")
         if not results:
             self.arguments.check(args, kwargs)
-        queue = options.get("queue") or self.queue
-        chosen = merged(self.home.queues.get(queue, {}), self.options, options)
-        call = Call(
-            self.name, args, kwargs, dict(chosen.get("headers", {})), [str(one) for one in results], gather
-        )
+        headers = dict(options.get("headers") or {})
+        call = Call(self.name, args, kwargs, headers, [str(one) for one in results], gather)
         self.home.middleware.enqueue(call)
         payload = encode_call(call)
-        eta = chosen.pop("eta", None)
+        queue = options.get("queue") or self.queue
+        if not options:
+            return requests.add(queue, payload, **self._options_of(queue))
+        check(CallOptions, options, "a call")
+        chosen = {**self._options_of(queue), **of_client(merged(options))}
+        eta = options.get("eta")
         if eta is None:
-            return requests.add(queue, payload, **of_client(chosen))
-        return requests.schedule(queue, payload, eta, **of_client(chosen))
+            return requests.add(queue, payload, **chosen)
+        return requests.schedule(queue, payload, eta, **chosen)
+
+    def _options_of(self, queue: str) -> dict[str, Any]:
+        """The options of the queue and the task, as the client's commands have them."""
+        of_queue = self.home.queues.get(queue, _NONE)
+        known = self._known.get(queue)
+        if known is None or known[0] is not of_queue:
+            self._known[queue] = known = of_queue, of_client(merged(of_queue, self.options))
+        return known[1]
 
 
 class AsyncTask(Generic[P, R]):

@@ -85,9 +85,10 @@ def add(
 ) -> Request[UUID]:
     """Add a job."""
     job_id = new_id(id)
-    line = f"add {job_id} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {size_of(payload)}"
+    what = f"add {job_id}"
+    line = f"{what} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {size_of(payload)}"
     flags = flags_of(priority, max_attempts, max_fails)
-    return _added("add", job_id, line, flags, payload, beyond)
+    return _added(what, job_id, line, flags, payload, beyond)
 
 
 def add_unique(name: str, payload: bytes = b"", **options: Unpack[JobOptions]) -> Request[Added]:
@@ -117,15 +118,15 @@ def schedule(
         raise JobRefused("schedule has the time itself, and takes no delay", reason=ARGS)
     job_id = new_id(id)
     due = format_time(parse_time(time))
-    line = f"schedule {job_id} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {due} {size_of(payload)}"
+    what = f"schedule {job_id}"
+    line = f"{what} {name_of(name)} {whole(ttr_ms)} {whole(ttl_ms)} {due} {size_of(payload)}"
     flags = flags_of(priority, max_attempts, max_fails)
-    return _added("schedule", job_id, line, flags, payload, beyond)
+    return _added(what, job_id, line, flags, payload, beyond)
 
 
 def _added(
-    command: str, job_id: UUID, line: str, flags: bytes, payload: bytes, beyond: BeyondOptions
+    what: str, job_id: UUID, line: str, flags: bytes, payload: bytes, beyond: BeyondOptions
 ) -> Request[UUID]:
-    what = f"{command} {job_id}"
     if not beyond:
         data = b"%b%b\r\n%b\r\n" % (line.encode(), flags, payload)
         return Request(what, data, DONE, lambda _: job_id, repeatable=True, done_already=("Duplicate job",))
