@@ -49,9 +49,9 @@ GROUPS: dict[str, dict[str, Callable[[Settings], Figure]]] = {
         "jobs-many": jobs.many,
     },
     "workers": {
-        "workers": workers.workers,
-        "workers-always": workers.workers_always,
-        "workers-latency": workers.workers_latency,
+        "tasks": workers.workers,
+        "tasks-always": workers.workers_always,
+        "tasks-latency": workers.workers_latency,
     },
     "broker": {
         "broker-publish": broker.publish,

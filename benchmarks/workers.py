@@ -259,7 +259,7 @@ def workers_always(settings: Settings) -> Figure:
 
 def workers_latency(settings: Settings) -> Figure:
     """How long a task waits, and how much memory it takes meanwhile."""
-    figure = Figure("workers-latency", f"Tasks at {RATE:.0f} a second, from being added to being done")
+    figure = Figure("tasks-latency", f"Tasks at {RATE:.0f} a second, from being added to being done")
     with settings.scratch() as folder:
         for system in systems(folder, "interval"):
             settings.tell(f"latency: {system.name}")
@@ -278,7 +278,7 @@ def workers_latency(settings: Settings) -> Figure:
 
 
 def _figure(settings: Settings, policy: str, title: str) -> Figure:
-    figure = Figure("workers" if policy == "interval" else "workers-always", title)
+    figure = Figure("tasks" if policy == "interval" else "tasks-always", title)
     with settings.scratch() as folder:
         found = systems(folder, policy)
         for number in range(min(settings.rounds, ROUNDS_MAX)):

@@ -7,7 +7,7 @@ from benchmarks.measure import Settings
 from benchmarks.suite import BENCHMARKS, chosen, run
 
 LONG = {"spark-read", "spark-query", "broker-publish", "broker-fan-out", "broker-catch-up", "jobs-many"} | {
-    "workers", "workers-always", "workers-latency",
+    "tasks", "tasks-always", "tasks-latency",
 }  # fmt: skip
 """What takes long even if it measures nothing; with --long these run too."""
 
