@@ -172,7 +172,7 @@ class Letter(NamedTuple):
     words: bytes
     """The flags beyond workq's that it was added with."""
     add: bytes
-    """Its add or schedule, as the command log had it."""
+    """The add or schedule of the job, as the command log had it."""
 
 
 class Burnt(NamedTuple):

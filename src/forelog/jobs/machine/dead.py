@@ -33,7 +33,7 @@ class Letter:
     words: bytes
     """The flags beyond workq's that it was added with."""
     add: bytes
-    """Its add or schedule, as the command log had it."""
+    """The add or schedule of the job, as the command log had it."""
 
     def job(self) -> Add | Schedule:
         """What was to be done."""

@@ -26,7 +26,7 @@ Flags = dict[bytes, bytes]
 PARENTS_MAX = 100
 RETRIES_MAX = 254
 ERROR_BYTES_MAX = 64 << 10
-"""Of the error of a fail that is not the last: what is longer is cut."""
+"""The longest error that is kept of a fail that is not the last; what is longer is cut."""
 TERMS_BYTES = 512  # memory of the terms of a job, besides their words
 _MS_NS = 1_000_000
 _KEY = re.compile(rb"[!-+\--~]{1,255}")
@@ -65,7 +65,7 @@ class Backoff(NamedTuple):
 
 
 RETRY_BACKOFF = Backoff(b"exponential", 1000, 3_600_000, 10)
-"""Of a job with retries that says nothing else."""
+"""The backoff of a job with retries that says nothing else."""
 
 
 def parse_backoff(word: bytes) -> Backoff | None:
@@ -103,7 +103,7 @@ class Terms:
     """The flags that it was added with."""
     backoff: Backoff | None = None
     key: bytes = b""
-    """It is unique by this key in its queue."""
+    """The job is unique by this key in its queue."""
     unique_waiting: bool = False
     """Whether it is unique only until it is leased."""
     unique_until_ns: int = 0
@@ -151,7 +151,7 @@ class Terms:
         return TERMS_BYTES + len(self.words) + len(self.error) + self.steps_bytes + 100 * len(self.parents)
 
     def flags(self) -> list[bytes]:
-        """Their flags, one word each."""
+        """The terms as flags, one word each."""
         return self.words.split(b" ") if self.words else []
 
 
