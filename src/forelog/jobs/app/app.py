@@ -147,13 +147,14 @@ class App:
         """Decorate a task, or a function that becomes one, that is called at the times of a cron expression.
 
         `missed` says what becomes of times at which the server was away: `skip` (the default), `once` or `all`.
+        The server has to know `repeat`: docs/jobs-protocol.md says whether it does.
         """
         return self._scheduled(Schedule(name or "", (*args,), cron=expression, zone=zone, missed=missed))
 
     def every(
         self, span: Span, *, missed: Missed | None = None, name: str | None = None, args: Sequence[Any] = ()
     ) -> Callable[[Any], Any]:
-        """Decorate a task, or a function that becomes one, that is called at an interval: `"5m"`."""
+        """Decorate a task, or a function that becomes one, that is called at an interval: `"5m"`. See `cron`."""
         return self._scheduled(Schedule(name or "", (*args,), every=span, missed=missed))
 
     def _scheduled(self, schedule: Schedule) -> Callable[[Any], Any]:

@@ -78,7 +78,7 @@ class Job(Generic[T]):
         return self._app.client.inspect_job(self.id)
 
     def cancel(self) -> None:
-        """Cancel it. If it waits it is deleted; if it runs, its attempt is told, and can't be repeated."""
+        """Cancel it, if the server knows `cancel`. If it waits it is deleted; if it runs, its attempt is told."""
         self._app.client.cancel(self.id)
 
     def progress(self) -> Iterator[Progress]:

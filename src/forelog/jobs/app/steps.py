@@ -8,6 +8,8 @@
         receipt = charge(customer)      # runs once, even if the task is tried ten times
         return ship(customer, receipt)
 
+The server has to know `step`: docs/jobs-protocol.md says whether it does.
+
 A step is recorded before its value is returned. If the task is tried again, the recorded value is returned, and
 the function isn't called. If the worker dies after the function has ended and before the record, the step runs
 again. So a step that must not be done twice needs a key of its own for that, such as the job's id and its name.

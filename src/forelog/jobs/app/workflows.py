@@ -3,8 +3,9 @@
     chain(fetch.s(url), resize.s(640), store.s()).delay()     # each gets the result of the one before
     chain(group(fetch.s(url) for url in urls), summary.s()).delay()    # summary gets a list of all results
 
-All jobs are added in one write. A job that waits is in the server's log like any other, so a workflow survives
-restarts of clients, workers and server. If a job fails for good, those that wait for it fail too.
+The server has to know `-after`: docs/jobs-protocol.md says whether it does. All jobs are added in one write. A job
+that waits is in the server's log like any other, so a workflow survives restarts of clients, workers and server.
+If a job fails for good, those that wait for it fail too.
 """
 
 from __future__ import annotations
