@@ -12,6 +12,7 @@ from forelog.jobs.log.commandlog import CommandLog
 from forelog.jobs.log.notecleaner import NoteCleaner
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job, Leaser
+from forelog.jobs.machine.rules import Rules
 from forelog.jobs.machine.states import LEASED, NEW, PENDING
 from forelog.jobs.machine.terms import Terms, parse_terms
 
@@ -19,10 +20,11 @@ START = 1_700_000_000_000_000_000
 MS = 1_000_000
 SECOND = 1000 * MS
 NAMES = [b"a", b"b"]
+KEYS = [b"k", b"l"]
 BACKOFFS = [b"fixed:2000:2000:0", b"exponential:1000:8000:10", b"linear:500:4000:50"]
 
 
-def image(machine: Machine) -> dict[str, Any]:
+def image(machine: Machine, now_ns: int) -> dict[str, Any]:
     """All that a restart must know."""
     notebook = machine.notebook
     return {
@@ -39,6 +41,12 @@ def image(machine: Machine) -> dict[str, Any]:
         "letters": {
             letter.id: (letter.died_ns, letter.error, letter.add) for letter in notebook.dead.letters.values()
         },
+        "keys": {
+            key: job_id
+            for key in [(name, key) for name in NAMES for key in KEYS]
+            if (job_id := notebook.keys.holder(*key, now_ns)) is not None
+        },
+        "rules": {name: rules.words() for name, rules in notebook.rules.items()},
         "queues": {
             queue.name: (queue.jobs, queue.ready + len(queue.scheduled), queue.running, len(queue.blocked))
             for queue in machine.queues.values()
@@ -49,7 +57,7 @@ def image(machine: Machine) -> dict[str, Any]:
 
 def terms_of(job: Job) -> tuple[Any, ...]:
     terms = job.terms or Terms()
-    return terms.words, terms.attempts, terms.fails, terms.due_ns, terms.error, terms.reason
+    return terms.words, terms.attempts, terms.fails, terms.due_ns, terms.error, terms.reason, terms.cancelled
 
 
 class Use:
@@ -92,7 +100,7 @@ class Use:
         self.now += self.random.choice([0, MS, SECOND, 3 * SECOND])
         self.tick()
         choices: list[Callable[[], None]] = [self.add, self.add, self.lease, self.lease, self.finish, self.finish]
-        choices += [self.fail, self.fail, self.extend, self.delete, self.dead]
+        choices += [self.fail, self.fail, self.extend, self.delete, self.dead, self.cancel, self.pause]
         for _ in range(steps or self.random.choice([1, 1, 2, 4])):
             self.random.choice(choices)()
 
@@ -106,8 +114,11 @@ class Use:
         flags = {}
         if pick.random() < 0.6:
             flags[b"-backoff"] = pick.choice(BACKOFFS)
-        if pick.random() < 0.3:
-            flags[b"-group"] = pick.choice([b"x", b"y"])
+        if pick.random() < 0.4:
+            flags[b"-key"] = pick.choice(KEYS)
+            flags[b"-unique"] = pick.choice([b"waiting", b"unfinished"])
+            if pick.random() < 0.5:
+                flags[b"-unique-for"] = b"6000"
         job = self.machine.new_job(
             pick.choice(self.ids), pick.choice(NAMES), 4000, pick.choice([3000, 20_000]), self.now,
             bytes(pick.choice([0, 3, 300])), pick.choice([0, 1]), pick.choice([0, 2, 4]), pick.choice([0, 0, 3]),
@@ -116,7 +127,9 @@ class Use:
         terms = parse_terms(flags, self.now)
         assert not isinstance(terms, str)
         job.terms = terms if terms.words else None
-        self.machine.add(job, self.now)
+        keys = self.machine.notebook.keys
+        if not terms.key or keys.holder(job.name, terms.key, self.now) is None:
+            self.machine.add(job, self.now)
 
     def lease(self) -> None:
         leaser = Leaser(None, self.random.sample(NAMES, 2))
@@ -142,6 +155,16 @@ class Use:
         job = self.some_job()
         if job is not None and job.state == LEASED:
             self.machine.extend(job, self.now + 9 * SECOND)
+
+    def cancel(self) -> None:
+        job = self.some_job()
+        if job is not None and job.state == LEASED:
+            self.machine.notebook.cancelled(job)
+
+    def pause(self) -> None:
+        name = self.random.choice(NAMES)
+        paused, draining = self.random.choice([(False, False), (False, False), (True, False), (False, True)])
+        self.machine.notebook.set_rules(name, Rules(paused, draining))
 
     def delete(self) -> None:
         self.machine.delete(self.random.choice(self.ids))

@@ -16,7 +16,7 @@ def known(disk: CrashDisk, now_ns: int) -> dict:
     """What a start finds."""
     log = CommandLog("log", sync="always", files=disk, clock=lambda: now_ns)
     machine = log.open(now_ns).machine
-    found = image(machine)
+    found = image(machine, now_ns)
     log.close()
     return found
 
@@ -24,14 +24,14 @@ def known(disk: CrashDisk, now_ns: int) -> dict:
 def differences(found: dict, wanted: dict) -> list:
     return [
         (part, key, differing(found[part].get(key), wanted[part].get(key)))
-        for part in ("jobs", "letters", "queues")
+        for part in ("jobs", "letters", "keys", "rules", "queues")
         for key in found[part].keys() | wanted[part].keys()
         if found[part].get(key) != wanted[part].get(key)
     ] + ([] if found["dead"] == wanted["dead"] else [("dead", found["dead"], wanted["dead"])])
 
 
-def differing(found: tuple | None, wanted: tuple | None) -> object:
-    if found is None or wanted is None:
+def differing(found: object, wanted: object) -> object:
+    if not isinstance(found, tuple) or not isinstance(wanted, tuple):
         return found, wanted
     return [(place, *pair) for place, pair in enumerate(zip(found, wanted, strict=True)) if pair[0] != pair[1]]
 
@@ -43,24 +43,24 @@ def test_a_restart_knows_what_was_known(seed):
         use.turn()
         assert use.write()
         if round_number % 5 == 4:
-            before = image(use.machine)
+            before = image(use.machine, use.now)
             use.log.close()
             use.open()
-            assert differences(image(use.machine), before) == []
+            assert differences(image(use.machine, use.now), before) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_in_every_state_that_a_crash_leaves_a_note_counts_together_with_its_command(seed):
     disk = CrashDisk()
     use = Use(seed, sync="always", files=disk, segment_bytes=1000)
-    turns = [(image(use.machine), use.now)]
+    turns = [(image(use.machine, use.now), use.now)]
     begun, ended = [0], [len(disk.events)]
     for _ in range(12):
         use.turn(steps=1)
         begun.append(len(disk.events))
         use.write()
         ended.append(len(disk.events))
-        turns.append((image(use.machine), use.now))
+        turns.append((image(use.machine, use.now), use.now))
     checked = 0
     for state in disk.states_everywhere(limit=2, seed=seed):
         sure = max(sum(moment <= state.events for moment in ended) - 1, 0)
@@ -106,10 +106,10 @@ def test_a_turn_that_could_not_be_written_leaves_nothing(seed, which):
         if use.random.random() < 0.2:
             use.tick()
             assert use.write()
-            before = image(use.machine)
+            before = image(use.machine, use.now)
             use.log.close()
             use.open()
-            assert differences(image(use.machine), before) == []
+            assert differences(image(use.machine, use.now), before) == []
     assert refused > 2
 
 
@@ -131,10 +131,10 @@ def test_after_a_failed_sync_a_server_knows_what_its_logs_say(seed, which):
                 use.reopen()
             use.tick()
             assert use.write()
-            before = image(use.machine)
+            before = image(use.machine, use.now)
             use.log.close()
             use.open()
-            assert differences(image(use.machine), before) == []
+            assert differences(image(use.machine, use.now), before) == []
     assert failed > 0
 
 
@@ -160,8 +160,8 @@ def test_cleaning_drops_what_nobody_needs_and_nothing_else(seed, monkeypatch):
         if round_number % 15 == 14:
             use.tick()
             assert use.write()
-            before = image(use.machine)
+            before = image(use.machine, use.now)
             use.log.close()
             use.open()
-            assert differences(image(use.machine), before) == []
+            assert differences(image(use.machine, use.now), before) == []
     assert dropped > 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -105,3 +106,68 @@ def test_a_job_that_expires_is_a_dead_letter_which_can_be_tried_again(server, cl
     assert (dead.id, dead.reason, dead.error) == (job, "failed", b"no")
     client.drop_dead(job)
     assert client.dead_jobs() == []
+
+
+def test_a_key_lets_one_job_in_at_a_time(client):
+    first = client.add_unique("q", b"1", key="order-7")
+    assert (first.id, first.what) == (first.id, "new")
+    with pytest.raises(ForelogError, match=str(first.id)):
+        client.add_unique("q", b"2", key="order-7")
+    again = client.add_unique("q", b"3", key="order-7", on_duplicate="existing")
+    assert (again.id, again.what) == (first.id, "existing")
+    other = client.add_unique("q", b"4", key="order-7", on_duplicate="replace")
+    assert other.what == "replaced"
+    assert client.lease("q").id == other.id
+    with pytest.raises(ForelogError, match=str(other.id)):
+        client.add_unique("q", b"5", key="order-7", on_duplicate="replace")
+    client.complete(other.id)
+    assert client.add_unique("q", b"6", key="order-7").what == "new"
+
+
+def test_a_key_may_be_free_once_its_job_is_leased_or_taken_for_a_time(client):
+    client.add_unique("q", b"1", key="a", unique="waiting")
+    client.lease("q")
+    assert client.add_unique("q", b"2", key="a", unique="waiting").what == "new"
+    job = client.add_unique("q", b"3", key="b", unique_for_ms=60_000).id
+    client.delete(job)
+    with pytest.raises(ForelogError, match=str(job)):
+        client.add_unique("q", b"4", key="b")
+
+
+def test_a_queue_that_is_paused_keeps_its_jobs_until_it_is_resumed(server, client):
+    client.add("q", b"1")
+    client.pause("q")
+    assert client.lease("q") is None
+    with Client(server.address) as other:
+        leased = []
+        waiting = threading.Thread(target=lambda: leased.append(other.lease("q", wait_ms=10_000)))
+        waiting.start()
+        client.add("q", b"2")
+        assert client.inspect_queue("q").ready == 2
+        client.resume("q")
+        waiting.join(10)
+    assert [job.payload for job in leased] == [b"1"]
+
+
+def test_a_queue_that_drains_takes_no_more(client):
+    client.add("q", b"1")
+    client.drain("q")
+    with pytest.raises(ForelogError, match="draining"):
+        client.add("q", b"2")
+    assert client.lease("q").payload == b"1"
+    client.resume("q")
+    client.add("q", b"3")
+
+
+def test_a_job_is_cancelled_while_it_waits_and_while_it_runs(client):
+    waits = client.add("q", b"waits")
+    client.cancel(waits)
+    assert client.lease("q") is None
+    runs = client.add("q", b"runs", retries=5)
+    client.lease("q", lease_ms=60_000)
+    client.cancel(runs)
+    with pytest.raises(ForelogError, match="ancelled"):
+        client.heartbeat(runs, attempt=1)
+    client.fail(runs, b"stopped")
+    (dead,) = client.dead_jobs()
+    assert (dead.id, dead.reason) == (runs, "cancelled")

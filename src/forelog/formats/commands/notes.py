@@ -6,7 +6,7 @@ bytes, big-endian, in nanoseconds since 1970, and bytes have their length before
 
     1 turn      | 1 | number | segment | offset | commands | places |     begins the notes of one write
     2 verdict   | 2 | number | commands |                        how much of a write is in the command log
-    3 terms     | 3 | id 16 | created 8 | words |                flags of a job's add
+    3 terms     | 3 | id 16 | created 8 | name | words |         flags of a job's add
     4 retry     | 4 | id 16 | created 8 | attempts | fails | due 8 | error |
     5 fate      | 5 | id 16 | created 8 | reason | time 8 |      why a job failed for good
     6 parent    | 6 | id 16 | created 8 | parent 16 | completed |
@@ -74,6 +74,8 @@ class Terms(NamedTuple):
 
     id: bytes
     created_ns: int
+    name: bytes
+    """Its queue."""
     words: bytes
 
 
@@ -204,7 +206,7 @@ OfJob = Terms | Retry | Fate | Parent | Step | Extend | Cancel
 _LAYOUTS: tuple[tuple[type[Any], str], ...] = (
     (Turn, "nnnnb"),
     (Verdict, "nn"),
-    (Terms, "itb"),
+    (Terms, "itbb"),
     (Retry, "itnntb"),
     (Fate, "itbt"),
     (Parent, "itin"),

@@ -52,7 +52,7 @@ class NoteCleaner:
             return False
         if end.offset >= ROLL_BYTES:
             annex.roll()
-        self._standing = self._notebook.standing()
+        self._standing = self._notebook.standing(annex.stream.now_ns())
         self._dropped = list(annex.dropped)
         return True
 

@@ -8,6 +8,8 @@
     registry.py   all queues by name
     ledger.py     the changes that the log does not have yet, and where the log has each job
     terms.py      what a job has beyond workq: a backoff, a key, jobs that it waits for
+    keys.py       unique jobs: which job has a key, and for how long
+    rules.py      the settings of a queue
     dead.py       jobs that failed for good, and letters: those that are gone without being completed
     notebook.py   what the machine knows beyond workq, and the notes about it
     places.py     where jobs are: in queues, leased, among the dead; and who waits for them

@@ -18,7 +18,7 @@ cdef class Machine(Places):
     cpdef Waiter run(self, Job job, object client, long long now_ns)
     @cython.locals(queue=Queue, found=Job)
     cpdef Job lease(self, Leaser leaser, long long now_ns, long long wait_ms)
-    @cython.locals(job=Job, leased=bint)
+    @cython.locals(job=Job, leased=bint, cancelled=bint)
     cpdef int finish(
         self, bytes job_id, bytes result, bint success, long long now_ns, long long retry_ms=*, bint final=*
     )
@@ -31,6 +31,8 @@ cdef class Machine(Places):
     cdef _pass_over(self, Job job)
     @cython.locals(job=Job, other=Job, there=bint)
     cpdef rollback(self, tuple changes, long long now_ns)
+    @cython.locals(queue=Queue, leaser=Leaser)
+    cpdef offer_of(self, bytes name, long long now_ns)
     cpdef replay_job(self, Job job, long long now_ns)
     @cython.locals(queue=Queue)
     cpdef replay_change(self, Job job, int kind, bytes result, long long time_ns, bint final=*)

@@ -86,7 +86,7 @@ class Machine(Places):
         found: Job | None = None
         for name in leaser.names:
             queue = self.queue(name)
-            if queue.ready and found is None:
+            if queue.ready and found is None and not queue.held:
                 found = queue.pop()
         if found is not None:
             self._start(found, now_ns, leaser.lease_ms)
@@ -116,6 +116,9 @@ class Machine(Places):
         self.ledger.note(job, True)
         self._displace(job)
         leased = job.state == LEASED
+        cancelled = not success and job.terms is not None and job.terms.cancelled
+        if cancelled:
+            final = True
         self._finish(job, result, success, final)
         job.done_ns = now_ns
         if retry_ms >= 0 and job.state == FAILED and not final and not job.is_spent():
@@ -124,8 +127,8 @@ class Machine(Places):
         if job.state == PENDING:
             self._go_back(job, leased, result, retry_ms, now_ns)
             return DONE
-        if final and job.fails < job.max_fails and not job.is_spent():
-            self.notebook.doomed(job, b"failed", now_ns)
+        if cancelled or (final and job.fails < job.max_fails and not job.is_spent()):
+            self.notebook.doomed(job, b"cancelled" if cancelled else b"failed", now_ns)
         self.ledger.log((_COMPLETE if success else _FAIL) + job_id + kernel.varint(len(result)) + result)
         self._end_waits(job, False)
         if job.volatile:
@@ -207,6 +210,9 @@ class Machine(Places):
             self._end(job)
             self._end_waits(job, True)
         elif job.state == LEASED and now_ns >= job.lease_ends_ns():
+            if job.terms is not None and job.terms.cancelled:
+                self.finish(job.id, b"cancelled", False, now_ns)
+                return
             self.ledger.note(job, True)
             self.ledger.log(_TIMEOUT + job.id)
             self._displace(job)
@@ -283,11 +289,16 @@ class Machine(Places):
 
     def offer(self, now_ns: int) -> None:
         """Hand jobs to waiting leasers again, now that the log can be written."""
-        for queue in list(self.queues.values()):
-            while queue.ready and queue.leasers:
-                leaser = queue.next_leaser()
-                if leaser is not None:
-                    self._hand(queue, leaser, now_ns)
+        for name in list(self.queues):
+            self.offer_of(name, now_ns)
+
+    def offer_of(self, name: bytes, now_ns: int) -> None:
+        """Hand the jobs of a queue to waiting leasers again."""
+        queue = self.queues.get(name)
+        while queue is not None and queue.ready and queue.leasers and not queue.held:
+            leaser = queue.next_leaser()
+            if leaser is not None:
+                self._hand(queue, leaser, now_ns)
 
     # -- replaying a log
 
@@ -321,7 +332,7 @@ class Machine(Places):
                 return "Duplicate result"
             if len(result) > RESULT_BYTES_MAX:
                 return "Invalid Result"
-            if kind == FAIL and job.max_fails > 1:
+            if kind == FAIL and self.notebook.fates:
                 final = final or (job.id, job.created_ns) in self.notebook.fates
             self._finish(job, result, kind == COMPLETE, final)
             job.done_ns = time_ns
@@ -348,6 +359,7 @@ class Machine(Places):
             job.state, job.result = FAILED, b""
             return "Max attempts reached"
         job.state, job.leased_ns = LEASED, time_ns
+        job.due_ns = job.scheduled_ns
         job.attempts += 1
         return None
 

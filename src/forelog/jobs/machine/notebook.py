@@ -18,8 +18,10 @@ from forelog.formats.commands import notes
 from forelog.formats.commands.commands import Add, Schedule
 from forelog.formats.commands.fields import NOT_SCHEDULED, job_head
 from forelog.jobs.machine.dead import Dead, Entry, Letter, letter_of
+from forelog.jobs.machine.keys import Keys
 from forelog.jobs.machine.ledger import Ledger, memory_bytes
-from forelog.jobs.machine.queue import Job
+from forelog.jobs.machine.queue import Job, Queue
+from forelog.jobs.machine.rules import Rules
 from forelog.jobs.machine.states import FAILED
 from forelog.jobs.machine.terms import ERROR_BYTES_MAX, Terms, terms_of
 from forelog.jobs.machine.wheel import UNSET, Bell, Wheel
@@ -36,6 +38,9 @@ class Machine(Protocol):
     ledger: Ledger
     jobs: dict[bytes, Job]
     wheel: Wheel
+
+    def queue(self, name: bytes) -> Queue:
+        """The queue of this name, created if needed."""
 
     def new_job(
         self,
@@ -64,6 +69,10 @@ class Standing:
 
     letters: dict[bytes, int]
     """The ids of letters, and when these died."""
+    rules: dict[bytes, bytes]
+    """The settings of queues."""
+    now_ns: int
+    """When that was."""
 
 
 class Notebook:
@@ -73,6 +82,9 @@ class Notebook:
         self._machine = machine
         self._ledger = machine.ledger
         self.dead = Dead()
+        self.keys = Keys()
+        self.rules: dict[bytes, Rules] = {}
+        """The settings of queues, by name."""
         self.fates: dict[tuple[bytes, int], bytes] = {}
         """Jobs whose next fail in the log is final, and why. Only while a log is replayed."""
         self._found: dict[tuple[bytes, int], Terms] = {}
@@ -82,8 +94,16 @@ class Notebook:
 
     def added(self, job: Job) -> None:
         """Note the terms of a job that is being added."""
-        assert job.terms is not None
-        self._ledger.write_down(notes.encode(notes.Terms(job.id, job.created_ns, job.terms.words)))
+        terms = job.terms
+        assert terms is not None
+        undo: Callable[[], None] | None = None
+        if terms.key and terms.unique_until_ns:
+            before = self.keys.hold(job.name, terms.key, terms.unique_until_ns, job.id)
+
+            def undo() -> None:
+                self.keys.put_back(job.name, terms.key, before)
+
+        self._ledger.write_down(notes.encode(notes.Terms(job.id, job.created_ns, job.name, terms.words)), undo)
 
     def attach(self, job: Job) -> Terms:
         """Give a job terms, if it has none."""
@@ -104,8 +124,7 @@ class Notebook:
         terms.due_ns = now_ns + retry_ms * _MS_NS if retry_ms else 0
         terms.error = error[:ERROR_BYTES_MAX]
         self._ledger.memory_bytes += terms.memory_bytes()
-        if terms.due_ns:
-            job.due_ns = terms.due_ns
+        job.due_ns = terms.due_ns or job.scheduled_ns
         note = notes.Retry(job.id, job.created_ns, terms.attempts, terms.fails, terms.due_ns, terms.error)
         self._ledger.write_down(notes.encode(note))
 
@@ -126,17 +145,46 @@ class Notebook:
         self.attach(job).reason = reason
         self._ledger.write_down(notes.encode(notes.Fate(job.id, job.created_ns, reason, now_ns)))
 
+    def cancelled(self, job: Job) -> None:
+        """A job that is leased is to be stopped."""
+        terms = self.attach(job)
+        if terms.cancelled:
+            return
+
+        def undo() -> None:
+            terms.cancelled = False
+
+        terms.cancelled = True
+        self._ledger.write_down(notes.encode(notes.Cancel(job.id, job.created_ns)), undo)
+
+    # -- queues
+
+    def set_rules(self, name: bytes, rules: Rules) -> None:
+        """Give a queue other settings."""
+        before = self.rules.get(name)
+
+        def undo() -> None:
+            self._rule(name, before)
+
+        self._rule(name, rules)
+        self._ledger.write_down(notes.encode(notes.QueueRules(name, rules.words())), undo)
+
+    def _rule(self, name: bytes, rules: Rules | None) -> None:
+        if rules is None or not rules.words():
+            self.rules.pop(name, None)
+        else:
+            self.rules[name] = rules
+        self._machine.queue(name).held = rules is not None and rules.paused
+
     # -- tables
 
     def enter(self, job: Job) -> None:
         """A job with terms is in the state that it has now."""
-        if job.terms is not None:
-            job.terms.entered = True
+        self.keys.enter(job)
 
     def leave(self, job: Job) -> None:
         """A job with terms is about to leave the state that it is in."""
-        if job.terms is not None:
-            job.terms.entered = False
+        self.keys.leave(job)
 
     # -- dead letters
 
@@ -180,7 +228,7 @@ class Notebook:
         )
         words = b" ".join(word for word in words.split(b" ") if not word.startswith((b"-after=", b"-on-failure=")))
         if words:
-            job.terms = terms_of(notes.Terms(job.id, now_ns, words))
+            job.terms = terms_of(notes.Terms(job.id, now_ns, job.name, words))
         return machine.add(job, now_ns)
 
     def bury(self, job: Job, now_ns: int) -> None:
@@ -236,7 +284,7 @@ class Notebook:
 
     def watch(self, now_ns: int) -> None:
         """Look later for letters that were kept long enough."""
-        if self.dead.letters and not self.is_watching():
+        if (self.dead.letters or self.keys.holds()) and not self.is_watching():
             self._machine.wheel.set(self._bell, now_ns + FORGET_MS * _MS_NS)
 
     def is_watching(self) -> bool:
@@ -245,6 +293,7 @@ class Notebook:
 
     def _forget(self, now_ns: int) -> None:
         self.dead.forget(now_ns, _LETTERS_AT_ONCE)
+        self.keys.forget(now_ns)
         self.watch(now_ns)
 
     # -- a restart
@@ -258,7 +307,13 @@ class Notebook:
             if letter is not None and letter.died_ns == note.died_ns:
                 self.dead.remove(note.id)
         elif isinstance(note, notes.Terms):
-            self._found[note.id, note.created_ns] = terms_of(note)
+            terms = self._found[note.id, note.created_ns] = terms_of(note)
+            if terms.key and terms.unique_until_ns:
+                self.keys.hold(note.name, terms.key, terms.unique_until_ns, note.id)
+        elif isinstance(note, notes.QueueRules):
+            self._rule(note.name, Rules.of(note.words))
+        elif isinstance(note, notes.Cancel):
+            self._terms(note).cancelled = True
         elif isinstance(note, notes.Retry):
             terms = self._terms(note)
             terms.attempts, terms.fails, terms.due_ns, terms.error = note[2:]
@@ -271,14 +326,21 @@ class Notebook:
 
     # -- cleaning
 
-    def standing(self) -> Standing:
+    def standing(self, now_ns: int) -> Standing:
         """What is needed now, when nothing is being written."""
-        return Standing({letter.id: letter.died_ns for letter in self.dead.letters.values()})
+        letters = {letter.id: letter.died_ns for letter in self.dead.letters.values()}
+        return Standing(letters, {name: rules.words() for name, rules in self.rules.items()}, now_ns)
 
     def needs(self, note: notes.Note, standing: Standing) -> bool:
         """Whether a restart needs a note that was written before `standing`. May be called on another thread."""
         if isinstance(note, notes.Letter):
             return standing.letters.get(note.id) == note.died_ns
+        if isinstance(note, notes.QueueRules):
+            return standing.rules.get(note.name) == note.words
+        if isinstance(note, notes.Terms) and b"-unique-for=" in note.words:
+            key = terms_of(note).key
+            if self.keys.is_held_by(note.name, key, note.id, standing.now_ns):
+                return True
         if isinstance(note, notes.OfJob):
             if note.id in self._ledger.leaving:
                 return True

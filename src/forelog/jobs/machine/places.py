@@ -110,7 +110,7 @@ class Places:
                 when_ns = min(job.due_ns, when_ns)
             else:
                 queue.push(job)
-                if offer and queue.leasers:
+                if offer and queue.leasers and not queue.held:
                     leaser = queue.next_leaser()
                     if leaser is not None:
                         self._hand(queue, leaser, now_ns)

@@ -92,6 +92,7 @@ cdef class Queue:
     cdef list _priorities
     cdef Py_ssize_t _entries
     cdef public Py_ssize_t running
+    cdef public bint held
     cdef public dict blocked
 
     cpdef bint is_idle(self)

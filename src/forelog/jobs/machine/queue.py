@@ -230,6 +230,8 @@ class Queue:
         self._entries = 0
         self.running = 0
         """How many are leased."""
+        self.held = False
+        """Whether none may be leased now."""
         self.blocked: dict[bytes, Job] = {}
         """Jobs that wait for other jobs, by id."""
 
@@ -238,7 +240,7 @@ class Queue:
         leasers = self.leasers
         while leasers and not leasers[0].waiting:
             leasers.popleft()
-        return self.jobs == 0 and not leasers
+        return self.jobs == 0 and not leasers and not self.held
 
     def push(self, job: Job) -> None:
         """Put in a job."""

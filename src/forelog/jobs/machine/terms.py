@@ -130,8 +130,6 @@ class Terms:
     steps_bytes: int = 0
     cancelled: bool = False
     """Whether it is to be stopped."""
-    entered: bool = False
-    """Whether the notebook's tables have the job as it is."""
     extended: int = -1
     """The attempt whose time was extended."""
     until_ns: int = 0

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from forelog import kernel
 from forelog.formats.commands.fields import NOT_SCHEDULED
 from forelog.jobs.machine.dead import Letter
 from forelog.jobs.machine.limits import ATTEMPTS_MAX, TIME_NS_MAX, TTR_MS_MAX, is_id, is_name
 from forelog.jobs.machine.machine import Machine
 from forelog.jobs.machine.queue import Job
+from forelog.jobs.machine.rules import Rules
 from forelog.jobs.machine.states import LEASED
 from forelog.jobs.machine.terms import FLAGS, RETRIES_MAX, Terms, parse_terms, whole
 from forelog.jobs.server.replies import (
@@ -22,10 +24,13 @@ from forelog.jobs.server.replies import (
     BAD_LIMIT,
     BAD_NAME,
     BAD_OFFSET,
+    CANCELLED,
     DUPLICATE_JOB,
+    DUPLICATE_RESULT,
     LOST_LEASE,
     NOT_FOUND,
     OK,
+    OUT_OF_MEMORY,
     READ_ONLY,
     client_error,
     dead_reply,
@@ -54,7 +59,9 @@ Do = Callable[[Asked], None]
 LEASES_MAX = 100
 """Jobs of one lease."""
 DEAD_AT_ONCE = 1000
-_LATER = {b"-key", b"-unique", b"-unique-for", b"-on-duplicate", b"-group", b"-after", b"-on-failure"}
+RULES_MAX = 10_000
+"""Queues with settings."""
+_LATER = {b"-group", b"-after", b"-on-failure"}
 """Flags that don't work yet."""
 _DELAY_MS_MAX = 10 * 365 * 24 * 3600 * 1000
 _OFFSET_MAX = 2**32 - 1
@@ -71,7 +78,7 @@ def is_beyond(flags: Flags | None) -> bool:
 class Added:
     """What the flags of an add beyond workq's ask for."""
 
-    __slots__ = ("delay_ms", "max_fails", "on_duplicate", "terms")
+    __slots__ = ("delay_ms", "max_fails", "on_duplicate", "replaces", "terms")
 
     def __init__(self) -> None:
         self.terms: Terms | None = None
@@ -79,6 +86,14 @@ class Added:
         """-1 if the flags don't say."""
         self.delay_ms = 0
         self.on_duplicate = b"refuse"
+        self.replaces = False
+        """Whether it takes the place of another one."""
+
+    def reply(self, job_id: bytes) -> bytes:
+        """The reply, once the job is added."""
+        if self.terms is None or not self.terms.key:
+            return OK
+        return b"+OK 1\r\n%b %b\r\n" % (kernel.uuid_text(job_id), b"replaced" if self.replaces else b"new")
 
 
 def added(flags: Flags, scheduled_ns: int, now_ns: int) -> Added | bytes:
@@ -181,7 +196,11 @@ class Beyond:
         self._commands: dict[bytes, tuple[int, int, Do]] = {
             b"heartbeat": (1, 1, self._heartbeat),
             b"extend": (2, 2, self._extend),
+            b"cancel": (1, 1, self._cancel),
             b"dead": (2, 4, self._dead),
+            b"pause": (1, 1, self._pause),
+            b"drain": (1, 1, self._drain),
+            b"resume": (1, 1, self._resume),
         }
         """By name: the least and the most words, and what does it."""
 
@@ -238,10 +257,14 @@ class Beyond:
             session.reply(ARGS)
             return
         job = self._attempt(session, args, flags, b"-lease", changes=False)
-        if job is not None:
-            if lease_ms or job.lease_ms:
-                self._machine.heartbeat(job, now_ns, lease_ms or job.lease_ms)
-            session.reply(OK)
+        if job is None:
+            return
+        if job.terms is not None and job.terms.cancelled:
+            session.reply(CANCELLED)
+            return
+        if lease_ms or job.lease_ms:
+            self._machine.heartbeat(job, now_ns, lease_ms or job.lease_ms)
+        session.reply(OK)
 
     def _extend(self, asked: Asked) -> None:
         session, args, flags, _, now_ns = asked
@@ -252,6 +275,78 @@ class Beyond:
         job = self._attempt(session, args, flags)
         if job is not None:
             self._machine.extend(job, now_ns + more_ms * _MS_NS)
+            session.change(OK)
+
+    def _cancel(self, asked: Asked) -> None:
+        session = asked.session
+        job = None if asked.flags else self._job(session, asked.args[0], True)
+        if asked.flags:
+            session.reply(ARGS)
+        elif job is not None and job.is_processed():
+            session.reply(DUPLICATE_RESULT)
+        elif job is not None:
+            if job.state == LEASED:
+                self._machine.notebook.cancelled(job)
+            else:
+                self._machine.delete(job.id)
+            session.change(OK)
+
+    # -- unique jobs
+
+    def holder(self, session: Asker, name: bytes, added: Added, now_ns: int) -> bool:
+        """Look for the job that has the key of one that is about to be added. Returns whether that one may be
+        added; if not, the reply is given."""
+        machine, terms = self._machine, added.terms
+        if terms is None or not terms.key:
+            return True
+        found = machine.notebook.keys.holder(name, terms.key, now_ns)
+        if found is None:
+            return True
+        if added.on_duplicate == b"existing":
+            session.reply(b"+OK 1\r\n%b existing\r\n" % kernel.uuid_text(found))
+            return False
+        first = machine.jobs.get(found)
+        runs = first is not None and first.state == LEASED
+        if added.on_duplicate == b"refuse" or runs:
+            session.reply(client_error("Duplicate key " + kernel.uuid_text(found).decode()))
+            return False
+        if first is not None and not first.is_processed():
+            machine.delete(found)
+        added.replaces = True
+        return True
+
+    # -- queues
+
+    def is_draining(self, name: bytes) -> bool:
+        """Whether a queue takes no more jobs."""
+        rules = self._machine.notebook.rules.get(name)
+        return rules is not None and rules.draining
+
+    def _pause(self, asked: Asked) -> None:
+        self._rule(asked, Rules(True, self.is_draining(asked.args[0])))
+
+    def _drain(self, asked: Asked) -> None:
+        rules = self._machine.notebook.rules.get(asked.args[0], Rules())
+        self._rule(asked, Rules(rules.paused, True))
+
+    def _resume(self, asked: Asked) -> None:
+        self._rule(asked, Rules())
+        self._machine.offer_of(asked.args[0], asked.now_ns)
+
+    def _rule(self, asked: Asked, rules: Rules) -> None:
+        session, name, notebook = asked.session, asked.args[0], self._machine.notebook
+        if asked.flags:
+            session.reply(ARGS)
+        elif not is_name(name):
+            session.reply(BAD_NAME)
+        elif self._outage.read_only:
+            session.reply(READ_ONLY)
+        elif notebook.rules.get(name, Rules()) == rules:
+            session.reply(OK)
+        elif rules.words() and name not in notebook.rules and len(notebook.rules) >= RULES_MAX:
+            session.reply(OUT_OF_MEMORY)
+        else:
+            notebook.set_rules(name, rules)
             session.change(OK)
 
     # -- dead letters

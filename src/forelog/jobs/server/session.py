@@ -37,6 +37,7 @@ from forelog.jobs.server.replies import (
     BAD_RESULT_SIZE,
     BAD_SIZE,
     BAD_TIME,
+    DRAINING,
     DUPLICATE_JOB,
     DUPLICATE_RESULT,
     FLAGS,
@@ -400,15 +401,21 @@ class Session:
         if self._outage.read_only:
             self.reply(READ_ONLY)
             return
+        if self._beyond.is_draining(name):
+            self.reply(DRAINING)
+            return
         priority = max_attempts = max_fails = 0
         terms: Terms | None = None
+        reply = OK
         if flags:
             if is_beyond(flags):
                 asked = added(flags, scheduled_ns, now_ns)
                 if isinstance(asked, bytes):
                     self.reply(asked)
                     return
-                terms, max_fails = asked.terms, max(asked.max_fails, 0)
+                if not self._beyond.holder(self, name, asked, now_ns):
+                    return
+                terms, max_fails, reply = asked.terms, max(asked.max_fails, 0), asked.reply(job_id or b"")
                 if asked.delay_ms:
                     scheduled_ns = now_ns + asked.delay_ms * _MS_NS
             priority = int(flags.get(b"-priority", b"0"))
@@ -419,7 +426,7 @@ class Session:
         )
         job.terms = terms
         machine.add(job, now_ns)
-        self.change(OK)
+        self.change(reply)
 
     def _lease(self, args: list[bytes], flags: dict[bytes, bytes] | None, now_ns: int) -> None:
         options = lease_options(flags) if flags else None
