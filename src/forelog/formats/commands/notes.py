@@ -53,6 +53,7 @@ class Turn(NamedTuple):
     segment: int
     """Where the command log ended before its part was written."""
     offset: int
+    """Where the command log ended in it."""
     commands: int
     """How many commands belong to the turn."""
     places: bytes
@@ -64,7 +65,7 @@ class Verdict(NamedTuple):
     """Says how many commands of a turn are in the command log."""
 
     number: int
-    """The turn's."""
+    """Number of the turn."""
     commands: int
     """Notes that go with later ones don't count."""
 
@@ -73,40 +74,54 @@ class Terms(NamedTuple):
     """The flags of a job's add."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     name: bytes
-    """Its queue."""
+    """Name of its queue."""
     words: bytes
+    """Flags with spaces between them."""
 
 
 class Retry(NamedTuple):
     """A job failed, and will be tried again."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     attempts: int
     """How many it had had."""
     fails: int
+    """How often it had failed."""
     due_ns: int
     """When it may be leased again; 0 if at once."""
     error: bytes
+    """What the last fail said."""
 
 
 class Fate(NamedTuple):
     """Why a job failed for good."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     reason: bytes
+    """In one word."""
     time_ns: int
+    """When that was."""
 
 
 class Parent(NamedTuple):
     """A job need not wait for this other one any longer."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     parent: bytes
+    """Sixteen bytes: the other job's UUID."""
     completed: int
     """0 if it failed, or is gone without being completed."""
 
@@ -115,49 +130,66 @@ class Step(NamedTuple):
     """A step of a job has this result."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     name: bytes
+    """Name of the step."""
     result: bytes
+    """What the step came to."""
 
 
 class Extend(NamedTuple):
     """An attempt may take longer than the job's ttr."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
     attempts: int
+    """How many attempts it had had."""
     until_ns: int
+    """When its lease ends."""
 
 
 class Cancel(NamedTuple):
     """A job that runs is to be stopped."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     created_ns: int
+    """When it was added."""
 
 
 class QueueRules(NamedTuple):
     """The settings of a queue."""
 
     name: bytes
+    """Name of the queue."""
     words: bytes
+    """Flags with spaces between them."""
 
 
 class ScheduleRules(NamedTuple):
     """A schedule, from a time on."""
 
     name: bytes
+    """Name of the schedule."""
     created_ns: int
+    """When it was added."""
     words: bytes
     """None: the schedule is gone."""
     payload: bytes
+    """Payload of its jobs."""
 
 
 class Run(NamedTuple):
     """A schedule has come to a time, and added the job of it unless it was skipped."""
 
     name: bytes
+    """Name of the schedule."""
     time_ns: int
+    """The time that it has come to."""
     skipped: int
     """How many times it has skipped, in all."""
 
@@ -166,11 +198,17 @@ class Letter(NamedTuple):
     """A job that is gone without being completed."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     died_ns: int
+    """When it failed or expired."""
     reason: bytes
+    """In one word."""
     error: bytes
+    """What the last fail said."""
     attempts: int
+    """How many attempts it had had."""
     fails: int
+    """How often it had failed."""
     words: bytes
     """The flags beyond workq's that it was added with."""
     add: bytes
@@ -181,7 +219,9 @@ class Burnt(NamedTuple):
     """A letter was dropped, or its job tried again."""
 
     id: bytes
+    """Sixteen bytes: the job's UUID."""
     died_ns: int
+    """When it failed or expired."""
 
 
 Note = (
