@@ -9,6 +9,7 @@ import pytest
 
 from forelog.errors import ForelogError
 from forelog.jobs import Client, LocalServer
+from forelog.jobs.server import beyond
 from tests.jobs.serving import Talk, job_id, wait_until
 
 
@@ -171,3 +172,38 @@ def test_a_job_is_cancelled_while_it_waits_and_while_it_runs(client):
     client.fail(runs, b"stopped")
     (dead,) = client.dead_jobs()
     assert (dead.id, dead.reason) == (runs, "cancelled")
+
+
+def test_a_lease_takes_as_many_jobs_as_it_is_asked_for(client):
+    jobs = client.add_many("q", [b"%d" % number for number in range(7)])
+    assert [job.id for job in client.lease_many("q", count=5)] == jobs[:5]
+    assert [job.id for job in client.lease_many("q", count=5)] == jobs[5:]
+
+
+def test_letters_take_no_more_room_than_they_may(server, client):
+    server.server.machine.notebook.dead.bytes_max = 20_000
+    for number in range(20):
+        client.add("q", b"%05d" % number + bytes(2000), ttl_ms=1)
+    wait_until(lambda: client.inspect_queue("q").ready == 0)
+    payloads = [client.dead_job(job.id).payload[:5] for job in client.dead_jobs("q")]
+    assert 3 <= len(payloads) < 20
+    assert b"00019" in payloads
+
+
+def test_keys_that_are_taken_for_a_time_are_limited(client, monkeypatch):
+    monkeypatch.setattr(beyond, "HOLDS_MAX", 3)
+    for number in range(3):
+        client.add_unique("q", b"", key=f"k{number}", unique_for_ms=60_000)
+    with pytest.raises(ForelogError, match="Out of memory"):
+        client.add_unique("q", b"", key="another", unique_for_ms=60_000)
+    client.add_unique("q", b"", key="another")
+
+
+def test_only_so_many_queues_have_settings(client, monkeypatch):
+    monkeypatch.setattr(beyond, "RULES_MAX", 2)
+    client.pause("a")
+    client.drain("b")
+    with pytest.raises(ForelogError, match="Out of memory"):
+        client.pause("c")
+    client.resume("a")
+    client.pause("c")

@@ -59,6 +59,8 @@ Do = Callable[[Asked], None]
 LEASES_MAX = 100
 """Jobs of one lease."""
 DEAD_AT_ONCE = 1000
+HOLDS_MAX = 100_000
+"""Keys that are taken for a time, whatever becomes of their jobs."""
 RULES_MAX = 10_000
 """Queues with settings."""
 _LATER = {b"-group", b"-after", b"-on-failure"}
@@ -299,6 +301,11 @@ class Beyond:
         machine, terms = self._machine, added.terms
         if terms is None or not terms.key:
             return True
+        if terms.unique_until_ns and machine.notebook.keys.holds() >= HOLDS_MAX:
+            machine.notebook.keys.forget(now_ns)
+            if machine.notebook.keys.holds() >= HOLDS_MAX:
+                session.reply(OUT_OF_MEMORY)
+                return False
         found = machine.notebook.keys.holder(name, terms.key, now_ns)
         if found is None:
             return True
