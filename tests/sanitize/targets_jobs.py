@@ -47,10 +47,12 @@ class _Jobs(NamedTuple):
     session: Any
     outage: Any
     replay: Any
+    rare: Any
+    beyond: Any
 
 
 def _imported() -> _Jobs:
-    names = ("machine.machine", "server.session", "server.outage", "log.replay")
+    names = ("machine.machine", "server.session", "server.outage", "log.replay", "server.rare", "server.beyond")
     return _Jobs(*(importlib.import_module(f"forelog.jobs.{name}") for name in names))
 
 
@@ -78,7 +80,7 @@ def _plain() -> _Jobs:
 class _Clients:
     """The clients of a server, as a session sees them."""
 
-    started_ns = 0
+    started = b"1970-01-01T00:00:00Z"
 
     def __init__(self, knobs: bytes) -> None:
         self.token = b"secret" if knobs[0] & 2 else None
@@ -114,7 +116,9 @@ def _talk(jobs: _Jobs, data: bytes) -> object:
     machine = jobs.machine.Machine(now_ns)
     outage = jobs.outage.Outage(None, machine, None, None, None)
     outage.read_only = bool(knobs[0] & 1)
-    session = jobs.session.Session(machine, _Clients(knobs), outage, None, None, _Connection(knobs))
+    clients, beyond = _Clients(knobs), jobs.beyond.Beyond(machine, outage)
+    rare = jobs.rare.Rare(machine, clients, outage, None)
+    session = jobs.session.Session(machine, clients, outage, None, rare, beyond, _Connection(knobs))
     for at in range(0, len(data), size):
         session.feed(data[at : at + size], now_ns)
         while (session.waiting is not None or session.in_line) and not session.closed:

@@ -228,8 +228,6 @@ def end_of(stream: Stream, known: Position = Position(0, 0)) -> Position:  # noq
     It is looked for from a place that is known to come before it. A last segment without records ends at 0.
     """
     numbers = stream.directory.numbers()
-    if numbers and known.offset and known == (numbers[-1], stream.directory.segment_bytes(numbers[-1])):
-        return known  # nothing has come since
     start = max(known, Position(numbers[-1] if numbers else 0, 0))
     walk = Walk(stream.directory, start=start, on_corruption="skip", numbers=numbers)
     try:

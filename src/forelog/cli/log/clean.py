@@ -10,12 +10,13 @@ from forelog.cli.output import human_bytes, plural, print_json
 from forelog.cli.progress import Progress
 from forelog.formats.state import MAGIC as STATE_MAGIC
 from forelog.log.cleaner import CleanReport
-from forelog.log.directory.tenants import JOBS_MAGIC, described
+from forelog.log.directory.tenants import ANNEX_MAGIC, JOBS_MAGIC, described
 from forelog.log.rules import KeepLast, KeepLatest, OlderThan, Rule
 from forelog.log.stream import Stream
 
 _THEMSELVES = {
     STATE_MAGIC: "it shortens itself, and its old records are still needed",
+    ANNEX_MAGIC: "its server drops what nobody needs",
     JOBS_MAGIC: "its server drops what no job needs, and so does `forelog pipeline clean` while it is stopped",
 }
 """What becomes of old records in logs that only their owners can clean, by magic number."""

@@ -71,7 +71,6 @@ class Clients:
     ) -> None:
         self.started = second(started_ns)
         """When the server was started, as clients are told."""
-        """When the server started."""
         self.token = token
         """What a client has to show first, if anything."""
         self.notices = Notices("jobs")

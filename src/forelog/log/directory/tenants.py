@@ -41,6 +41,7 @@ from forelog.log.directory.place import if_there, read_exactly
 Kind = Literal["log", "broker", "m3", "copies", "slot", "replica", "objects", "table", "batches"]
 
 JOBS_MAGIC = 0x77717771  # "wqwq": forelog.jobs
+ANNEX_MAGIC = 0x7771616E  # "wqan": what forelog.jobs has beyond workq
 _SLOTS = ("a", "b")
 _NAMES_LOOKED_AT = 100
 _HEADERS_LOOKED_AT = 16
@@ -116,6 +117,10 @@ def described(fmt: Format) -> Tenant:
         return Tenant("log", "a state log", "open it with StateLog or PersistentDict")
     if magic == JOBS_MAGIC:
         return Tenant("log", "the command log of a job server", "serve it with `forelog jobs serve`")
+    if magic == ANNEX_MAGIC:
+        return Tenant(
+            "log", "the annex of a command log", "serve the folder that it is in with `forelog jobs serve`"
+        )
     if (magic, version) == (MAGIC, VERSION):
         return Tenant("log", "a log of records", "open it with Stream")
     what = f"a log with magic {magic:#010x} and version {version}"
