@@ -113,6 +113,11 @@ class Annex:
         """The first and the last note of turns that don't count."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the annex says of every turn how many of its commands count."""
+        return self._said and self._open_turn is None
+
+    @property
     def number(self) -> int:
         """The last turn's number."""
         return self._number

@@ -187,9 +187,10 @@ class CommandLog:
             return 0
         if self._appender is None:
             raise AppenderClosed(f"{self.stream.path} is not open: nothing was written")
-        self.annex.settle()
-        if self._appender.position.offset >= self._segment_bytes:
-            self.annex.confirm()
+        if not self.annex.is_settled:
+            self.annex.settle()
+            if self._appender.position.offset >= self._segment_bytes:
+                self.annex.confirm()
         if notes:
             self.annex.write(notes, self._appender.position, len(records))
             if not records:

@@ -38,6 +38,7 @@ class Machine(Protocol):
     ledger: Ledger
     jobs: dict[bytes, Job]
     wheel: Wheel
+    draining: int
 
     def queue(self, name: bytes) -> Queue:
         """The queue of this name, created if needed."""
@@ -175,6 +176,7 @@ class Notebook:
         else:
             self.rules[name] = rules
         self._machine.queue(name).held = rules is not None and rules.paused
+        self._machine.draining = sum(rules.draining for rules in self.rules.values())
 
     # -- tables
 

@@ -22,6 +22,7 @@ cdef class Places:
     cdef public Py_ssize_t expired
     cdef public Py_ssize_t unknown
     cdef public long long waits
+    cdef public Py_ssize_t draining
     cdef dict _waiters
     cdef long long _order
     cdef bint _fails_are_final

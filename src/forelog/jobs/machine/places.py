@@ -42,6 +42,8 @@ class Places:
         """How many commands of the log were about unknown jobs."""
         self.waits = 0
         """How many names all leasers wait for."""
+        self.draining = 0
+        """How many queues take no more jobs."""
         self._waiters: dict[bytes, dict[Waiter, None]] = {}
         self._order = 0
         self._fails_are_final = fails_are_final

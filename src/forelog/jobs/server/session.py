@@ -401,7 +401,7 @@ class Session:
         if self._outage.read_only:
             self.reply(READ_ONLY)
             return
-        if self._beyond.is_draining(name):
+        if machine.draining and self._beyond.is_draining(name):
             self.reply(DRAINING)
             return
         priority = max_attempts = max_fails = 0
