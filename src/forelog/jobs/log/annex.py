@@ -227,11 +227,6 @@ class Annex:
         self.dropped.clear()
         self.open(apply, count, first)
 
-    def sync(self) -> None:
-        """Sync what is written."""
-        if self._appender is not None:
-            self._appender.sync()
-
     def roll(self) -> None:
         """Finish the current segment."""
         if self._appender is not None:
