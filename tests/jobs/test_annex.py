@@ -78,6 +78,16 @@ def test_in_every_state_that_a_crash_leaves_a_note_counts_together_with_its_comm
     assert checked > 50
 
 
+def check_restart(use: Use) -> None:
+    """What a restart finds is what was known."""
+    use.tick()
+    assert use.write()
+    before = image(use.machine, use.now)
+    use.log.close()
+    use.open()
+    assert differences(image(use.machine, use.now), before) == []
+
+
 def of_commands(kind: str):
     return lambda operation: operation.kind == kind and is_of_log(operation.path) and "annex" not in operation.path
 
@@ -104,12 +114,7 @@ def test_a_turn_that_could_not_be_written_leaves_nothing(seed, which):
         if fault is not None:
             fault.stop()
         if use.random.random() < 0.2:
-            use.tick()
-            assert use.write()
-            before = image(use.machine, use.now)
-            use.log.close()
-            use.open()
-            assert differences(image(use.machine, use.now), before) == []
+            check_restart(use)
     assert refused > 2
 
 
@@ -129,12 +134,7 @@ def test_after_a_failed_sync_a_server_knows_what_its_logs_say(seed, which):
             failed += 1
             if use.log.failed:
                 use.reopen()
-            use.tick()
-            assert use.write()
-            before = image(use.machine, use.now)
-            use.log.close()
-            use.open()
-            assert differences(image(use.machine, use.now), before) == []
+            check_restart(use)
     assert failed > 0
 
 
@@ -158,10 +158,5 @@ def test_cleaning_drops_what_nobody_needs_and_nothing_else(seed, monkeypatch):
             assert report is not None
             dropped += report.records_dropped
         if round_number % 15 == 14:
-            use.tick()
-            assert use.write()
-            before = image(use.machine, use.now)
-            use.log.close()
-            use.open()
-            assert differences(image(use.machine, use.now), before) == []
+            check_restart(use)
     assert dropped > 50

@@ -208,3 +208,16 @@ def test_only_so_many_queues_have_settings(client, monkeypatch):
         client.pause("c")
     client.resume("a")
     client.pause("c")
+
+
+def test_a_dead_job_is_not_tried_again_while_another_one_has_its_key(client):
+    dead = client.add_unique("q", b"1", key="a").id
+    client.lease("q")
+    client.fail(dead, b"no", final=True)
+    other = client.add_unique("q", b"2", key="a").id
+    with pytest.raises(ForelogError, match="Duplicate"):
+        client.retry_dead(dead)
+    assert client.retry_all_dead() == 0
+    client.delete(other)
+    client.retry_dead(dead)
+    assert client.lease("q").id == dead

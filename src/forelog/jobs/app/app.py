@@ -186,7 +186,7 @@ class App:
 
     @contextlib.contextmanager
     def override(self, factory: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
-        """Use another factory for a dependency, inside of the `with` block: for tests."""
+        """Use another factory for a dependency, inside the `with` block: for tests."""
         with self.overrides.replaced(factory, by):
             yield
 
@@ -251,7 +251,7 @@ class App:
 
     @contextlib.contextmanager
     def connected_to(self, server: str) -> Iterator[None]:
-        """Use another server inside of the `with` block: for tests."""
+        """Use another server inside the `with` block: for tests."""
         before = self._server
         self.close()
         self._server = server

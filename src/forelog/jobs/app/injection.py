@@ -56,7 +56,7 @@ class Overrides:
 
     @contextlib.contextmanager
     def replaced(self, factory: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
-        """Use another factory inside of the `with` block."""
+        """Use another factory inside the `with` block."""
         missing = object()
         before: Any = self._replaced.get(factory, missing)
         self._replaced[factory] = by

@@ -111,8 +111,8 @@ class Machine(Places):
             return UNKNOWN
         if job.is_processed():
             return DUPLICATE
-        if retry_ms >= 0:
-            self.notebook.attach(job)
+        if retry_ms >= 0 or final:
+            self.notebook.attach(job)  # before the note, which undoes what changes in the terms
         self.ledger.note(job, True)
         self._displace(job)
         leased = job.state == LEASED

@@ -208,15 +208,27 @@ class Notebook:
             self._machine.delete(entry.id)
 
     def revive(self, entry: Entry, payload: bytes, now_ns: int) -> bool:
-        """Let a job that failed for good, or a letter, wait again as if it had just been added. False if its id is
-        taken by another job."""
+        """Let a job that failed for good, or a letter, wait again as if it had just been added. False if its id or
+        its key is taken by another job."""
         machine = self._machine
         of: Job | Add | Schedule
+        words = b""
+        if isinstance(entry, Letter):
+            words = entry.words
+        elif entry.terms is not None:
+            words = entry.terms.words
+        words = b" ".join(word for word in words.split(b" ") if not word.startswith((b"-after=", b"-on-failure=")))
+        terms = terms_of(notes.Terms(entry.id, now_ns, entry.name, words)) if words else None
+        if terms is not None and terms.key:
+            holder = self.keys.holder(entry.name, terms.key, now_ns)
+            if holder is not None and holder != entry.id:
+                return False
         if isinstance(entry, Letter):
             if entry.id in machine.jobs:
                 return False
             self.burn(entry)
-            of, words, payload = entry.job(), entry.words, entry.job().payload
+            of = entry.job()
+            payload = of.payload
         else:
             # A power loss may keep the delete and lose the add: then there is a letter.
             letter = self._letter(entry, payload, now_ns)
@@ -224,13 +236,11 @@ class Notebook:
             self.dead.remove(entry.id)
             machine.delete(entry.id)
             self.burn(letter)
-            of, words = entry, letter.words
+            of = entry
         job = machine.new_job(
             entry.id, entry.name, of.ttr_ms, of.ttl_ms, now_ns, payload, of.priority, of.max_attempts, of.max_fails
         )
-        words = b" ".join(word for word in words.split(b" ") if not word.startswith((b"-after=", b"-on-failure=")))
-        if words:
-            job.terms = terms_of(notes.Terms(job.id, now_ns, job.name, words))
+        job.terms = terms
         return machine.add(job, now_ns)
 
     def bury(self, job: Job, now_ns: int) -> None:

@@ -162,7 +162,7 @@ class Leaser(Timer):
         self.lease_ms = 0
         """How long the lease lasts without a heartbeat; 0 if it needs none."""
         self.info = False
-        """Whether the client is told more than workq tells."""
+        """Whether the client gets more fields than workq sends."""
 
 
 class Waiter(Timer):
